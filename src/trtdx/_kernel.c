@@ -1,0 +1,218 @@
+/* Finds many fixed texts in one pass over a block of bytes, ignoring the case of ASCII letters.
+ *
+ * Every text has a chosen window of eight bytes. The five bytes at each of the window's first four positions go
+ * into a bitmap by hash; a scan looks at every fourth position only, so one of the four is always met. A set
+ * bit is followed by a look into a small hash table and a comparison of the whole text. The cost per byte does
+ * not depend on the number of texts as long as the bitmap stays sparse, and it is sized for that.
+ *
+ * Limited API of CPython 3.10: one binary for all later versions.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#define WINDOW 8
+#define STRIDE 4
+#define KEY 5 /* bytes hashed: STRIDE + KEY - 1 == WINDOW */
+#define KEY_BITS 0xFFFFFFFFFFull
+#define FOLD 0x2020202020ull
+
+typedef struct {
+    uint32_t texts, bits, buckets_bits, entries;
+    uint64_t at_bitmap, at_heads, at_entries, at_texts, at_bytes, size;
+} Header;
+
+typedef struct {
+    uint64_t key;
+    uint32_t text, back, next, unused; /* next: index of entry + 1, 0 at the end of the chain */
+} Entry;
+
+typedef struct {
+    uint32_t at, length;
+} Text;
+
+/* Five bytes as a number; reads eight, so the caller sees to it that they are there. Little or big endian
+ * gives other keys, the same for building and scanning. */
+static inline uint64_t load_key(const unsigned char *p) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word >>= 24;
+#endif
+    return (word & KEY_BITS) | FOLD;
+}
+
+static inline uint64_t load_key_near_end(const unsigned char *p, const unsigned char *end) {
+    unsigned char copy[8] = {0};
+    memcpy(copy, p, (size_t)(end - p) < 8 ? (size_t)(end - p) : 8);
+    return load_key(copy);
+}
+
+static inline uint32_t hashed(uint64_t key) { return (uint32_t)((key * 0x9E3779B97F4A7C15ull) >> 32); }
+
+static int same(const unsigned char *data, const unsigned char *text, uint32_t length) {
+    for (uint32_t i = 0; i < length; i++)
+        if ((data[i] | 0x20) != text[i]) return 0;
+    return 1;
+}
+
+static uint32_t bits_for(uint32_t count, uint32_t least) {
+    uint32_t bits = least;
+    while (bits < 24 && ((uint64_t)1 << bits) < (uint64_t)count * 32) bits++;
+    return bits;
+}
+
+static PyObject *build(PyObject *self, PyObject *args) {
+    PyObject *texts;
+    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &texts)) return NULL;
+    Py_ssize_t count = PyList_Size(texts);
+    uint64_t total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *bytes;
+        Py_ssize_t window;
+        if (!PyArg_ParseTuple(PyList_GetItem(texts, i), "O!n", &PyBytes_Type, &bytes, &window)) return NULL;
+        Py_ssize_t length = PyBytes_Size(bytes);
+        if (window < 0 || length - window < WINDOW) {
+            PyErr_SetString(PyExc_ValueError, "the window does not lie inside the text");
+            return NULL;
+        }
+        total += (uint64_t)length;
+    }
+    Header h;
+    memset(&h, 0, sizeof h);
+    h.texts = (uint32_t)count;
+    h.entries = (uint32_t)count * STRIDE;
+    h.bits = bits_for(h.entries, 18);
+    h.buckets_bits = h.bits > 20 ? 16 : 12;
+    h.at_bitmap = sizeof(Header);
+    h.at_heads = h.at_bitmap + ((uint64_t)1 << h.bits) / 8; /* all parts are multiples of eight */
+    h.at_entries = h.at_heads + 4 * ((uint64_t)1 << h.buckets_bits);
+    h.at_texts = h.at_entries + sizeof(Entry) * h.entries;
+    h.at_bytes = h.at_texts + sizeof(Text) * h.texts;
+    h.size = h.at_bytes + total;
+
+    PyObject *table = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)h.size);
+    if (table == NULL) return NULL;
+    unsigned char *base = (unsigned char *)PyBytes_AsString(table);
+    memset(base, 0, h.size);
+    memcpy(base, &h, sizeof h);
+    uint32_t *heads = (uint32_t *)(base + h.at_heads);
+    Entry *entries = (Entry *)(base + h.at_entries);
+    Text *spans = (Text *)(base + h.at_texts);
+    uint32_t at = 0, used = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *pair = PyList_GetItem(texts, i);
+        PyObject *bytes = PyTuple_GetItem(pair, 0);
+        uint32_t window = (uint32_t)PyLong_AsLong(PyTuple_GetItem(pair, 1));
+        uint32_t length = (uint32_t)PyBytes_Size(bytes);
+        const unsigned char *from = (const unsigned char *)PyBytes_AsString(bytes);
+        unsigned char *to = base + h.at_bytes + at;
+        for (uint32_t k = 0; k < length; k++) to[k] = from[k] | 0x20;
+        spans[i].at = at;
+        spans[i].length = length;
+        for (uint32_t shift = 0; shift < STRIDE; shift++) {
+            uint64_t key = load_key_near_end(to + window + shift, to + length);
+            uint32_t hash = hashed(key);
+            uint32_t bit = hash >> (32 - h.bits), bucket = hash >> (32 - h.buckets_bits);
+            base[h.at_bitmap + (bit >> 3)] |= (unsigned char)(1u << (bit & 7));
+            entries[used].key = key;
+            entries[used].text = (uint32_t)i;
+            entries[used].back = window + shift;
+            entries[used].next = heads[bucket];
+            heads[bucket] = ++used;
+        }
+        at += length;
+    }
+    return table;
+}
+
+/* scan(table, data, start, end, muted, most) -> ([(offset, text), ...], where to go on) */
+static PyObject *scan(PyObject *self, PyObject *args) {
+    PyObject *table, *data, *muted;
+    Py_ssize_t start, end, most;
+    if (!PyArg_ParseTuple(args, "O!O!nnO!n", &PyBytes_Type, &table, &PyBytes_Type, &data, &start, &end,
+                          &PyByteArray_Type, &muted, &most))
+        return NULL;
+    const unsigned char *base = (const unsigned char *)PyBytes_AsString(table);
+    Header h;
+    memcpy(&h, base, sizeof h);
+    if ((uint64_t)PyBytes_Size(table) != h.size || PyByteArray_Size(muted) < (Py_ssize_t)h.texts || start < 0 ||
+        end > PyBytes_Size(data)) {
+        PyErr_SetString(PyExc_ValueError, "the arguments do not fit together");
+        return NULL;
+    }
+    const unsigned char *bitmap = base + h.at_bitmap, *bytes = (const unsigned char *)PyBytes_AsString(data);
+    const unsigned char *silent = (const unsigned char *)PyByteArray_AsString(muted);
+    const uint32_t *heads = (const uint32_t *)(base + h.at_heads);
+    const Entry *entries = (const Entry *)(base + h.at_entries);
+    const Text *spans = (const Text *)(base + h.at_texts);
+    const uint32_t shift = 32 - h.bits, bucket_shift = 32 - h.buckets_bits;
+
+    PyObject *hits = PyList_New(0);
+    if (hits == NULL) return NULL;
+    Py_ssize_t i = start;
+    for (; i + KEY <= end && PyList_Size(hits) < most; i += STRIDE) {
+        /* Four positions without a branch while nothing is near. */
+        while (i + 4 * STRIDE + 8 <= end) {
+            uint32_t any = 0;
+            for (int k = 0; k < 4; k++) {
+                uint32_t bit = hashed(load_key(bytes + i + k * STRIDE)) >> shift;
+                any |= (uint32_t)bitmap[bit >> 3] >> (bit & 7);
+            }
+            if (any & 1) break;
+            i += 4 * STRIDE;
+        }
+        uint64_t key = i + 8 <= end ? load_key(bytes + i) : load_key_near_end(bytes + i, bytes + end);
+        uint32_t hash = hashed(key), bit = hash >> shift;
+        if (!((bitmap[bit >> 3] >> (bit & 7)) & 1)) continue;
+        for (uint32_t at = heads[hash >> bucket_shift]; at; at = entries[at - 1].next) {
+            const Entry *e = &entries[at - 1];
+            if (e->key != key || silent[e->text]) continue;
+            Py_ssize_t from = i - (Py_ssize_t)e->back;
+            const Text *t = &spans[e->text];
+            if (from < 0 || from + (Py_ssize_t)t->length > end) continue;
+            if (!same(bytes + from, base + h.at_bytes + t->at, t->length)) continue;
+            PyObject *hit = Py_BuildValue("nI", from, e->text);
+            if (hit == NULL || PyList_Append(hits, hit) < 0) {
+                Py_XDECREF(hit);
+                Py_DECREF(hits);
+                return NULL;
+            }
+            Py_DECREF(hit);
+        }
+    }
+    if (i + KEY > end) i = end;
+    return Py_BuildValue("Nn", hits, i);
+}
+
+/* newlines(data, start, end) -> how many "\n" lie between */
+static PyObject *newlines(PyObject *self, PyObject *args) {
+    PyObject *data;
+    Py_ssize_t start, end;
+    if (!PyArg_ParseTuple(args, "O!nn", &PyBytes_Type, &data, &start, &end)) return NULL;
+    if (start < 0 || end > PyBytes_Size(data)) {
+        PyErr_SetString(PyExc_ValueError, "outside the data");
+        return NULL;
+    }
+    const unsigned char *bytes = (const unsigned char *)PyBytes_AsString(data);
+    Py_ssize_t count = 0, i = start;
+    while (i < end) { /* short runs, so that a byte-wide counter vectorises */
+        Py_ssize_t stop = end - i > 255 ? i + 255 : end;
+        unsigned char few = 0;
+        for (; i < stop; i++) few += bytes[i] == '\n';
+        count += few;
+    }
+    return PyLong_FromSsize_t(count);
+}
+
+static PyMethodDef methods[] = {
+    {"build", build, METH_VARARGS, "build([(text, window), ...]) -> table"},
+    {"scan", scan, METH_VARARGS, "scan(table, data, start, end, muted, most) -> (hits, next)"},
+    {"newlines", newlines, METH_VARARGS, "newlines(data, start, end) -> count"},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernel", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__kernel(void) { return PyModule_Create(&module); }

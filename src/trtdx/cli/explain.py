@@ -1,0 +1,36 @@
+"""`trtdx explain`: the page of one cause."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from trtdx.cli.output import Color, wants_color, write
+from trtdx.host import RealHost
+
+
+def command(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="CODE", help="A code such as DX012, or a slug such as world-size-mismatch."),
+    ],
+    rules: Annotated[
+        list[str] | None,
+        typer.Option("--rules", metavar="DIR", help="Also look in this folder of rule pages."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the page as JSON.")] = False,
+    color: Annotated[Color, typer.Option("--color", help="When to colour.")] = Color.AUTO,
+) -> None:
+    """Explain a cause: why it happens, what to do, how to verify."""
+    import msgspec
+
+    from trtdx.knowledge import load_book
+    from trtdx.render.page import render_page
+
+    rule = load_book(RealHost(), rules or []).get(name)
+    if json:
+        write(msgspec.json.format(msgspec.json.encode(rule), indent=2).decode() + "\n")
+    else:
+        write(render_page(rule, color=wants_color(color), width=100 if not sys.stdout.isatty() else None))

@@ -1,0 +1,58 @@
+"""The command line: the one place that prints answers, errors and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from trtdx.cli import diagnose, explain, rules
+from trtdx.errors import TrtdxError
+from trtdx.version import __version__
+
+app = typer.Typer(
+    name="trtdx",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Finds out why a TensorRT-LLM deployment does not install, build, run, fit, scale or answer correctly, and says what to do.",
+    epilog="Example: trtdx diagnose server.log",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("diagnose", epilog="Example: mpirun -n 4 ... 2>&1 | trtdx diagnose -")(diagnose.command)
+app.command("explain", epilog="Example: trtdx explain DX012")(explain.command)
+app.add_typer(rules.app, name="rules")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"trtdx {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """See the subcommands."""
+
+
+def main() -> None:
+    """Run the command line; an error the user can act on is printed without a traceback and ends with 2."""
+    try:
+        app()
+    except TrtdxError as err:
+        print(f"error: {err.message}", file=sys.stderr)
+        if err.fix:
+            print(f"  = fix: {err.fix}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

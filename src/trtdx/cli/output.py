@@ -1,0 +1,64 @@
+"""How a report leaves: which form, with colour or not, and with which exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import typer
+
+from trtdx.model import Severity
+from trtdx.render import render_json, render_markdown, render_text
+
+if TYPE_CHECKING:
+    from trtdx.model import Report
+
+
+class Color(str, Enum):
+    """When to colour."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class FailOn(str, Enum):
+    """From which severity on findings give exit status 1."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+    NEVER = "never"
+
+
+def wants_color(color: Color) -> bool:
+    if color is not Color.AUTO:
+        return color is Color.ALWAYS
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def emit(report: Report, *, json: bool, markdown: bool, color: Color, details: bool, fail_on: FailOn) -> None:
+    """Print the report to standard output and end with its status."""
+    if json:
+        write(render_json(report))
+    elif markdown:
+        write(render_markdown(report))
+    else:
+        write(render_text(report, color=wants_color(color), details=details))
+    raise typer.Exit(1 if fails(report, fail_on) else 0)
+
+
+def fails(report: Report, fail_on: FailOn) -> bool:
+    worst = report.worst()
+    return (
+        fail_on is not FailOn.NEVER and worst is not None and worst.badness >= Severity(fail_on.value).badness
+    )
+
+
+def write(text: str) -> None:
+    """Print text whatever the terminal's encoding can show."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()

@@ -1,0 +1,99 @@
+"""`trtdx rules`: look at the knowledge, check a team's own pages, start a new one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trtdx.cli import explain
+from trtdx.cli.output import write
+from trtdx.errors import InputError
+from trtdx.host import RealHost
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and start rule pages.")
+app.command("show", epilog="Example: trtdx rules show DX012")(explain.command)
+
+
+@app.command("list", epilog="Example: trtdx rules list --area memory")
+def list_rules(
+    area: Annotated[
+        str,
+        typer.Option(
+            "--area",
+            help="Only this area: install, convert, build, config, runtime, memory, multigpu, accuracy, performance.",
+        ),
+    ] = "",
+    rules: Annotated[
+        list[str] | None, typer.Option("--rules", metavar="DIR", help="Also list the pages in this folder.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """List all rules, one a line."""
+    import msgspec
+
+    from trtdx.knowledge import load_book
+
+    wanted = [rule for rule in load_book(RealHost(), rules or []) if not area or rule.front.area == area]
+    if json:
+        rows = [
+            {"code": r.code, "slug": r.slug, "area": r.front.area, "kind": r.kind.value, "title": r.title}
+            for r in wanted
+        ]
+        write(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n")
+        return
+    for rule in wanted:
+        write(f"{rule.code}  {rule.front.area:<12}{rule.kind.value:<10}{rule.title}\n")
+    write(f"{len(wanted)} rules\n")
+
+
+@app.command("check", epilog="Example: trtdx rules check our-rules/")
+def check(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder of rule pages, or one page.")],
+) -> None:
+    """Check rule pages: their form, their patterns, and that every example keeps its promise."""
+    from trtdx.diagnose.promises import Promises
+    from trtdx.knowledge import check_pages, load_book
+    from trtdx.rule import RuleBook
+
+    host = RealHost()
+    found, problems = check_pages(host, folder)
+    if not found and not problems:
+        raise InputError(
+            f"there is no rule page (*.md) in {folder}",
+            fix=f"trtdx rules new ACME001 the-bad-thing --in {folder}",
+        )
+    unreadable = {problem.path for problem in problems}
+    sound = [rule for rule in found if rule.path not in unreadable]
+    own = {str(Path(rule.path).resolve()) for rule in found}
+    others = [rule for rule in load_book(host) if str(Path(rule.path).resolve()) not in own]
+    problems += list(Promises(RuleBook([*others, *sound])).broken(sound))
+    for problem in problems:
+        write(f"{problem}\n")
+    write(f"{len(found)} pages, {len(problems)} problems\n")
+    raise typer.Exit(1 if problems else 0)
+
+
+@app.command("new", epilog="Example: trtdx rules new ACME001 proxy-eats-streams --in our-rules")
+def new(
+    code: Annotated[str, typer.Argument(help="A code nobody uses, such as ACME001.")],
+    slug: Annotated[str, typer.Argument(help="Names the bad thing, in words joined by hyphens.")],
+    folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to write the page.")] = ".",
+) -> None:
+    """Start a rule page that passes `rules check`, ready to be filled in."""
+    from trtdx.knowledge import load_book
+    from trtdx.rule_check import NEW_PAGE, check_page
+
+    host = RealHost()
+    path = str(Path(folder) / f"{code}-{slug}.md")
+    if host.kind(path) != "absent":
+        raise InputError(f"{path} is there already", fix="choose another code, or edit that page")
+    if load_book(host).knows(code) or load_book(host).knows(slug):
+        raise InputError(f"{code} or {slug} is taken by a packaged rule", fix="trtdx rules list")
+    text = NEW_PAGE.replace("CODE", code).replace("SLUG", slug)
+    _, problems = check_page(text, path)
+    if problems:
+        raise InputError(problems[0].message)
+    host.write(path, text.encode())
+    write(f"{path}\n")

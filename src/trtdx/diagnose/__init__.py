@@ -1,0 +1,135 @@
+"""`trtdx diagnose`: hand it a log, get the root cause.
+
+bytes -> lines -> layers -> match -> cause -> Report; `docs/structure.md` follows one log along this way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtdx.diagnose.cause import findings_from
+from trtdx.diagnose.match import Matcher, SourceFacts
+from trtdx.diagnose.sources import Source
+from trtdx.diagnose.unsure import DESCRIPTION_BYTES, unsure
+from trtdx.errors import TrtdxError
+from trtdx.model import Finding, Harmless, Report, Severity, Summary
+from trtdx.redact import redacted, without_hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trtdx.rule import RuleBook
+
+CAUSE_CONFIDENCE = 0.3  # below this a match alone is not called a cause
+
+
+def diagnose(
+    sources: Sequence[Source],
+    book: RuleBook,
+    *,
+    redact_hosts: bool = False,
+    notes: Sequence[str] = (),
+    progress: Callable[[str, int], None] = lambda name, size: None,
+) -> Report:
+    """Return the report on all sources together.
+
+    Args:
+        sources: streams of log text; their order does not matter.
+        book: the rules in force.
+        redact_hosts: hide host names and addresses too, not only secrets.
+        notes: what was passed over before, to be said in the summary.
+        progress: called with a source's name and the bytes read of it so far.
+    """
+    redact = (lambda text: without_hosts(redacted(text))) if redact_hosts else redacted
+    matcher = Matcher(book, redact)
+    facts: list[SourceFacts] = []
+    small = _Small(redact)
+    problems = list(notes)
+    for source in sorted(sources):
+        told, problem = _facts_of(matcher, source, small, progress)
+        facts.append(told)
+        problems += [problem] if problem else []
+    return report_from(facts, book, text=small.text, partial=problems)
+
+
+def report_from(
+    facts: Sequence[SourceFacts], book: RuleBook, *, text: str = "", partial: Sequence[str] = ()
+) -> Report:
+    """Return the report on what the sources told; `text` is the whole input where it is short."""
+    findings, harmless = findings_from(facts, book)
+    if not any(finding.confidence >= CAUSE_CONFIDENCE for finding in findings):
+        known = {finding.code for finding in findings}
+        findings += [finding for finding in unsure(facts, text, book) if finding.code not in known]
+    return Report(_summary(facts, findings, harmless, partial), tuple(findings))
+
+
+def text_source(text: str | bytes, name: str = "log") -> Source:
+    """Return a source that holds this text."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return Source(name, lambda: iter([data]))
+
+
+class _Small:
+    """Keeps the input as text while it is short enough to be a description."""
+
+    def __init__(self, redact: Callable[[str], str]) -> None:
+        self._redact, self._parts, self._size = redact, [b""], 0
+
+    def add(self, block: bytes) -> None:
+        self._size += len(block)
+        if self._size <= DESCRIPTION_BYTES:
+            self._parts.append(block)
+
+    @property
+    def text(self) -> str:
+        return (
+            self._redact(b"".join(self._parts).decode("utf-8", "replace"))
+            if self._size <= DESCRIPTION_BYTES
+            else ""
+        )
+
+
+def _facts_of(
+    matcher: Matcher, source: Source, small: _Small, progress: Callable[[str, int], None]
+) -> tuple[SourceFacts, str]:
+    """Return what the source told, and what kept it from being read to its end."""
+    problem: list[str] = []
+
+    def watched() -> Iterator[bytes]:
+        done = 0
+        try:
+            for block in source.blocks():
+                small.add(block)
+                done += len(block)
+                progress(source.name, done)
+                yield block
+        except (TrtdxError, OSError) as err:
+            problem.append(f"{source.name}: {err}")
+
+    return matcher.facts(source.name, watched()), "; ".join(problem)
+
+
+def _summary(
+    facts: Sequence[SourceFacts],
+    findings: Sequence[Finding],
+    harmless: Sequence[Harmless],
+    partial: Sequence[str],
+) -> Summary:
+    size, lines = sum(each.bytes_read for each in facts), sum(each.lines_read for each in facts)
+    return Summary(
+        text=_headline(findings),
+        inputs=len(facts),
+        bytes_read=size,
+        lines_read=lines,
+        ranks=tuple(sorted(set[int]().union(*(each.ranks for each in facts)))),
+        harmless=tuple(harmless),
+        partial=tuple(partial),
+    )
+
+
+def _headline(findings: Sequence[Finding]) -> str:
+    if not findings:
+        return "no problem found"
+    counts = [(sum(f.severity is severity for f in findings), severity.value) for severity in Severity]
+    told = ", ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in counts if count)
+    return f"{told}; first: {findings[0].code} {findings[0].message}"

@@ -1,0 +1,126 @@
+"""The layers that wrap a log line, and a line without them.
+
+Launchers, containers and loggers each put something before the message. `peel` takes the layers off from the
+outside in, keeping what they tell: rank, time, level and who spoke.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Peeled(NamedTuple):
+    """A line's message and what its layers told."""
+
+    message: str
+    level: str = "unknown"
+    rank: int | None = None
+    time: str = ""
+    source: str = ""
+
+
+LEVEL_NAMES = {
+    "trace": "trace", "v": "debug", "verbose": "debug", "debug": "debug", "d": "debug",
+    "info": "info", "i": "info", "notice": "info", "note": "info",
+    "warn": "warning", "warning": "warning", "w": "warning",
+    "error": "error", "err": "error", "e": "error", "severe": "error",
+    "fatal": "fatal", "critical": "fatal", "f": "fatal", "c": "fatal", "emerg": "fatal", "internal_error": "fatal",
+}  # fmt: skip
+
+_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T _-]?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_US_TIME = r"\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d"
+_LEVEL = (
+    r"(?P<level>TRACE|VERBOSE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|ERR|SEVERE|FATAL|CRITICAL|INTERNAL_ERROR)"
+)
+
+# Outermost first. Each is tried at the start of what is left; the order among them does not matter much,
+# since peeling goes on until none fits.
+LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (source, re.compile(pattern))
+    for source, pattern in (
+        # TensorRT-LLM's Python logger: 0.5-0.18, 0.19-1.3.0rc12 (rank before level), 1.3.0rc13+ (level, module, rank)
+        ("tensorrt-llm", rf"\[(?P<time>{_US_TIME})\] (?=\[TRT)"),
+        ("tensorrt-llm", r"\[TRT-LLM\] ?(?:\[(?:MPI_Rank|RANK) (?P<rank>\d+)\] )?\[(?P<level>[FEWIVD])\] ?(?:\[[\w. -]{0,24}\] ?\[RANK (?P<rank2>\d+)\] ?|\[(?:_torch|llmapi|executor|serve|runtime|commands|_util\w*|quantize|models|inputs|batchmgr|common|kernels|thop|nanobind|others)\s*\] ?)?"),
+        # its C++ logger until 1.3.0rc12
+        ("tensorrt-llm", rf"\[TensorRT-LLM\]\[{_LEVEL}\](?:\[(?P<rank>\d+)\])? ?"),
+        ("tensorrt-llm", r"\[TensorRT-LLM\] (?=TensorRT)"),
+        # TensorRT: Python logger, polygraphy and samples, the 7.x console logger, DeepStream
+        ("tensorrt", r"\[TRT\] ?(?:\[MPI_Rank (?P<rank>\d+)\] )?\[(?P<level>[FEWIVD])\] ?"),
+        ("tensorrt", rf"(?:\[(?P<time>{_US_TIME})\] )?\[(?P<level>[FEWIV])\] (?:\[TRT\] )?"),
+        ("tensorrt", rf"\[(?:TensorRT|TRT)\] {_LEVEL}: ?"),
+        ("tensorrt", r"\[TRT\]: ?"),
+        # Triton: glog
+        ("triton", r"(?P<level>[IWEF])(?P<time>\d{4} \d\d:\d\d:\d\d\.\d{3,9}) +(?P<pid>\d+) (?P<file>[\w./-]+:\d+)\] ?"),
+        # NCCL: host:pid:tid [device] NCCL LEVEL; the words NCCL WARN stay, rules and readers look for them
+        ("nccl", r"(?:\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]? )?[\w.-]+:\d+:\d+ \[(?P<device>-?\d+)\] (?=(?:[\w/.-]+:\d+ )?(?:NCCL )?(?:WARN|INFO|TRACE)|transport|misc|init|bootstrap|graph|enqueue|proxy|[\w/.-]+\.cc)"),
+        # launchers: mpirun --tag-output (Open MPI 4 and 5), srun -l, torchrun, docker compose, Kubernetes
+        ("mpirun", r"\[\d+,(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: ?"),
+        ("mpirun", r"\[[\w.@,-]*?,(?P<rank>\d+)\](?:<\w+>)?: ?(?=\S)"),
+        ("mpirun", r"\[[\w.-]+:\d{2,}\] (?=\S)"),
+        ("srun", r" {0,3}(?P<rank>\d{1,4}): (?=\S)"),
+        ("torchrun", r"\[(?:rank|default|local_rank|Rank )(?P<rank>\d+)\][:]? ?"),
+        ("torchrun", r"\[rank(?P<rank>\d+)\]:\[?"),
+        ("rank", r"\(?(?:RANK|[Rr]ank)[ =:]?(?P<rank>\d{1,4})\)?[:\]|] "),
+        ("pid", r"\((?:\w[\w.-]{0,40} )?pid=\d+(?:, ip=[\d.]+)?\) "),
+        ("compose", r"[a-z0-9][\w.-]{1,60} +\| "),
+        ("kubernetes", rf"(?P<time>{_TIME}) (?:stdout|stderr) [FP] "),
+        ("journald", r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) [\w.-]+ [\w./@-]+(?:\[\d+\])?: "),
+        ("kernel", r"\[ {0,6}\d+\.\d{6}\](?: \[[^\]]{1,20}\])? (?=\S)"),
+        ("kernel", r"kernel: "),
+        # torch c10d: [E1115 01:02:03.456 file.cpp:1] or [E file.cpp:1]
+        ("torch", r"\[(?P<level>[IWEF])(?:\d{3,4} (?P<time>\d\d:\d\d:\d\d\.\d+))? ?[\w./-]+\.(?:cpp|py|h):\d+\] "),
+        ("torch", r"[IWEF](?:\d{4}) \d\d:\d\d:\d\d\.\d+ \d+ (?:[\w./-]+:\d+)\] "),
+        # exception groups and generic loggers
+        ("python", r"\s*[+|](?:-[+-]*)? ?(?=\S)(?=[^|]*$)"),
+        ("generic", rf"\[?(?P<time>{_TIME})\]?[ :,|-]*"),
+        ("generic", r"\[?(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)\]? "),
+        ("generic", rf"\[?{_LEVEL}\]?(?: +[\w.]+(?:\.[\w.]+)*:)? ?[:|-] ?(?=\S)"),
+        ("generic", rf"{_LEVEL} +(?=\S)"),
+        ("generic", rf"\[{_LEVEL}\] ?"),
+        ("generic", r"(?P<level>Warning|Error|WARNING|ERROR|error|warning|fatal|FATAL)(?: \(\w+\))?: (?=\S)"),
+        ("generic", rf" - [\w.]+ - {_LEVEL} - "),
+    )
+)  # fmt: skip
+
+_EXCEPTION = re.compile(r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Exit|Warning)\b(?::|$)")
+_NCCL_LEVEL = re.compile(r"NCCL (WARN|INFO|TRACE)|^[\w/.-]+:\d+ WARN ")
+_MAX_LAYERS = 8
+
+
+def peel(line: str) -> Peeled:
+    """Return the message inside the line's layers, and what they told of level, rank, time and source."""
+    level, rank, time, source = "", None, "", ""
+    rest = line
+    for _ in range(_MAX_LAYERS):
+        found, name = _next_layer(rest)
+        if found is None:
+            break
+        told = found.groupdict()
+        level = LEVEL_NAMES.get((told.get("level") or "").lower(), "") or level
+        number = told.get("rank") or told.get("rank2")
+        rank = int(number) if number is not None and rank is None else rank
+        time = time or told.get("time") or ""
+        source = name if name != "generic" else source or name
+        rest = rest[found.end() :]
+    return Peeled(rest, level or _implied_level(rest), rank, time, source)
+
+
+def _next_layer(text: str) -> tuple[re.Match[str] | None, str]:
+    for source, pattern in LAYERS:
+        found = pattern.match(text)
+        if found and found.end():
+            return found, source
+    return None, ""
+
+
+def _implied_level(message: str) -> str:
+    nccl = _NCCL_LEVEL.search(message[:200])
+    if nccl:
+        return {"INFO": "info", "TRACE": "trace"}.get(
+            nccl[1] or "WARN", "error"
+        )  # NCCL WARN is NCCL's word for an error
+    exception = _EXCEPTION.match(message)
+    if exception:
+        return "warning" if "Warning" in exception[0] else "error"
+    return "unknown"

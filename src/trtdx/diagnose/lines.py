@@ -1,0 +1,120 @@
+"""Bytes to segments of clean text: encoding, NULs, colours and block borders are dealt with here, once.
+
+A segment is a stretch of the input with some of what came before and after it, so that whatever looks at a
+line can see its neighbours. Memory is bounded by the block size whatever the input's or a line's length.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.diagnose.scan import count_newlines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+BLOCK_BYTES = 4 << 20
+CONTEXT_BYTES = 64 << 10
+LONGEST_LINE = 8192
+
+_ESCAPE = re.compile(
+    rb"\x1b(?:\[[0-9;:?<=>]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\-_])"
+)
+_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+
+class Segment(NamedTuple):
+    """`data[start:end]` is new; what lies before and after it is context. `line` counts lines before `start`."""
+
+    data: bytes
+    start: int
+    end: int
+    line: int
+    first: bool
+    last: bool
+
+    def line_at(self, offset: int) -> tuple[int, int]:
+        """Return where the line around an offset begins and ends, at most LONGEST_LINE around it."""
+        low, high = max(0, offset - LONGEST_LINE), min(len(self.data), offset + LONGEST_LINE)
+        begin = self.data.rfind(b"\n", low, offset) + 1 or low
+        redrawn = self.data.rfind(b"\r", begin, offset)  # a progress bar draws over itself
+        end = self.data.find(b"\n", offset, high)
+        end = high if end < 0 else end
+        again = self.data.find(b"\r", offset, end)
+        return max(begin, redrawn + 1), (end if again < 0 else again)
+
+    def number_at(self, offset: int) -> int:
+        """Return the 1-based number of the line around an offset."""
+        if offset >= self.start:
+            return self.line + 1 + count_newlines(self.data, self.start, offset)
+        return self.line + 1 - count_newlines(self.data, offset, self.start)
+
+
+def segments(blocks: Iterable[bytes]) -> Iterator[Segment]:
+    """Yield the input as segments that end at line borders where lines are not enormous."""
+    before, pending, line, first = b"", b"", 0, True
+    for block in _cleaned(_decoded(blocks)):
+        pending += block
+        if len(pending) < CONTEXT_BYTES * 2:
+            continue
+        cut = pending.rfind(b"\n", 0, len(pending) - CONTEXT_BYTES) + 1
+        if cut <= len(pending) - CONTEXT_BYTES - BLOCK_BYTES or cut == 0:  # one line longer than a block
+            cut = len(pending) - CONTEXT_BYTES
+        data = before + pending
+        segment = Segment(data, len(before), len(before) + cut, line, first, last=False)
+        yield segment
+        line += count_newlines(data, segment.start, segment.end)
+        before, pending, first = data[max(0, segment.end - CONTEXT_BYTES) : segment.end], pending[cut:], False
+    data = before + pending
+    yield Segment(data, len(before), len(data), line, first, last=True)
+
+
+def text_of(data: bytes) -> str:
+    """Return bytes as text whatever they are."""
+    return data.decode("utf-8", "replace")
+
+
+def _decoded(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield UTF-8 (or what pretends to be) from UTF-16 too, with and without a byte order mark."""
+    decoder: codecs.IncrementalDecoder | None = None
+    first = True
+    for block in blocks:
+        if first and block:
+            first = False
+            encoding, block = _encoding_of(block)
+            decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
+        yield decoder.decode(block).encode("utf-8", "replace") if decoder else block
+    if decoder:
+        yield decoder.decode(b"", final=True).encode("utf-8", "replace")
+
+
+def _encoding_of(block: bytes) -> tuple[str, bytes]:
+    for bom, encoding in _BOMS:
+        if block.startswith(bom):
+            return ("" if encoding == "utf-8" else encoding), block[len(bom) :]
+    head = block[:4096]
+    if len(head) >= 32 and head[1::2].count(0) > len(head) * 0.4 and head[::2].count(0) < len(head) * 0.05:
+        return "utf-16-le", block
+    if len(head) >= 32 and head[::2].count(0) > len(head) * 0.4 and head[1::2].count(0) < len(head) * 0.05:
+        return "utf-16-be", block
+    return "", block
+
+
+def _cleaned(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the blocks without NULs and terminal escapes; an escape cut by a block border is held back."""
+    held = b""
+    for block in blocks:
+        data = held + block
+        held = b""
+        if b"\0" in data:
+            data = data.replace(b"\0", b"")
+        if b"\x1b" in data:
+            at = data.rfind(b"\x1b")
+            if len(data) - at < 64 and not _ESCAPE.match(data, at):
+                data, held = data[:at], data[at:]
+            data = _ESCAPE.sub(b"", data)
+        yield data
+    if held:
+        yield _ESCAPE.sub(b"", held).replace(b"\x1b", b"")

@@ -1,0 +1,291 @@
+"""All patterns of all rules against a source, in one pass.
+
+Fixed text decides which lines are looked at: text that is long and odd is looked for in every byte by the
+scanner; short or common text only near the source's start and end, where failures show and descriptions fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.diagnose.layers import Peeled, peel
+from trtdx.diagnose.lines import CONTEXT_BYTES, Segment, segments, text_of
+from trtdx.diagnose.scan import PythonScanner, Scanner, count_newlines, scanner_for
+from trtdx.literals import compiled, is_vague, required_texts
+from trtdx.rule import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from trtdx.rule import LogPattern, Rule, RuleBook
+
+KEPT_MATCHES = 40  # per pattern and source; more of the same teach nothing
+COUNTED_MATCHES = 400
+KEPT_SALIENT = 60
+REJECTIONS = 2000  # of one shape of line, after which that shape is not looked at again
+NEIGHBOURS = 20
+
+# What makes a line worth quoting when no rule knows it.
+SALIENT = re.compile(
+    r"(?i)\b(?:error|errors|failed|failure|fatal|exception|killed|abort(?:ed)?|cannot|can't|could not|unable to|denied|"
+    r"segmentation fault|core dumped|panic|undefined symbol|no such file|not found|timed out|refused|invalid|unsupported|out of memory)\b"
+)
+SALIENT_TEXTS = (
+    "Traceback (most recent", "terminate called", "Segmentation fault", "core dumped", "LLM][ERROR]", "[TRT-LLM] [E]",
+    "[TRT-LLM] [F]", "[TRT] [E]", "RuntimeError", "ValueError:", "Exception:", "AssertionError", "NCCL WARN", "ImportError:",
+    "error", "fail", "fatal", "killed", "abort", "unable", "denied", "cannot", "invalid", "unsupported", "timed out",
+)  # fmt: skip
+# Lines that prove the service came up: what was said before them did not stop it.
+ALIVE = re.compile(
+    r"Uvicorn running on|Application startup complete|Started (?:HTTPService|GRPCInferenceService)|successfully loaded '|"
+    r"Engine serialized|Build phase peak memory|Total time of building all engines"
+)
+ALIVE_TEXTS = (
+    "Uvicorn running on", "Application startup complete", "Started HTTPService", "Started GRPCInferenceService",
+    "successfully loaded '", "Engine serialized", "Total time of building all engines",
+)  # fmt: skip
+
+
+class Event(NamedTuple):
+    """One line, peeled and redacted, with its place."""
+
+    source: str
+    line: int
+    text: str
+    peeled: Peeled
+
+    @property
+    def where(self) -> str:
+        return f"{self.source}:{self.line}"
+
+
+class Match(NamedTuple):
+    """A rule's pattern found in a line."""
+
+    rule: Rule
+    log: LogPattern
+    values: dict[str, str | None]
+    event: Event
+
+
+class _Pattern:
+    """One regular expression to look for: a rule's, or a condition of one."""
+
+    def __init__(self, text: str, rule: Rule | None, log: LogPattern | None) -> None:
+        self.text, self.rule, self.log = text, rule, log
+        self.many_lines = r"\n" in text or "(?s" in text
+        self.required = required_texts(text)
+        self._regex: re.Pattern[str] | None = None
+
+    @property
+    def regex(self) -> re.Pattern[str]:
+        if self._regex is None:  # most patterns never meet their text, so most are never compiled
+            self._regex = compiled(self.text)
+        return self._regex
+
+
+class SourceFacts:
+    """All that one source told."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.matches: list[Match] = []
+        self.counts: Counter[tuple[str, str]] = Counter()  # (code, pattern) -> lines
+        self.conditions: set[str] = set()
+        self.harmless_lines: set[int] = set()
+        self.salient: list[Event] = []
+        self.last: list[Event] = []
+        self.alive_at = 0
+        self.ranks: set[int] = set()
+        self.bytes_read = 0
+        self.lines_read = 0
+        self.problem = ""
+
+
+class Matcher:
+    """Looks for every pattern of a rule book in sources, one after another."""
+
+    def __init__(self, book: RuleBook, redact: Callable[[str], str]) -> None:
+        self._redact = redact
+        self._patterns = list(_patterns_of(book))
+        owners: defaultdict[str, list[int]] = defaultdict(list)
+        weak: defaultdict[str, list[int]] = defaultdict(list)
+        for number, pattern in enumerate(self._patterns):
+            index = weak if is_vague(pattern.text) else owners
+            for text in pattern.required:
+                index[text.lower()].append(number)
+        for text in (*SALIENT_TEXTS, *ALIVE_TEXTS):
+            (owners if len(text) >= 8 else weak)[text.lower()] += []
+        self._loose = [number for number, pattern in enumerate(self._patterns) if not pattern.required]
+        self._strong = _Index(owners, scanner_for)
+        self._weak = _Index(weak, PythonScanner)
+
+    def facts(self, name: str, blocks: Iterable[bytes]) -> SourceFacts:
+        """Return what the source's bytes tell; the bytes are read once and not kept."""
+        look = _Look(self._patterns, self._redact, SourceFacts(name))
+        strong_muted, weak_muted = self._strong.unmuted(), self._weak.unmuted()
+        for segment in segments(blocks):
+            look.facts.bytes_read += segment.end - segment.start
+            look.facts.lines_read = segment.line + count_newlines(segment.data, segment.start, segment.end)
+            self._strong.search(segment, segment.start, segment.end, look, strong_muted)
+            for start, end in _edges(segment):
+                self._weak.search(segment, start, end, look, weak_muted)
+                look.everywhere(text_of(segment.data[start:end]), self._loose)
+            if segment.last:
+                look.last_lines(segment)
+        return look.facts
+
+
+class _Index:
+    """Texts, who needs them, and a scanner over them."""
+
+    def __init__(self, owners: dict[str, list[int]], make: Callable[[Sequence[bytes]], Scanner]) -> None:
+        self._owners = list(owners.values())
+        self._scanner = make([text.encode() for text in owners])
+
+    def unmuted(self) -> bytearray:
+        return bytearray(len(self._owners))
+
+    def search(self, segment: Segment, start: int, end: int, look: _Look, muted: bytearray) -> None:
+        """Look at every line between the two offsets that holds one of the texts."""
+        begin, stop, wanted = -1, -1, set[int]()
+        for offset, text in self._scanner.hits(segment.data, start, end, muted):
+            if not begin <= offset < stop:
+                if wanted or begin >= 0:
+                    look.at(segment, begin, stop, wanted)
+                begin, stop = segment.line_at(offset)
+                wanted = set()
+            wanted.update(self._owners[text])
+            muted[text] = look.has_enough(self._owners[text], text, self)
+        if begin >= 0:
+            look.at(segment, begin, stop, wanted)
+
+
+class _Look:
+    """Looks at lines on behalf of one source and notes what they tell."""
+
+    def __init__(self, patterns: list[_Pattern], redact: Callable[[str], str], facts: SourceFacts) -> None:
+        self._patterns, self._redact, self.facts = patterns, redact, facts
+        self._found: Counter[int] = Counter()
+        self._plain: Counter[tuple[int, int]] = Counter()
+        self._places: set[tuple[int, int]] = set()
+        self._rejected: Counter[str] = Counter()
+
+    def has_enough(self, owners: list[int], text: int, index: _Index) -> bool:
+        """Say whether nobody needs to hear of this text any more."""
+        if owners:
+            return all(self._found[number] >= COUNTED_MATCHES for number in owners)
+        self._plain[id(index), text] += 1
+        return self._plain[id(index), text] >= COUNTED_MATCHES
+
+    def at(self, segment: Segment, begin: int, stop: int, wanted: set[int]) -> None:
+        """Try the wanted patterns on one line, and keep it if it is salient."""
+        line = text_of(segment.data[begin:stop])
+        shape = re.sub(r"\d+", "0", line)
+        if self._rejected[shape] >= REJECTIONS:
+            return
+        self._rejected[shape] += 1
+        event = self._event(segment, begin, line)
+        if event.peeled.rank is not None:
+            self.facts.ranks.add(event.peeled.rank)
+        self._note(event)
+        found = [self._try(number, segment, begin, event) for number in sorted(wanted)]
+        if any(found):
+            self._rejected[shape] -= 1
+
+    def everywhere(self, text: str, loose: Iterable[int]) -> None:
+        """Try conditions that have no fixed text."""
+        self.facts.conditions.update(
+            self._patterns[number].text for number in loose if self._patterns[number].regex.search(text)
+        )
+
+    def _event(self, segment: Segment, begin: int, line: str) -> Event:
+        clean = self._redact(line.rstrip())
+        return Event(self.facts.name, segment.number_at(begin), clean, peel(clean))
+
+    def _note(self, event: Event) -> None:
+        """Remember lines worth quoting and signs of life."""
+        if ALIVE.search(event.text):
+            self.facts.alive_at = max(self.facts.alive_at, event.line)
+        if len(self.facts.salient) >= KEPT_SALIENT or event.peeled.level in ("info", "debug", "trace"):
+            return
+        if event.peeled.level in ("error", "fatal") or SALIENT.search(event.peeled.message):
+            self.facts.salient.append(event)
+
+    def _try(self, number: int, segment: Segment, begin: int, event: Event) -> bool:
+        pattern = self._patterns[number]
+        if self._found[number] >= COUNTED_MATCHES:
+            return True
+        if pattern.many_lines:
+            found, event = self._over_lines(pattern, segment, begin, event)
+        else:
+            found = pattern.regex.search(event.peeled.message) or pattern.regex.search(event.text)
+        if found is None:
+            return False
+        if (number, event.line) not in self._places:
+            self._places.add((number, event.line))
+            self._keep(number, pattern, found, event)
+        return True
+
+    def _over_lines(
+        self, pattern: _Pattern, segment: Segment, begin: int, event: Event
+    ) -> tuple[re.Match[str] | None, Event]:
+        lines, first = _neighbours(segment, begin)
+        clean = [self._redact(line.rstrip()) for line in lines]
+        peeled = [peel(line) for line in clean]
+        text = "\n".join(each.message for each in peeled)
+        found = pattern.regex.search(text)
+        if found is None:
+            return None, event
+        at = text.count("\n", 0, found.start())
+        return found, Event(event.source, first + at, clean[at], peeled[at])
+
+    def _keep(self, number: int, pattern: _Pattern, found: re.Match[str], event: Event) -> None:
+        self._found[number] += 1
+        if pattern.rule is None or pattern.log is None:
+            self.facts.conditions.add(pattern.text)
+            self._found[number] = COUNTED_MATCHES
+            return
+        self.facts.counts[pattern.rule.code, pattern.text] += 1
+        if pattern.rule.kind is Kind.HARMLESS:
+            self.facts.harmless_lines.add(event.line)
+        if self._found[number] <= KEPT_MATCHES:
+            self.facts.matches.append(Match(pattern.rule, pattern.log, found.groupdict(), event))
+
+    def last_lines(self, segment: Segment) -> None:
+        """Keep the end of the source, which says what it was doing when it stopped."""
+        tail = segment.data[max(0, len(segment.data) - 4096) :].rstrip()
+        begin = len(segment.data) - len(segment.data[max(0, len(segment.data) - 4096) :])
+        for raw in tail.split(b"\n")[-5:]:
+            at = segment.data.find(raw, begin) if raw else -1
+            if at >= 0:
+                self.facts.last.append(self._event(segment, at, text_of(raw)))
+
+
+def _patterns_of(book: RuleBook) -> Iterator[_Pattern]:
+    conditions: set[str] = set()
+    for rule in book:
+        for log in rule.front.log:
+            yield _Pattern(log.pattern, rule, log)
+            conditions.update(log.requires, log.unless)
+    for text in sorted(conditions):
+        yield _Pattern(text, None, None)
+
+
+def _edges(segment: Segment) -> Iterator[tuple[int, int]]:
+    """Yield the stretches near the source's start and end that lie in this segment, without overlap."""
+    head = min(segment.end, segment.start + CONTEXT_BYTES) if segment.first else segment.start
+    if segment.first:
+        yield segment.start, head
+    if segment.last:
+        yield max(head, segment.end - CONTEXT_BYTES), segment.end
+
+
+def _neighbours(segment: Segment, begin: int) -> tuple[list[str], int]:
+    """Return the lines around the one beginning at an offset, and the number of the first of them."""
+    before = segment.data[max(0, begin - 16384) : begin].split(b"\n")[-NEIGHBOURS - 1 :]
+    after = segment.data[begin : begin + 16384].split(b"\n")[: NEIGHBOURS + 1]
+    joined = [*before[:-1], before[-1] + after[0], *after[1:]]
+    return [text_of(line) for line in joined], segment.number_at(begin) - len(before) + 1

@@ -1,0 +1,180 @@
+"""What the user named, as streams of blocks: files, directories, compressed files, standard input, cases."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zlib
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from trtdx.diagnose.lines import BLOCK_BYTES
+from trtdx.errors import InputError
+from trtdx.optional import need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trtdx.host import Host
+
+_MAGIC = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"))
+# Bytes that no log starts with: reading an engine or a checkpoint as text would only waste time.
+_NOT_TEXT = (
+    b"ftrt",
+    b"PK\x03\x04",
+    b"\x7fELF",
+    b"\x89PNG",
+    b"%PDF",
+    b"GGUF",
+    b"SQLite format 3\x00",
+    b"\x80\x02",
+    b"\x80\x04",
+)
+_NOT_LOGS = (
+    ".safetensors",
+    ".engine",
+    ".plan",
+    ".onnx",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".so",
+    ".npy",
+    ".npz",
+    ".pyc",
+    ".whl",
+    ".png",
+    ".cache",
+)
+_BOUND_EXPANSION = 64 << 30  # a hostile archive ends somewhere
+
+
+class Source(NamedTuple):
+    """One stream of log text and the name evidence gives it."""
+
+    name: str
+    blocks: Callable[[], Iterator[bytes]]
+
+
+class Skipped(NamedTuple):
+    """Something named that was not read, and why."""
+
+    name: str
+    reason: str
+
+
+def sources(host: Host, paths: Sequence[str]) -> tuple[list[Source], list[Skipped]]:
+    """Return the streams behind the paths in a fixed order, and what was passed over."""
+    found: dict[str, Source] = {}
+    skipped: list[Skipped] = []
+    for path in paths:
+        kind = "file" if path == "-" else host.kind(path)
+        if kind == "absent":
+            raise InputError(
+                f"there is no file or directory {path}",
+                fix="give a log file, a directory of logs, a case, or - for standard input",
+            )
+        if kind != "directory":
+            found[path] = Source("stdin" if path == "-" else path, lambda path=path: read_blocks(host, path))  # type: ignore[misc]
+            continue
+        for name in host.files(path):
+            if name.lower().endswith(_NOT_LOGS):
+                skipped.append(Skipped(name, "not a log by its name"))
+            else:
+                found[name] = Source(name, lambda name=name: read_blocks(host, name))  # type: ignore[misc]
+    return [found[name] for name in sorted(found)], skipped
+
+
+def read_blocks(host: Host, path: str) -> Iterator[bytes]:
+    """Yield a file's bytes, decompressed. A damaged end yields what could be read and then raises InputError."""
+    stream = host.open(path)
+    try:
+        head = stream.read(8) or b""
+        if any(head.startswith(magic) for magic in _NOT_TEXT):
+            raise InputError(
+                f"{path} is not text (it starts with {head[:4]!r})", fix="give the log, not the artifact"
+            )
+        packing = next((name for magic, name in _MAGIC if head.startswith(magic)), "")
+        raw = _raw_blocks(stream, head)
+        yield from _unpacked(raw, packing, path) if packing else raw
+    finally:
+        if path != "-":
+            stream.close()
+
+
+def _raw_blocks(stream: BinaryIO, head: bytes) -> Iterator[bytes]:
+    if head:
+        yield head
+    read = getattr(
+        stream, "read1", stream.read
+    )  # a pipe gives what is there instead of waiting for a full block
+    while block := read(BLOCK_BYTES):
+        yield block
+
+
+def _unpacked(raw: Iterator[bytes], packing: str, path: str) -> Iterator[bytes]:
+    total = 0
+    try:
+        for block in _decompressed(raw, packing):
+            total += len(block)
+            if total > _BOUND_EXPANSION:
+                raise InputError(
+                    f"{path} expands to more than {_BOUND_EXPANSION >> 30} GiB; the rest was not read"
+                )
+            yield block
+    except (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as err:
+        raise InputError(f"{path} is damaged or cut off after {total} bytes: {err}") from err
+
+
+def _decompressed(raw: Iterator[bytes], packing: str) -> Iterator[bytes]:
+    if packing == "zstd":
+        zstandard = need("zstandard", extra="zstd", to="read .zst files")
+        reader = zstandard.ZstdDecompressor().stream_reader(_Joined(raw), read_across_frames=True)
+        try:
+            while block := reader.read(BLOCK_BYTES):
+                yield block
+        except zstandard.ZstdError as err:
+            raise EOFError(str(err)) from err
+        return
+    new = (lambda: zlib.decompressobj(wbits=31)) if packing == "gzip" else lzma.LZMADecompressor
+    unpacker = new()
+    ended = False
+    for block in raw:
+        data = block
+        while data:
+            if ended:  # another member follows
+                unpacker, ended = new(), False
+            yield from _pieces(unpacker, data)
+            ended = unpacker.eof
+            data = unpacker.unused_data if ended else b""
+    if not ended:
+        raise EOFError("the compressed stream has no end")
+
+
+def _pieces(unpacker: zlib._Decompress | lzma.LZMADecompressor, data: bytes) -> Iterator[bytes]:
+    """Yield at most BLOCK_BYTES at a time, however much the data expands."""
+    if isinstance(unpacker, lzma.LZMADecompressor):
+        yield unpacker.decompress(data, BLOCK_BYTES)
+        while not unpacker.eof and not unpacker.needs_input:
+            yield unpacker.decompress(b"", BLOCK_BYTES)
+        return
+    yield unpacker.decompress(data, BLOCK_BYTES)
+    while unpacker.unconsumed_tail and not unpacker.eof:
+        yield unpacker.decompress(unpacker.unconsumed_tail, BLOCK_BYTES)
+
+
+class _Joined:
+    """Blocks as something with `read`, for the zstandard reader."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._left = b""
+
+    def read(self, size: int = -1) -> bytes:
+        while not self._left:
+            block = next(self._blocks, None)
+            if block is None:
+                return b""
+            self._left = block
+        taken = self._left if size < 0 else self._left[:size]
+        self._left = self._left[len(taken) :]
+        return taken

@@ -1,0 +1,167 @@
+"""When no rule fits: say so, quote the first error, say what to collect, and name the nearest causes as guesses."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.diagnose.cause import LOUD, QUIET, place, when
+from trtdx.diagnose.similar import Near, Similar
+from trtdx.model import Evidence, Finding, Fix, Severity, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.diagnose.match import Event, SourceFacts
+    from trtdx.rule import Rule, RuleBook
+
+CODE = "DX000"
+DESCRIPTION_BYTES = 8192
+SURE_ENOUGH = 0.30  # a complaint this near to a page's words is answered with that page
+SURE_WITHOUT_COMPLAINT = 0.5
+# Words a person's sentence has and a program's line mostly lacks.
+FUNCTION_WORDS = re.compile(
+    r"(?i)\b(?:is|are|was|the|a|an|with|when|after|before|for|to|in|on|of|and|but|than|from|by|it|my|i|we|this|that|while|"
+    r"does|do|has|have|how|why|if|as|at|between|using|via|during|gets?|can)\b"
+)
+COMPLAINT = re.compile(
+    r"(?i)\b(?:errors?|fail\w*|slow\w*|low\w*|wrong|bad|garbage|gibberish|hang\w*|hung|stuck|crash\w*|not|n't|no|never|missing|"
+    r"differ\w*|diverg\w*|oom|leak\w*|deadlock\w*|repeat\w*|empty|incorrect\w*|mismatch\w*|cannot|duplicat\w*|unexpected\w*|"
+    r"drops?|worse|poor|problem|issue|bug|broken|why|without|only|instead|truncated|extra|too|inconsistent|random|nan|high\w*|"
+    r"increas\w*|exceed\w*|killed|timeouts?|invalid|unable|lost|corrupt\w*|degrad\w*|large\w*)\b"
+)
+GUESS = 0.08
+MOST_TOLD = 3
+
+# What to collect next, by what the log is about. The first that fits is the first asked for.
+COLLECT = (
+    (r"NCCL|nccl|all_?reduce|P2P|ibv_|infiniband", Stage.LAUNCH, "run again with NCCL's own log", "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH <the same command> 2>&1 | tee nccl.log"),
+    (r"CUDA|cuda|cublas|illegal memory|device-side", Stage.SERVE, "run again with synchronous launches, so that the error shows where it happens", "CUDA_LAUNCH_BLOCKING=1 TLLM_LOG_LEVEL=DEBUG <the same command> 2>&1 | tee sync.log"),
+    (r"mpirun|MPI|PMI|srun|slurm|orte|prte", Stage.LAUNCH, "run again with the launcher's own log, one file a rank", "mpirun --output-filename ranks --mca plm_base_verbose 5 -n <ranks> <the same command>"),
+    (r"pip|uv |wheel|cmake|nvcc|undefined symbol|ImportError|No module named", Stage.INSTALL, "show what is installed and which library does not resolve", "pip list --format=freeze; nvidia-smi; ldd $(python3 -c 'import importlib.util as u; print(u.find_spec(\"tensorrt_llm\").submodule_search_locations[0])')/libs/libtensorrt_llm.so | grep -i 'not found'"),
+    (r"\[TRT\]|onnx|ONNX|trtexec|builder|tactic", Stage.BUILD, "build again with the verbose log", "trtllm-build --log_level verbose <the same arguments> 2>&1 | tee build.log"),
+    (r"triton|Triton|model_repository|config\.pbtxt", Stage.SERVE, "start Triton with its verbose log", "tritonserver --log-verbose=1 --model-repository <repo> 2>&1 | tee triton.log"),
+)  # fmt: skip
+DEFAULT = (
+    Stage.SERVE,
+    "run again with the full log",
+    "TLLM_LOG_LEVEL=DEBUG PYTHONFAULTHANDLER=1 <the same command> 2>&1 | tee full.log",
+)
+
+
+def unsure(sources: Sequence[SourceFacts], text: str, book: RuleBook) -> list[Finding]:
+    """Return what can honestly be said when no pattern fits; nothing at all for a healthy log.
+
+    Args:
+        sources: what was read.
+        text: the whole input where it is short enough to be somebody's description, else empty.
+        book: the rules in force.
+    """
+    events = sorted((event for s in sources for event in s.salient if _is_worth_quoting(event, s)), key=when)
+    loud = [event for event in events if event.peeled.level in LOUD]
+    known_fine = any(source.harmless_lines for source in sources)
+    described = text if not known_fine and is_description(text, sources) else ""
+    if not loud and not described and not events:
+        return []
+    near = Similar(book).nearest(described or _query(loud or events), most=8)
+    sure = _told(described, near, book)
+    codes = {each.rule.code for each in sure}
+    guesses = [each for each in near if each.score >= GUESS and each.rule.code not in codes][:3]
+    if not sure and not loud and not described and not guesses:
+        return []
+    doubt = _not_enough(loud or events, guesses, sources, text, book.get(CODE))
+    if not sure:
+        return [doubt]
+    return [
+        *(_from_description(each, sources, described) for each in sure),
+        msgspec.structs.replace(doubt, severity=Severity.NOTE),
+    ]
+
+
+def _told(text: str, near: Sequence[Near], book: RuleBook) -> list[Near]:
+    """Return the rules a description speaks of, best first, with how sure that makes us."""
+    if not text:
+        return []
+    likeness = {each.rule.code: each.score for each in near}
+    found = {
+        rule.code: Near(rule, told.confidence + 0.2 * likeness.get(rule.code, 0.0))
+        for rule in book
+        for told in rule.front.told[::-1]
+        if told.fits(text)
+    }
+    bar = SURE_ENOUGH if COMPLAINT.search(text) else SURE_WITHOUT_COMPLAINT
+    for each in near[:1]:
+        if each.score >= bar and each.rule.code not in found:
+            found[each.rule.code] = Near(each.rule, min(0.65, 0.25 + each.score))
+    return sorted(found.values(), key=lambda each: (-each.score, each.rule.code))[:MOST_TOLD]
+
+
+def _is_worth_quoting(event: Event, source: SourceFacts) -> bool:
+    return event.line not in source.harmless_lines and event.peeled.level not in (*QUIET, "warning")
+
+
+def is_description(text: str, sources: Sequence[SourceFacts]) -> bool:
+    """Say whether the input is somebody's words and not a program's: short, few lines, no logger's layers."""
+    stripped = text.strip()
+    if not stripped or len(stripped.splitlines()) > 30:
+        return False
+    layered = any(
+        event.peeled.source or event.peeled.level in QUIET
+        for source in sources
+        for event in (*source.salient, *source.last)
+    )
+    spoken = len(FUNCTION_WORDS.findall(stripped)) + 0.5 * bool(COMPLAINT.search(stripped))
+    return not layered and spoken >= 1.5 and len(re.findall(r"[A-Za-z]{2,}", stripped)) >= 4
+
+
+def _query(events: Sequence[Event]) -> str:
+    return "\n".join(event.peeled.message for event in events[:8])
+
+
+def _from_description(near: Near, sources: Sequence[SourceFacts], text: str) -> Finding:
+    front = near.rule.front
+    return Finding(
+        code=near.rule.code, slug=near.rule.slug, severity=front.severity, message=front.message, why=near.rule.why,
+        fixes=front.fix, verify=front.verify, confidence=round(min(0.7, near.score), 2),
+        where=f"{sources[0].name}:1", evidence=(Evidence(f"{sources[0].name}:1", _first_line(text)),),
+    )  # fmt: skip
+
+
+def _not_enough(
+    events: Sequence[Event], guesses: Sequence[Near], sources: Sequence[SourceFacts], text: str, page: Rule
+) -> Finding:
+    quoted = events[0].peeled.message if events else _first_line(text)
+    why = page.why
+    if guesses:
+        named = "; ".join(f"{near.rule.code} {near.rule.front.message}" for near in guesses)
+        why = f"{why} Nearest known causes, as guesses by similar words only: {named}."
+    loud = any(event.peeled.level in LOUD for event in events)
+    return Finding(
+        code=page.code, slug=page.slug, severity=Severity.ERROR if loud else Severity.WARNING,
+        message=f"not enough evidence for a cause; the first salient line is: {quoted[:300]}",
+        why=why, fixes=tuple(_next_steps(events, text)) + tuple(_guessed_fixes(guesses)), verify=page.front.verify,
+        confidence=0.15, where=place(events[0], len(sources) > 1) if events else f"{sources[0].name}:1",
+        evidence=tuple(Evidence(event.where, event.text[:600]) for event in events[:5]),
+    )  # fmt: skip
+
+
+def _next_steps(events: Sequence[Event], text: str) -> list[Fix]:
+    about = "\n".join(event.text for event in events[:20]) or text
+    fitting = [
+        Fix(stage, words, command) for pattern, stage, words, command in COLLECT if re.search(pattern, about)
+    ]
+    return (fitting or [Fix(*DEFAULT)])[:2]
+
+
+def _guessed_fixes(guesses: Sequence[Near]) -> list[Fix]:
+    return [
+        Fix(fix.stage, f"if it is {near.rule.code} ({near.rule.slug}): {fix.text}", fix.command)
+        for near in guesses
+        for fix in near.rule.front.fix[:1]
+    ]
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:600]

@@ -1,0 +1,56 @@
+"""What can go wrong, told apart by who can act.
+
+TrtdxError                the user can act; printed without a traceback, exit status 2
+├── InputError            a file, stream or argument cannot be used
+├── RulePageError         a rule page breaks the format
+├── UnknownNameError      a code, slug or command nobody knows; carries the nearest ones
+├── CaseError             a case folder or file cannot be read or written
+├── MissingExtraError     an optional package is not installed
+└── BrokenExtraError      an optional package is installed and does not load
+
+Anything else that escapes is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class TrtdxError(Exception):
+    """An error the user can act on, with the action."""
+
+    def __init__(self, message: str, *, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+
+class InputError(TrtdxError):
+    pass
+
+
+class RulePageError(TrtdxError):
+    pass
+
+
+class UnknownNameError(TrtdxError):
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+        fix = f"did you mean {' or '.join(near)}?" if near else ""
+        super().__init__(f"no {kind} is called {name!r}", fix=fix)
+
+
+class CaseError(TrtdxError):
+    pass
+
+
+class MissingExtraError(TrtdxError):
+    pass
+
+
+class BrokenExtraError(TrtdxError):
+    pass

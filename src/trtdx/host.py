@@ -1,0 +1,199 @@
+"""The only door to files, processes, environment and clock.
+
+`RealHost` acts on this machine. `RecordedHost` replays what a case recorded, so that every user's case is a
+test fixture and nothing behind this door can tell the difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import msgspec
+
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """How a command ended."""
+
+    argv: tuple[str, ...]
+    status: int | None  # None: it could not be started or did not end in time
+    stdout: bytes = b""
+    stderr: bytes = b""
+    problem: str = ""
+
+
+class Host(Protocol):
+    """What the rest of trtdx may ask of the outside world."""
+
+    def open(self, path: str) -> BinaryIO:
+        """Return the file's bytes as a stream; `-` is standard input."""
+
+    def kind(self, path: str) -> str:
+        """Return "file", "directory", "other" or "absent"."""
+
+    def files(self, path: str) -> list[str]:
+        """Return all files below a directory, in a fixed order."""
+
+    def size(self, path: str) -> int:
+        """Return a file's length in bytes."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace a file in one step, so that a reader sees the old or the new one whole."""
+
+    def append(self, path: str, data: bytes) -> None:
+        """Add to the end of a file in one write."""
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        """Run a command to its end or its timeout, keeping its output."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the environment variables."""
+
+    def now(self) -> float:
+        """Return seconds since the epoch."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class RealHost:
+    """This machine."""
+
+    def open(self, path: str) -> BinaryIO:
+        if path == "-":
+            return sys.stdin.buffer
+        try:
+            return Path(path).open("rb", buffering=0)  # raw: blocks are read whole
+        except OSError as err:
+            raise InputError(f"cannot read {path}: {err.strerror or err}") from err
+
+    def kind(self, path: str) -> str:
+        target = Path(path)
+        try:
+            if target.is_dir():
+                return "directory"
+            if target.is_file():
+                return "file"
+            return "other" if target.exists() else "absent"
+        except OSError:
+            return "absent"
+
+    def files(self, path: str) -> list[str]:
+        found = []
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            found += [str(Path(folder) / name) for name in sorted(names) if not name.startswith(".")]
+        return found
+
+    def size(self, path: str) -> int:
+        return Path(path).stat().st_size
+
+    def write(self, path: str, data: bytes) -> None:
+        target = Path(path)
+        part = target.with_name(f"{target.name}.{os.getpid()}.part")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(data)
+            part.replace(target)
+        except OSError as err:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise InputError(f"cannot write {path}: {err.strerror or err}") from err
+
+    def append(self, path: str, data: bytes) -> None:
+        target = Path(path)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("ab", buffering=0) as file:
+                file.write(data)
+        except OSError as err:
+            raise InputError(f"cannot write {path}: {err.strerror or err}") from err
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        try:
+            done = subprocess.run(
+                list(argv), capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+            )
+        except subprocess.TimeoutExpired as late:
+            return Completed(
+                tuple(argv),
+                None,
+                late.stdout or b"",
+                late.stderr or b"",
+                f"did not end within {timeout_s:g} s",
+            )
+        except OSError as err:
+            return Completed(tuple(argv), None, problem=f"could not be started: {err.strerror or err}")
+        return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
+
+    def environment(self) -> Mapping[str, str]:
+        return dict(os.environ)
+
+    def now(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class RecordedHost:
+    """A recording: files, command results, environment and a clock that moves only by `sleep`."""
+
+    def __init__(
+        self,
+        files: Mapping[str, bytes] | None = None,
+        *,
+        commands: Sequence[Completed] = (),
+        environment: Mapping[str, str] | None = None,
+        now: float = 0.0,
+    ) -> None:
+        self._files = dict(files or {})
+        self._commands = {done.argv: done for done in commands}
+        self._environment = dict(environment or {})
+        self._now = now
+
+    def open(self, path: str) -> BinaryIO:
+        if path not in self._files:
+            raise InputError(f"cannot read {path}: it is not in the recording")
+        return io.BytesIO(self._files[path])
+
+    def kind(self, path: str) -> str:
+        if path in self._files:
+            return "file"
+        return "directory" if self.files(path) else "absent"
+
+    def files(self, path: str) -> list[str]:
+        folder = PurePosixPath(path)
+        return sorted(name for name in self._files if folder in PurePosixPath(name).parents)
+
+    def size(self, path: str) -> int:
+        return len(self._files[path])
+
+    def write(self, path: str, data: bytes) -> None:
+        self._files[path] = data
+
+    def append(self, path: str, data: bytes) -> None:
+        self._files[path] = self._files.get(path, b"") + data
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        return self._commands.get(tuple(argv)) or Completed(tuple(argv), None, problem="not in the recording")
+
+    def environment(self) -> Mapping[str, str]:
+        return dict(self._environment)
+
+    def now(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds

@@ -1,0 +1,102 @@
+"""The nouns every capability yields and every renderer reads."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class Severity(str, Enum):
+    """How bad a finding is; ordered by `badness`."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+    @property
+    def badness(self) -> int:
+        return {"error": 2, "warning": 1, "note": 0}[self.value]
+
+
+class Stage(str, Enum):
+    """The step of a deployment at which something is to be changed."""
+
+    INSTALL = "install"
+    CONVERT = "convert"
+    BUILD = "build"
+    LAUNCH = "launch"
+    SERVE = "serve"
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """One observed fact, and where anyone can see it again."""
+
+    where: str
+    text: str
+
+
+class Fix(msgspec.Struct, frozen=True):
+    """One thing to do, the stage it belongs to, and where possible the command to paste."""
+
+    stage: Stage
+    text: str
+    command: str | None = None
+
+
+class Symptom(msgspec.Struct, frozen=True):
+    """A consequence folded under its cause."""
+
+    code: str
+    message: str
+    where: str
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One cause, with all a reader needs to believe it, mend it and see it gone."""
+
+    code: str
+    slug: str
+    severity: Severity
+    message: str
+    why: str
+    fixes: tuple[Fix, ...]
+    verify: str
+    confidence: float
+    where: str
+    evidence: tuple[Evidence, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+
+
+class Harmless(msgspec.Struct, frozen=True):
+    """A line that looks alarming and is known to be fine."""
+
+    code: str
+    message: str
+    where: str
+    count: int
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What was looked at and, in one line, what came of it."""
+
+    text: str
+    inputs: int = 0
+    bytes_read: int = 0
+    lines_read: int = 0
+    ranks: tuple[int, ...] = ()
+    harmless: tuple[Harmless, ...] = ()
+    partial: tuple[str, ...] = ()
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a command answers: findings, best first."""
+
+    summary: Summary
+    findings: tuple[Finding, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+    def worst(self) -> Severity | None:
+        return max((finding.severity for finding in self.findings), key=lambda s: s.badness, default=None)

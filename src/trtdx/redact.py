@@ -1,0 +1,89 @@
+"""Secrets out of text, before the text goes anywhere.
+
+Every replacement is a fixed point: redacting twice is redacting once.
+"""
+
+from __future__ import annotations
+
+import re
+
+MARK = "[redacted]"
+
+_TOKENS = (
+    r"\bhf_[A-Za-z0-9]{16,}",  # Hugging Face
+    r"\b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}",
+    r"\bglpat-[A-Za-z0-9_-]{16,}",
+    r"\bnvapi-[A-Za-z0-9_-]{16,}",  # NVIDIA NGC
+    r"\bsk-[A-Za-z0-9_-]{16,}",
+    r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",  # AWS
+    r"\bAIza[A-Za-z0-9_-]{30,}",  # Google
+    r"\bya29\.[A-Za-z0-9_-]{20,}",
+    r"\bxox[abprs]-[A-Za-z0-9-]{10,}",  # Slack
+    r"\bpypi-[A-Za-z0-9_-]{30,}",
+    r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}",  # JSON web tokens
+)
+_SECRET = re.compile("|".join(_TOKENS))
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+)
+_KEY_LINE = re.compile(
+    r"^[ \t]*[A-Za-z0-9+/]{60,}={0,2}[ \t]*$", re.MULTILINE
+)  # a line cut out of a key block
+_URL_PASSWORD = re.compile(r"\b([a-z][a-z0-9+.-]{1,20}://)[^\s/@:]{0,200}:[^\s/@]{1,200}@", re.IGNORECASE)
+_HEADER = re.compile(
+    r"\b(authorization|proxy-authorization|x-api-key|cookie|set-cookie)(\"?'?\s{0,4}[:=]\s{0,4}\"?'?)[^\r\n\"']{1,4000}",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"\b(bearer|basic)\s{1,4}(?!\[redacted\])[A-Za-z0-9._~+/=-]{12,}", re.IGNORECASE)
+_ASSIGNED = re.compile(
+    r"((?:\b|_)(?:pass(?:word|wd|phrase)?|secret(?:_?access)?(?:_?key)?|api_?key|access_?key(?:_?id)?|auth_?token|"
+    r"hf_?token|hugging_?face_?hub_?token|(?:access|refresh|id|session|ngc|github|gitlab|wandb|bearer)_?token|hmac_?key|private_?key|credential)s?"
+    r"[\"']?\s{0,4}[:=]\s{0,4}[\"']?)(?!\[redacted\])[^\s\"',;&}]{4,}",
+    re.IGNORECASE,
+)
+_FLAG = re.compile(
+    r"(--(?:[a-z]+-)*(?:token|password|api-key|secret)[= ])(?!\[redacted\])[^\s\"']{4,}", re.IGNORECASE
+)
+_QUERY = re.compile(
+    r"([?&](?:token|key|sig|signature|password|x-amz-[a-z-]*(?:signature|credential|token))=)(?!\[redacted\])[^&\s\"']{4,}",
+    re.IGNORECASE,
+)
+
+_IPV4 = re.compile(r"(?<![\d.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?::\d{2,5})?(?![\d.])")
+_IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
+_HOST = re.compile(
+    r"\b(?=[a-z0-9.-]*[a-z])[a-z0-9][a-z0-9-]{0,62}(?:\.[a-z0-9-]{1,62})*\.(?:com|net|org|io|ai|dev|local|internal|lan|corp|edu|gov|cloud)\b",
+    re.IGNORECASE,
+)
+_NCCL_HOST = re.compile(r"^(\s*)[\w.-]+(?=:\d+:\d+ \[)", re.MULTILINE)
+_NAMED_HOST = re.compile(
+    r"\b((?:host(?:name)?|node|nodename|nodelist|peer|master_addr)[\"']?\s*[:=]\s*[\"']?)(?!\[host\])[\w.-]{3,}",
+    re.IGNORECASE,
+)
+_PUBLIC = re.compile(
+    r"(?:^|\.)(?:github\.com|huggingface\.co|nvidia\.com|nvcr\.io|pypi\.org|localhost)$", re.IGNORECASE
+)
+
+
+def redacted(text: str) -> str:
+    """Return the text without tokens, passwords, authorisation headers and private keys."""
+    if "-----BEGIN" in text:
+        text = _PRIVATE_KEY.sub(MARK, text)
+    text = _KEY_LINE.sub(MARK, text)
+    text = _SECRET.sub(MARK, text)
+    if "://" in text:
+        text = _URL_PASSWORD.sub(rf"\1{MARK}@", text)
+    text = _BEARER.sub(rf"\1 {MARK}", text)
+    text = _HEADER.sub(rf"\1\2{MARK}", text)
+    for pattern in (_ASSIGNED, _FLAG, _QUERY):
+        text = pattern.sub(rf"\1{MARK}", text)
+    return text
+
+
+def without_hosts(text: str) -> str:
+    """Return the text without host names and addresses; loopback and public registries stay."""
+    text = _NCCL_HOST.sub(r"\1[host]", text)
+    text = _NAMED_HOST.sub(r"\1[host]", text)
+    text = _IPV4.sub("[address]", text)
+    text = _IPV6.sub("[address]", text)
+    return _HOST.sub(lambda found: found[0] if _PUBLIC.search(found[0]) else "[host]", text)

@@ -1,0 +1,131 @@
+"""A report for a terminal: what happened, where, why, what to do, how to verify."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.model import Finding, Fix, Report, Summary
+
+WIDTH = 100
+_COLORS = {"error": "31", "warning": "33", "note": "36", "dim": "2", "bold": "1", "command": "32"}
+_SHOWN_EVIDENCE = 2
+_SHOWN_SYMPTOMS = 3
+
+
+def render_text(report: Report, *, color: bool = False, details: bool = False) -> str:
+    """Return the report as lines; `details` shows all evidence and symptoms."""
+    paint = _Paint(color)
+    blocks = ["\n".join(_finding(finding, paint, details)) for finding in report.findings]
+    blocks.append("\n".join(_summary(report.summary, report, paint)))
+    return "\n\n".join(blocks) + "\n"
+
+
+class _Paint:
+    def __init__(self, color: bool) -> None:
+        self._color = color
+
+    def __call__(self, text: str, *names: str) -> str:
+        codes = ";".join(_COLORS[name] for name in names)
+        return f"\x1b[{codes}m{text}\x1b[0m" if self._color else text
+
+
+def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
+    head = paint(f"{finding.severity.value}[{finding.code}]", finding.severity.value, "bold")
+    yield f"{head}: {paint(shown(finding.message), 'bold')}"
+    evidence = finding.evidence if details else finding.evidence[:_SHOWN_EVIDENCE]
+    for each in evidence:
+        yield f"  {paint('-->', 'dim')} {shown(each.where)}: {shown(each.text) if details else _clipped(each.text)}"
+    yield from _wrapped("why", finding.why)
+    for number, fix in enumerate(finding.fixes):
+        yield from _fix(fix, "fix" if number == 0 else "or", paint)
+    yield from _wrapped("verify", finding.verify)
+    yield from _symptoms(finding, paint, details)
+    yield paint(f"   = {sureness(finding.confidence)}; more: trtdx explain {finding.code}", "dim")
+
+
+def _fix(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
+    yield from _wrapped(label, f"[{fix.stage.value}] {fix.text}")
+    if fix.command:
+        for line in shown(fix.command, lines=True).splitlines():
+            yield f"       {paint(line, 'command')}"
+
+
+def _symptoms(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
+    listed = finding.symptoms if details else finding.symptoms[:_SHOWN_SYMPTOMS]
+    for symptom in listed:
+        yield paint(
+            f"   = followed by: {shown(symptom.message)} ({symptom.code}, {shown(symptom.where)})", "dim"
+        )
+    if len(listed) < len(finding.symptoms):
+        yield paint(
+            f"   = and {len(finding.symptoms) - len(listed)} more consequences (-v shows them)", "dim"
+        )
+
+
+def _summary(summary: Summary, report: Report, paint: _Paint) -> Iterator[str]:
+    inputs = "1 input" if summary.inputs == 1 else f"{summary.inputs} inputs"
+    read = f"read {inputs}, {summary.lines_read} lines, {size_in_words(summary.bytes_read)}"
+    if summary.ranks:
+        read += f", {len(summary.ranks)} rank{'s' * (len(summary.ranks) > 1)}"
+    problem = not report.findings
+    yield f"{paint('no problem found', 'bold')}: {read}" if problem else paint(read, "dim")
+    for each in summary.harmless:
+        yield paint(
+            f"   = known harmless: {each.message} ({each.code}, {each.count} line{'s' * (each.count > 1)}, first {shown(each.where)})",
+            "dim",
+        )
+    for note in summary.partial:
+        yield paint(f"   = not read: {shown(note)}", "warning")
+
+
+def sureness(confidence: float) -> str:
+    """Return the confidence in words."""
+    word = (
+        "observed"
+        if confidence >= 0.85
+        else "likely"
+        if confidence >= 0.6
+        else "possible"
+        if confidence >= 0.35
+        else "a guess"
+    )
+    return f"{word} ({confidence:.0%})"
+
+
+def size_in_words(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def shown(text: str, *, lines: bool = False) -> str:
+    """Return text without control characters: a log must not drive the reader's terminal."""
+    return re.sub(
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]" + ("" if lines else r"|[\n\t]"), " ", text
+    )
+
+
+def _clipped(text: str) -> str:
+    clean = shown(text).strip()
+    return clean if len(clean) <= 160 else clean[:157] + "..."
+
+
+def _wrapped(label: str, text: str) -> Iterator[str]:
+    if not text:
+        return
+    yield from textwrap.wrap(
+        f"{label}: {shown(text)}",
+        WIDTH,
+        initial_indent="   = ",
+        subsequent_indent="     ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,234 @@
+"""A rule: the knowledge behind one code, written as one Markdown page with TOML front matter."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from trtdx.errors import RulePageError, UnknownNameError
+from trtdx.model import Fix, Severity, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SECTIONS = ("Why it happens", "What to do", "How to verify", "Fires on", "Stays silent on")
+LEVELS = ("trace", "debug", "info", "warning", "error", "fatal", "unknown")
+
+
+class Kind(str, Enum):
+    """What a match of the rule means."""
+
+    CAUSE = "cause"
+    SYMPTOM = "symptom"  # a consequence: folded under a cause when there is one
+    HARMLESS = "harmless"  # alarming and fine: counted, never a finding
+
+
+class LogPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One wording of the cause in a log, with what is said about it."""
+
+    pattern: str
+    message: str = ""
+    why: str = ""
+    fix: tuple[Fix, ...] = ()
+    confidence: float = 0.8
+    level: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+
+
+class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cause in a user's own words: what their description speaks of, and what it must not speak of."""
+
+    all: tuple[str, ...]  # regular expressions; each must be found somewhere in the description
+    none: tuple[str, ...] = ()
+    confidence: float = 0.5
+
+    def fits(self, text: str) -> bool:
+        return all(told_regex(part).search(text) for part in self.all) and not any(
+            told_regex(part).search(text) for part in self.none
+        )
+
+
+class FrontMatter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What stands between the `+++` lines of a page."""
+
+    code: str
+    slug: str
+    severity: Severity
+    stage: Stage
+    area: Literal[
+        "install", "convert", "build", "config", "runtime", "memory", "multigpu", "accuracy", "performance"
+    ]
+    message: str
+    verify: str
+    kind: Kind = Kind.CAUSE
+    since: str
+    retired: str = ""
+    computed: bool = False  # found by Python that names the code, not by patterns or phrases
+    holds_for: str = ""
+    follows: tuple[str, ...] = ()
+    described: tuple[str, ...] = ()
+    fix: tuple[Fix, ...] = ()
+    log: tuple[LogPattern, ...] = ()
+    told: tuple[Told, ...] = ()
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One cause: its front matter, its page and its examples."""
+
+    front: FrontMatter
+    title: str
+    why: str
+    body: str
+    fires_on: tuple[str, ...]
+    silent_on: tuple[str, ...]
+    path: str
+    front_lines: int  # how many lines of the page come before the body
+
+    @property
+    def code(self) -> str:
+        return self.front.code
+
+    @property
+    def slug(self) -> str:
+        return self.front.slug
+
+    @property
+    def kind(self) -> Kind:
+        return self.front.kind
+
+    def is_named(self, name: str) -> bool:
+        return name.lower() in (self.code.lower(), self.slug.lower())
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong with a page, and where."""
+
+    path: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+class RuleBook:
+    """All rules in force, found by code or slug."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(sorted(rules, key=lambda rule: rule.code))
+        self._by_name: dict[str, Rule] = {}
+        for rule in self.rules:
+            self._add(rule)
+
+    def _add(self, rule: Rule) -> None:
+        for name in (rule.code.lower(), rule.slug.lower()):
+            other = self._by_name.setdefault(name, rule)
+            if other is not rule:
+                raise RulePageError(
+                    f"{name} is claimed by two pages: {other.path} and {rule.path}",
+                    fix="give one of them a new code and slug",
+                )
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    def get(self, name: str) -> Rule:
+        rule = self._by_name.get(name.strip().lower())
+        if rule is None:
+            raise UnknownNameError(
+                "rule", name, [known.upper() if known.startswith("dx") else known for known in self._by_name]
+            )
+        return rule
+
+    def knows(self, name: str) -> bool:
+        return name.lower() in self._by_name
+
+
+@cache
+def told_regex(part: str) -> re.Pattern[str]:
+    return re.compile(part, re.IGNORECASE)
+
+
+def parse_rule(text: str, path: str) -> Rule:
+    """Return the rule a page states, or raise with every problem that keeps it from being read."""
+    rule, problems = read_page(text, path)
+    if rule is None:
+        raise RulePageError("; ".join(map(str, problems)), fix="trtdx rules check " + path)
+    return rule
+
+
+def read_page(text: str, path: str) -> tuple[Rule | None, list[Problem]]:
+    """Return the rule, or None and why it cannot be read."""
+    split = re.match(r"\+\+\+\r?\n(.*?)^\+\+\+\r?\n(.*)\Z", text, re.DOTALL | re.MULTILINE)
+    if split is None:
+        return None, [Problem(path, 1, "the page does not start with front matter between two lines of +++")]
+    try:
+        front = msgspec.toml.decode(split[1], type=FrontMatter)
+    except msgspec.ValidationError as err:
+        return None, [Problem(path, _line_of_field(split[1], str(err)), str(err))]
+    except (msgspec.DecodeError, ValueError) as err:
+        return None, [Problem(path, _line_in_message(str(err)) + 1, f"the front matter is not TOML: {err}")]
+    body = split[2]
+    title = re.search(r"^# (.+)$", body, re.MULTILINE)
+    return Rule(
+        front=front,
+        title=title[1].strip() if title else "",
+        why=_first_paragraph(section(body, "Why it happens")),
+        body=body.strip() + "\n",
+        fires_on=examples(section(body, "Fires on")),
+        silent_on=examples(section(body, "Stays silent on")),
+        path=path,
+        front_lines=text[: len(text) - len(body.lstrip())].count("\n"),
+    ), []
+
+
+def section(body: str, name: str) -> str:
+    """Return the text under one `## ` heading."""
+    found = re.search(rf"^## {re.escape(name)}[ \t]*\n(.*?)(?=^## |\Z)", body, re.DOTALL | re.MULTILINE)
+    return found[1] if found else ""
+
+
+def examples(text: str) -> tuple[str, ...]:
+    """Return the blocks of lines indented by four; any other line that is not blank ends a block."""
+    blocks: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.startswith("    "):
+            blocks[-1].append(line[4:])
+        elif line.strip():
+            blocks.append([])
+        elif blocks[-1]:
+            blocks[-1].append("")
+    return tuple("\n".join(block).strip("\n") for block in blocks if any(line.strip() for line in block))
+
+
+def _first_paragraph(text: str) -> str:
+    return re.sub(r"\s+", " ", text.strip().split("\n\n")[0]).replace("`", "")
+
+
+def _line_in_message(message: str) -> int:
+    found = re.search(r"line (\d+)", message)
+    return int(found[1]) if found else 1
+
+
+def _line_of_field(front: str, message: str) -> int:
+    """Return the page's line that a validation error such as "... - at `$.log[1].pattern`" is about."""
+    lines = front.splitlines()
+    where = re.search(r"\$(?:\.(log|fix|told)\[(\d+|\.\.\.)\])?(?:\.(\w+))?", message)
+    unknown = re.search(r"unknown field `(\w+)`", message)
+    key = unknown[1] if unknown else where[3] if where and where[3] else None
+    start = 0
+    if where and where[1] and where[2] != "...":
+        starts = [number for number, line in enumerate(lines) if line.strip() == f"[[{where[1]}]]"]
+        start = starts[int(where[2])] if int(where[2]) < len(starts) else 0
+    for number in range(start, len(lines)):
+        if key and re.match(rf"\s*{key}\s*=", lines[number]):
+            return number + 2
+    return start + 2

@@ -1,0 +1,58 @@
+"""Templates of rule pages: `{group}` puts a captured value in, `{group:filter}` turns it into words first."""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING, Any
+
+from trtdx import versions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class _Template(string.Formatter):
+    """`{group}` and `{group:filter}`, where a filter turns a captured value into words."""
+
+    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        value = kwargs[str(key)]
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return FILTERS[format_spec](str(value)) if format_spec else str(value)
+
+
+def _bytes_in_words(value: str) -> str:
+    size = float(value)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def _thousands(value: str) -> str:
+    return f"{int(value):,}".replace(",", " ")
+
+
+FILTERS = {
+    "bytes": _bytes_in_words,
+    "thousands": _thousands,
+    "gpus_with_sm": versions.gpus_with_sm,
+    "trtllm_with_tensorrt": versions.trtllm_with_tensorrt,
+}
+
+
+def filled(template: str, values: Mapping[str, str | None]) -> str | None:
+    """Return the template with values put in, or None when a value is missing or unusable."""
+    try:
+        return _Template().vformat(template, (), values)
+    except (KeyError, ValueError, IndexError):
+        return None
+
+
+def placeholders(template: str) -> list[tuple[str, str]]:
+    """Return the (name, filter) pairs a template asks for."""
+    return [(name, spec or "") for _, name, spec, _ in string.Formatter().parse(template) if name is not None]
