@@ -1,9 +1,10 @@
 /* Finds many fixed texts in one pass over a block of bytes, ignoring the case of ASCII letters.
  *
  * Every text has a chosen window of eight bytes. The five bytes at each of the window's first four positions go
- * into a bitmap by hash; a scan looks at every fourth position only, so one of the four is always met. A set
- * bit is followed by a look into a small hash table and a comparison of the whole text. The cost per byte does
- * not depend on the number of texts as long as the bitmap stays sparse, and it is sized for that.
+ * into a filter by hash (two bits of one word, so that a miss costs one load); a scan looks at every fourth
+ * position only, so one of the four is always met. What passes the filter is looked up in a hash table and the
+ * whole text is compared. The cost per byte does not depend on the number of texts as long as the filter stays
+ * sparse, and it is sized for that.
  *
  * Limited API of CPython 3.10: one binary for all later versions.
  */
@@ -19,8 +20,8 @@
 #define FOLD 0x2020202020ull
 
 typedef struct {
-    uint32_t texts, bits, buckets_bits, entries;
-    uint64_t at_bitmap, at_heads, at_entries, at_texts, at_bytes, size;
+    uint32_t texts, bits, entries, unused;
+    uint64_t at_filter, at_heads, at_entries, at_texts, at_bytes, size;
 } Header;
 
 typedef struct {
@@ -51,6 +52,8 @@ static inline uint64_t load_key_near_end(const unsigned char *p, const unsigned 
 
 static inline uint32_t hashed(uint64_t key) { return (uint32_t)((key * 0x9E3779B97F4A7C15ull) >> 32); }
 
+static inline uint32_t two_bits(uint32_t hash) { return (1u << (hash & 31)) | (1u << ((hash >> 5) & 31)); }
+
 static int same(const unsigned char *data, const unsigned char *text, uint32_t length) {
     for (uint32_t i = 0; i < length; i++)
         if ((data[i] | 0x20) != text[i]) return 0;
@@ -59,7 +62,7 @@ static int same(const unsigned char *data, const unsigned char *text, uint32_t l
 
 static uint32_t bits_for(uint32_t count, uint32_t least) {
     uint32_t bits = least;
-    while (bits < 24 && ((uint64_t)1 << bits) < (uint64_t)count * 32) bits++;
+    while (bits < 22 && ((uint64_t)1 << bits) < (uint64_t)count * 2) bits++;
     return bits;
 }
 
@@ -83,11 +86,10 @@ static PyObject *build(PyObject *self, PyObject *args) {
     memset(&h, 0, sizeof h);
     h.texts = (uint32_t)count;
     h.entries = (uint32_t)count * STRIDE;
-    h.bits = bits_for(h.entries, 18);
-    h.buckets_bits = h.bits > 20 ? 16 : 12;
-    h.at_bitmap = sizeof(Header);
-    h.at_heads = h.at_bitmap + ((uint64_t)1 << h.bits) / 8; /* all parts are multiples of eight */
-    h.at_entries = h.at_heads + 4 * ((uint64_t)1 << h.buckets_bits);
+    h.bits = bits_for(h.entries, 12);
+    h.at_filter = sizeof(Header);
+    h.at_heads = h.at_filter + 4 * ((uint64_t)1 << h.bits); /* all parts are multiples of eight */
+    h.at_entries = h.at_heads + 4 * ((uint64_t)1 << h.bits);
     h.at_texts = h.at_entries + sizeof(Entry) * h.entries;
     h.at_bytes = h.at_texts + sizeof(Text) * h.texts;
     h.size = h.at_bytes + total;
@@ -97,7 +99,7 @@ static PyObject *build(PyObject *self, PyObject *args) {
     unsigned char *base = (unsigned char *)PyBytes_AsString(table);
     memset(base, 0, h.size);
     memcpy(base, &h, sizeof h);
-    uint32_t *heads = (uint32_t *)(base + h.at_heads);
+    uint32_t *heads = (uint32_t *)(base + h.at_heads), *filter = (uint32_t *)(base + h.at_filter);
     Entry *entries = (Entry *)(base + h.at_entries);
     Text *spans = (Text *)(base + h.at_texts);
     uint32_t at = 0, used = 0;
@@ -114,8 +116,8 @@ static PyObject *build(PyObject *self, PyObject *args) {
         for (uint32_t shift = 0; shift < STRIDE; shift++) {
             uint64_t key = load_key_near_end(to + window + shift, to + length);
             uint32_t hash = hashed(key);
-            uint32_t bit = hash >> (32 - h.bits), bucket = hash >> (32 - h.buckets_bits);
-            base[h.at_bitmap + (bit >> 3)] |= (unsigned char)(1u << (bit & 7));
+            uint32_t bucket = hash >> (32 - h.bits);
+            filter[bucket] |= two_bits(hash);
             entries[used].key = key;
             entries[used].text = (uint32_t)i;
             entries[used].back = window + shift;
@@ -142,12 +144,12 @@ static PyObject *scan(PyObject *self, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "the arguments do not fit together");
         return NULL;
     }
-    const unsigned char *bitmap = base + h.at_bitmap, *bytes = (const unsigned char *)PyBytes_AsString(data);
+    const unsigned char *bytes = (const unsigned char *)PyBytes_AsString(data);
     const unsigned char *silent = (const unsigned char *)PyByteArray_AsString(muted);
-    const uint32_t *heads = (const uint32_t *)(base + h.at_heads);
+    const uint32_t *heads = (const uint32_t *)(base + h.at_heads), *filter = (const uint32_t *)(base + h.at_filter);
     const Entry *entries = (const Entry *)(base + h.at_entries);
     const Text *spans = (const Text *)(base + h.at_texts);
-    const uint32_t shift = 32 - h.bits, bucket_shift = 32 - h.buckets_bits;
+    const uint32_t shift = 32 - h.bits;
 
     PyObject *hits = PyList_New(0);
     if (hits == NULL) return NULL;
@@ -157,16 +159,16 @@ static PyObject *scan(PyObject *self, PyObject *args) {
         while (i + 4 * STRIDE + 8 <= end) {
             uint32_t any = 0;
             for (int k = 0; k < 4; k++) {
-                uint32_t bit = hashed(load_key(bytes + i + k * STRIDE)) >> shift;
-                any |= (uint32_t)bitmap[bit >> 3] >> (bit & 7);
+                uint32_t hash = hashed(load_key(bytes + i + k * STRIDE)), bits = two_bits(hash);
+                any |= (filter[hash >> shift] & bits) == bits;
             }
-            if (any & 1) break;
+            if (any) break;
             i += 4 * STRIDE;
         }
         uint64_t key = i + 8 <= end ? load_key(bytes + i) : load_key_near_end(bytes + i, bytes + end);
-        uint32_t hash = hashed(key), bit = hash >> shift;
-        if (!((bitmap[bit >> 3] >> (bit & 7)) & 1)) continue;
-        for (uint32_t at = heads[hash >> bucket_shift]; at; at = entries[at - 1].next) {
+        uint32_t hash = hashed(key), bits = two_bits(hash);
+        if ((filter[hash >> shift] & bits) != bits) continue;
+        for (uint32_t at = heads[hash >> shift]; at; at = entries[at - 1].next) {
             const Entry *e = &entries[at - 1];
             if (e->key != key || silent[e->text]) continue;
             Py_ssize_t from = i - (Py_ssize_t)e->back;

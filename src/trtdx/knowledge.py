@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.errors import InputError, RulePageError
-from trtdx.rule import Problem, Rule, RuleBook, parse_rule
+from trtdx.literals import Memo, memo, rarest_window, remember, required_texts
+from trtdx.rule import Problem, Rule, RuleBook, parse_rule, patterns_of
 from trtdx.rule_check import check_page
 from trtdx.version import __version__
 
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trtdx.host import Host
+
+
+class _Prepared(msgspec.Struct):
+    """The packaged rules as they are cached."""
+
+    rules: list[Rule]
+    memo: Memo
 
 
 def packaged_folder() -> Path:
@@ -76,14 +84,20 @@ def _packaged(host: Host) -> list[Rule]:
     mark = hashlib.sha256(f"{__version__};{folder};{marks}".encode()).hexdigest()[:16]
     cache = _cache_folder(host) / f"rules-{mark}.msgpack"
     try:
-        return msgspec.msgpack.decode(cache.read_bytes(), type=list[Rule])
+        prepared = msgspec.msgpack.decode(cache.read_bytes(), type=_Prepared)
     except (OSError, msgspec.MsgspecError):
         pass  # absent, unreadable, half-written or of another make: the pages are the truth
+    else:
+        remember(prepared.memo)
+        return prepared.rules
     rules = [parse_rule(file.read_text("utf-8"), str(file)) for file in files]
+    for pattern in patterns_of(rules):
+        for text in required_texts(pattern):
+            rarest_window(text)
     with contextlib.suppress(
         InputError
     ):  # a read-only home costs some milliseconds at each start, nothing else
-        host.write(str(cache), msgspec.msgpack.encode(rules))
+        host.write(str(cache), msgspec.msgpack.encode(_Prepared(rules, memo())))
     return rules
 
 

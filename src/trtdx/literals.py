@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
-from functools import lru_cache
-from itertools import pairwise
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,299 +26,30 @@ else:
     import sre_parse
 
 MIN_LENGTH = 3
-STRONG_LENGTH = 8
-STRONG_RARITY = 4.0
+# How the scanner of `_kernel.c` looks at a text: PIECE bytes at each of STRIDE neighbouring places in a WINDOW.
+PIECE, STRIDE, WINDOW = 5, 4, 8
 MAX_LENGTH = 32
 MAX_ALTERNATIVES = 24
 
-# Words that stand in so many log lines that text made only of these would stop the scanner everywhere.
-COMMON_WORDS = frozenset(
-    [
-        "error",
-        "errors",
-        "failed",
-        "failure",
-        "fail",
-        "tensorrt",
-        "llm",
-        "trt",
-        "warning",
-        "info",
-        "cuda",
-        "version",
-        "python",
-        "torch",
-        "memory",
-        "runtime",
-        "assertion",
-        "nvidia",
-        "model",
-        "models",
-        "engine",
-        "engines",
-        "input",
-        "inputs",
-        "output",
-        "outputs",
-        "tensor",
-        "tensors",
-        "expected",
-        "invalid",
-        "not",
-        "found",
-        "file",
-        "line",
-        "loading",
-        "load",
-        "loaded",
-        "server",
-        "request",
-        "requests",
-        "device",
-        "package",
-        "packages",
-        "runtimeerror",
-        "valueerror",
-        "module",
-        "local",
-        "import",
-        "exception",
-        "process",
-        "cannot",
-        "could",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "has",
-        "have",
-        "had",
-        "the",
-        "a",
-        "an",
-        "of",
-        "to",
-        "in",
-        "on",
-        "at",
-        "for",
-        "from",
-        "with",
-        "by",
-        "and",
-        "or",
-        "as",
-        "if",
-        "no",
-        "this",
-        "that",
-        "it",
-        "set",
-        "get",
-        "using",
-        "use",
-        "used",
-        "will",
-        "would",
-        "should",
-        "must",
-        "can",
-        "value",
-        "values",
-        "key",
-        "name",
-        "type",
-        "types",
-        "size",
-        "shape",
-        "data",
-        "config",
-        "configuration",
-        "parameter",
-        "parameters",
-        "argument",
-        "arguments",
-        "option",
-        "default",
-        "max",
-        "min",
-        "batch",
-        "length",
-        "token",
-        "tokens",
-        "cache",
-        "kv",
-        "block",
-        "blocks",
-        "attention",
-        "layer",
-        "layers",
-        "weight",
-        "weights",
-        "gpu",
-        "gpus",
-        "cpu",
-        "rank",
-        "ranks",
-        "number",
-        "than",
-        "more",
-        "less",
-        "greater",
-        "between",
-        "while",
-        "during",
-        "when",
-        "please",
-        "check",
-        "see",
-        "support",
-        "supported",
-        "unsupported",
-        "does",
-        "do",
-        "did",
-        "into",
-        "out",
-        "up",
-        "down",
-        "only",
-        "all",
-        "any",
-        "each",
-        "other",
-        "same",
-        "different",
-        "new",
-        "old",
-        "first",
-        "last",
-        "build",
-        "built",
-        "run",
-        "running",
-        "start",
-        "started",
-        "create",
-        "created",
-        "creating",
-        "allocate",
-        "allocated",
-        "allocation",
-        "read",
-        "write",
-        "open",
-        "path",
-        "directory",
-        "library",
-        "libraries",
-        "function",
-        "call",
-        "called",
-        "node",
-        "nodes",
-        "host",
-        "plugin",
-        "precision",
-        "dtype",
-        "float",
-        "half",
-        "int",
-        "fraction",
-        "available",
-        "lora",
-        "paged",
-        "window",
-        "string",
-        "json",
-        "array",
-        "object",
-        "parsing",
-        "parse",
-        "got",
-        "but",
-        "missing",
-        "required",
-        "unable",
-        "try",
-        "fraction",
-        "usage",
-        "peak",
-        "free",
-        "total",
-        "buffer",
-        "buffers",
-        "context",
-    ]
-)
-COMMON_BIGRAMS = frozenset(
-    [
-        "th",
-        "he",
-        "in",
-        "er",
-        "an",
-        "re",
-        "on",
-        "at",
-        "en",
-        "nd",
-        "ti",
-        "es",
-        "or",
-        "te",
-        "of",
-        "ed",
-        "is",
-        "it",
-        "al",
-        "ar",
-        "st",
-        "to",
-        "nt",
-        "ng",
-        "se",
-        "ha",
-        "as",
-        "ou",
-        "io",
-        "le",
-        "ve",
-        "co",
-        "me",
-        "de",
-        "hi",
-        "ri",
-        "ro",
-        "ic",
-        "ne",
-        "ea",
-        "ra",
-        "ce",
-        "li",
-        "ch",
-        "ll",
-        "be",
-        "ma",
-        "si",
-        "om",
-        "ur",
-        "no",
-        "ta",
-        "lo",
-        "or",
-        "pe",
-        "tr",
-        "un",
-        "ut",
-        "ot",
-        "ze",
-        "ge",
-        "di",
-    ]
-)
+
+class Memo(msgspec.Struct):
+    """What was worked out about patterns and texts; saved beside the parsed rules, since it takes most of a start."""
+
+    texts: dict[str, tuple[str, ...]] = {}
+    windows: dict[str, tuple[int, int]] = {}
+
+
+_memo = Memo()
+
+
+def memo() -> Memo:
+    return _memo
+
+
+def remember(known: Memo) -> None:
+    """Take over what an earlier process worked out."""
+    _memo.texts.update(known.texts)
+    _memo.windows.update(known.windows)
 
 
 def fold(text: bytes) -> bytes:
@@ -324,32 +57,52 @@ def fold(text: bytes) -> bytes:
     return bytes(byte | 0x20 for byte in text)
 
 
-@lru_cache(maxsize=65536)
-def rarity(text: str) -> float:
-    """Say how seldom this text is expected in a log; longer and odder is higher."""
-    return sum(_word_rarity(word) for word in re.findall(r"[a-z]+|[^a-z]+", text.lower()))
+@cache
+def healthy_pieces() -> frozenset[bytes]:
+    """Return every run of PIECE bytes, folded, that stands in the lines healthy deployments print."""
+    text = resources.files("trtdx").joinpath("data/healthy.txt").read_bytes()
+    folded = fold(re.sub(rb"\d+", b"0", text))
+    return frozenset(folded[at : at + PIECE] for at in range(len(folded) - PIECE + 1))
 
 
-def _word_rarity(word: str) -> float:
-    if not word.isalpha():
-        return 0.5 * len(word.strip())
-    if word in COMMON_WORDS or (len(word) <= 4 and any(common.startswith(word) for common in COMMON_WORDS)):
-        return 0.15 * len(word)
-    pairs = pairwise(word)
-    return 0.5 + sum(0.55 if left + right in COMMON_BIGRAMS else 1.0 for left, right in pairs)
+def commonness(text: str) -> float:
+    """Say how much of the text's rarest window stands in healthy lines, from 0 (none of it) to 1."""
+    return rarest_window(text)[1] / STRIDE
+
+
+def rarest_window(text: str) -> tuple[int, int]:
+    """Return where the WINDOW bytes begin that are least expected in healthy lines, and how many of their pieces are.
+
+    A text shorter than a window counts as common.
+    """
+    if text not in _memo.windows:
+        folded = fold(text.encode())
+        places = range(len(folded) - WINDOW + 1)
+        at, pieces = min(
+            ((at, _common_pieces(folded, at)) for at in places),
+            key=lambda each: (each[1], each[0]),
+            default=(0, STRIDE),
+        )
+        _memo.windows[text] = at, pieces
+    return _memo.windows[text]
+
+
+def _common_pieces(folded: bytes, at: int) -> int:
+    healthy = healthy_pieces()
+    return sum(folded[at + shift : at + shift + PIECE] in healthy for shift in range(STRIDE))
 
 
 def is_strong(text: str) -> bool:
     """Say whether the text is long and odd enough to be looked for in gigabytes."""
-    return len(text) >= STRONG_LENGTH and rarity(text) >= STRONG_RARITY
+    return commonness(text) <= 1 / STRIDE
 
 
-@lru_cache(maxsize=4096)
-def required_texts(pattern: str, flags: int = 0) -> tuple[str, ...]:
+def required_texts(pattern: str) -> tuple[str, ...]:
     """Return texts of which every match contains at least one; empty when there is no such set."""
-    parsed = sre_parse.parse(pattern, flags)
-    found = _best(list(parsed))
-    return tuple(sorted(found)) if found else ()
+    if pattern not in _memo.texts:
+        found = _best(list(sre_parse.parse(pattern)))
+        _memo.texts[pattern] = tuple(sorted({text.lower() for text in found})) if found else ()
+    return _memo.texts[pattern]
 
 
 def is_vague(pattern: str) -> bool:
@@ -362,14 +115,14 @@ def best_window(text: str) -> str:
     if len(text) <= MAX_LENGTH:
         return text
     starts = range(len(text) - MAX_LENGTH + 1)
-    return max((text[start : start + MAX_LENGTH] for start in starts), key=rarity)
+    return min((text[start : start + MAX_LENGTH] for start in starts), key=commonness)
 
 
 def _best(items: Sequence[tuple[Any, Any]]) -> set[str] | None:
     candidates = [texts for texts in _candidates(items) if texts and all(len(t) >= MIN_LENGTH for t in texts)]
     if not candidates:
         return None
-    return max(candidates, key=lambda texts: min(rarity(text) for text in texts) - 0.2 * len(texts))
+    return min(candidates, key=lambda texts: (max(map(commonness, texts)), len(texts), -min(map(len, texts))))
 
 
 def _candidates(items: Sequence[tuple[Any, Any]]) -> Iterable[set[str]]:

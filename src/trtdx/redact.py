@@ -6,6 +6,10 @@ Every replacement is a fixed point: redacting twice is redacting once.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MARK = "[redacted]"
 
@@ -78,6 +82,11 @@ def redacted(text: str) -> str:
     for pattern in (_ASSIGNED, _FLAG, _QUERY):
         text = pattern.sub(rf"\1{MARK}", text)
     return text
+
+
+def redactor(*, hosts: bool) -> Callable[[str], str]:
+    """Return the function that takes out secrets, and host names and addresses too where asked."""
+    return (lambda text: without_hosts(redacted(text))) if hosts else redacted
 
 
 def without_hosts(text: str) -> str:

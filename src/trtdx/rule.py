@@ -157,6 +157,13 @@ def told_regex(part: str) -> re.Pattern[str]:
     return re.compile(part, re.IGNORECASE)
 
 
+def patterns_of(rules: Iterable[Rule]) -> Iterator[str]:
+    """Yield every pattern that is looked for in logs, conditions included."""
+    for rule in rules:
+        for log in rule.front.log:
+            yield from (log.pattern, *log.requires, *log.unless)
+
+
 def parse_rule(text: str, path: str) -> Rule:
     """Return the rule a page states, or raise with every problem that keeps it from being read."""
     rule, problems = read_page(text, path)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.case import CaseWriter
+    from trtdx.diagnose.sources import Source
 
 
 def command(
@@ -44,15 +51,25 @@ def command(
         FailOn, typer.Option("--fail-on", help="Exit with 1 when a finding is at least this severe.")
     ] = FailOn.ERROR,
     color: Annotated[Color, typer.Option("--color", help="When to colour.")] = Color.AUTO,
+    save: Annotated[
+        str,
+        typer.Option(
+            "--save",
+            metavar="DIR",
+            help="Keep the redacted logs and the report as a case in this folder.",
+            show_default=False,
+        ),
+    ] = "",
     details: Annotated[
         bool, typer.Option("--details", "-v", help="Also show all evidence and every folded symptom.")
     ] = False,
 ) -> None:
     """Read logs and name the root cause first, with its evidence, the fix, and how to verify it."""
+    from trtdx.case import CaseWriter
+    from trtdx.cli.follow import follow_until_interrupted
     from trtdx.cli.progress import reading
     from trtdx.diagnose import diagnose
-    from trtdx.diagnose.follow import follow_source
-    from trtdx.diagnose.sources import sources
+    from trtdx.diagnose.sources import Source, sources
     from trtdx.knowledge import load_book
 
     host = RealHost()
@@ -60,15 +77,23 @@ def command(
     if not named:
         raise typer.BadParameter("name a log file, a directory, a case, or - for standard input")
     book = load_book(host, rules or [])
-    found, skipped = sources(host, named)
     if follow:
-        follow_source(host, found, book, redact_hosts=redact_hosts, json=json)
-    with reading(host, found) as progress:
-        report = diagnose(
-            found,
-            book,
-            redact_hosts=redact_hosts,
-            progress=progress,
-            notes=[f"{each.name}: {each.reason}" for each in skipped],
+        report = follow_until_interrupted(
+            host, named, book, redact_hosts=redact_hosts, json=json, color=color
         )
+        emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
+    found, skipped = sources(host, named)
+    case = CaseWriter(host, save) if save else None
+    if case:
+        case.record("command", {"argv": sys.argv})
+        found = [Source(each.name, partial(_kept, case, each)) for each in found]
+    with reading(host, found) as progress:
+        notes = [f"{each.name}: {each.reason}" for each in skipped]
+        report = diagnose(found, book, redact_hosts=redact_hosts, progress=progress, notes=notes)
+    if case:
+        case.add_report(report)
     emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
+
+
+def _kept(case: CaseWriter, source: Source) -> Iterator[bytes]:
+    return case.keeping(source.name, source.blocks())

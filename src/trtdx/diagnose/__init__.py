@@ -13,7 +13,7 @@ from trtdx.diagnose.sources import Source
 from trtdx.diagnose.unsure import DESCRIPTION_BYTES, unsure
 from trtdx.errors import TrtdxError
 from trtdx.model import Finding, Harmless, Report, Severity, Summary
-from trtdx.redact import redacted, without_hosts
+from trtdx.redact import redactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +40,7 @@ def diagnose(
         notes: what was passed over before, to be said in the summary.
         progress: called with a source's name and the bytes read of it so far.
     """
-    redact = (lambda text: without_hosts(redacted(text))) if redact_hosts else redacted
+    redact = redactor(hosts=redact_hosts)
     matcher = Matcher(book, redact)
     facts: list[SourceFacts] = []
     small = _Small(redact)

@@ -15,8 +15,8 @@ from trtdx.diagnose.scan import count_newlines
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-BLOCK_BYTES = 4 << 20
-CONTEXT_BYTES = 64 << 10
+BLOCK_BYTES = 1 << 20
+CONTEXT_BYTES = 24 << 10
 LONGEST_LINE = 8192
 
 _ESCAPE = re.compile(
@@ -54,21 +54,20 @@ class Segment(NamedTuple):
 
 def segments(blocks: Iterable[bytes]) -> Iterator[Segment]:
     """Yield the input as segments that end at line borders where lines are not enormous."""
-    before, pending, line, first = b"", b"", 0, True
+    kept, start, line, first = b"", 0, 0, True  # kept[:start] was given out before, kept[start:] was not
     for block in _cleaned(_decoded(blocks)):
-        pending += block
-        if len(pending) < CONTEXT_BYTES * 2:
+        kept += block
+        if len(kept) - start < CONTEXT_BYTES * 2:
             continue
-        cut = pending.rfind(b"\n", 0, len(pending) - CONTEXT_BYTES) + 1
-        if cut <= len(pending) - CONTEXT_BYTES - BLOCK_BYTES or cut == 0:  # one line longer than a block
-            cut = len(pending) - CONTEXT_BYTES
-        data = before + pending
-        segment = Segment(data, len(before), len(before) + cut, line, first, last=False)
-        yield segment
-        line += count_newlines(data, segment.start, segment.end)
-        before, pending, first = data[max(0, segment.end - CONTEXT_BYTES) : segment.end], pending[cut:], False
-    data = before + pending
-    yield Segment(data, len(before), len(data), line, first, last=True)
+        limit = len(kept) - CONTEXT_BYTES
+        end = (
+            kept.rfind(b"\n", max(start, limit - CONTEXT_BYTES), limit) + 1 or limit
+        )  # or: inside an enormous line
+        yield Segment(kept, start, end, line, first, last=False)
+        line += count_newlines(kept, start, end)
+        spare = max(0, end - CONTEXT_BYTES)
+        kept, start, first = kept[spare:], end - spare, False
+    yield Segment(kept, start, len(kept), line, first, last=True)
 
 
 def text_of(data: bytes) -> str:

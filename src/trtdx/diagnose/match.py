@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.diagnose.layers import Peeled, peel
-from trtdx.diagnose.lines import CONTEXT_BYTES, Segment, segments, text_of
+from trtdx.diagnose.lines import Segment, segments, text_of
 from trtdx.diagnose.scan import PythonScanner, Scanner, count_newlines, scanner_for
 from trtdx.literals import compiled, is_vague, required_texts
 from trtdx.rule import Kind
@@ -26,6 +26,8 @@ COUNTED_MATCHES = 400
 KEPT_SALIENT = 60
 REJECTIONS = 2000  # of one shape of line, after which that shape is not looked at again
 NEIGHBOURS = 20
+LAST_LINES = 5
+EDGE_BYTES = 48 << 10
 
 # What makes a line worth quoting when no rule knows it.
 SALIENT = re.compile(
@@ -118,24 +120,43 @@ class Matcher:
                 index[text.lower()].append(number)
         for text in (*SALIENT_TEXTS, *ALIVE_TEXTS):
             (owners if len(text) >= 8 else weak)[text.lower()] += []
-        self._loose = [number for number, pattern in enumerate(self._patterns) if not pattern.required]
         self._strong = _Index(owners, scanner_for)
         self._weak = _Index(weak, PythonScanner)
 
     def facts(self, name: str, blocks: Iterable[bytes]) -> SourceFacts:
         """Return what the source's bytes tell; the bytes are read once and not kept."""
-        look = _Look(self._patterns, self._redact, SourceFacts(name))
-        strong_muted, weak_muted = self._strong.unmuted(), self._weak.unmuted()
+        reading = self.start(name)
         for segment in segments(blocks):
-            look.facts.bytes_read += segment.end - segment.start
-            look.facts.lines_read = segment.line + count_newlines(segment.data, segment.start, segment.end)
-            self._strong.search(segment, segment.start, segment.end, look, strong_muted)
-            for start, end in _edges(segment):
-                self._weak.search(segment, start, end, look, weak_muted)
-                look.everywhere(text_of(segment.data[start:end]), self._loose)
-            if segment.last:
-                look.last_lines(segment)
-        return look.facts
+            reading.take(segment)
+        return reading.facts
+
+    def start(self, name: str) -> Reading:
+        """Return a reading of a new source, to be given its segments one by one."""
+        return Reading(name, self._strong, self._weak, self._patterns, self._redact)
+
+
+class Reading:
+    """One source on its way through the matcher."""
+
+    def __init__(
+        self, name: str, strong: _Index, weak: _Index, patterns: list[_Pattern], redact: Callable[[str], str]
+    ) -> None:
+        self.facts = SourceFacts(name)
+        self._look = _Look(patterns, redact, self.facts)
+        self._indexes = ((strong, strong.unmuted()), (weak, weak.unmuted()))
+        self._loose = [number for number, pattern in enumerate(patterns) if not pattern.required]
+
+    def take(self, segment: Segment) -> None:
+        """Look through the next segment of the source."""
+        self.facts.bytes_read += segment.end - segment.start
+        self.facts.lines_read = segment.line + count_newlines(segment.data, segment.start, segment.end)
+        (strong, strong_muted), (weak, weak_muted) = self._indexes
+        strong.search(segment, segment.start, segment.end, self._look, strong_muted)
+        for start, end in _edges(segment):
+            weak.search(segment, start, end, self._look, weak_muted)
+            self._look.everywhere(text_of(segment.data[start:end]), self._loose)
+        if segment.last:
+            self._look.last_lines(segment)
 
 
 class _Index:
@@ -172,6 +193,7 @@ class _Look:
         self._plain: Counter[tuple[int, int]] = Counter()
         self._places: set[tuple[int, int]] = set()
         self._rejected: Counter[str] = Counter()
+        self._quoted: set[int] = set()
 
     def has_enough(self, owners: list[int], text: int, index: _Index) -> bool:
         """Say whether nobody needs to hear of this text any more."""
@@ -211,6 +233,9 @@ class _Look:
             self.facts.alive_at = max(self.facts.alive_at, event.line)
         if len(self.facts.salient) >= KEPT_SALIENT or event.peeled.level in ("info", "debug", "trace"):
             return
+        if event.line in self._quoted:
+            return
+        self._quoted.add(event.line)
         if event.peeled.level in ("error", "fatal") or SALIENT.search(event.peeled.message):
             self.facts.salient.append(event)
 
@@ -256,12 +281,12 @@ class _Look:
 
     def last_lines(self, segment: Segment) -> None:
         """Keep the end of the source, which says what it was doing when it stopped."""
-        tail = segment.data[max(0, len(segment.data) - 4096) :].rstrip()
-        begin = len(segment.data) - len(segment.data[max(0, len(segment.data) - 4096) :])
-        for raw in tail.split(b"\n")[-5:]:
-            at = segment.data.find(raw, begin) if raw else -1
-            if at >= 0:
-                self.facts.last.append(self._event(segment, at, text_of(raw)))
+        self.facts.last.clear()
+        end = len(segment.data.rstrip())
+        while end > 0 and len(self.facts.last) < LAST_LINES:
+            begin, _ = segment.line_at(end - 1)
+            self.facts.last.insert(0, self._event(segment, begin, text_of(segment.data[begin:end])))
+            end = len(segment.data[:begin].rstrip())
 
 
 def _patterns_of(book: RuleBook) -> Iterator[_Pattern]:
@@ -276,11 +301,11 @@ def _patterns_of(book: RuleBook) -> Iterator[_Pattern]:
 
 def _edges(segment: Segment) -> Iterator[tuple[int, int]]:
     """Yield the stretches near the source's start and end that lie in this segment, without overlap."""
-    head = min(segment.end, segment.start + CONTEXT_BYTES) if segment.first else segment.start
+    head = min(segment.end, segment.start + EDGE_BYTES) if segment.first else segment.start
     if segment.first:
         yield segment.start, head
     if segment.last:
-        yield max(head, segment.end - CONTEXT_BYTES), segment.end
+        yield max(head if segment.first else 0, segment.end - EDGE_BYTES), segment.end
 
 
 def _neighbours(segment: Segment, begin: int) -> tuple[list[str], int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from trtdx.literals import fold, rarity
+from trtdx.literals import fold, rarest_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -14,7 +14,6 @@ try:
 except ImportError:  # installed without a compiler
     _kernel = None  # type: ignore[assignment]
 
-WINDOW = 8
 _MOST_HITS = 4096
 _FOLD = bytes(byte | 0x20 for byte in range(256))
 _DIGITS = b"0123456789"
@@ -36,22 +35,31 @@ def count_newlines(data: bytes, start: int, end: int) -> int:
     return data.count(b"\n", start, end) if _kernel is None else _kernel.newlines(data, start, end)
 
 
-def rarest_window(text: bytes) -> int:
-    """Return where the WINDOW bytes that are least expected in a log begin."""
-    plain = text.decode("ascii", "replace")
-    return max(range(len(text) - WINDOW + 1), key=lambda at: rarity(plain[at : at + WINDOW]))
-
-
 class KernelScanner:
     """One pass in C whatever the number of texts."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
-        self._table = _kernel.build([(text, rarest_window(text)) for text in texts])
+        self._texts = [(text, rarest_window(text.decode())[0]) for text in texts]
+        self._table, self._numbers = self._built(bytearray(len(texts)))
+        self._muted = 0
+
+    def _built(self, muted: bytearray) -> tuple[bytes, list[int]]:
+        numbers = [number for number in range(len(self._texts)) if not muted[number]]
+        return _kernel.build([self._texts[number] for number in numbers]), numbers
 
     def hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
+        if sum(muted) != self._muted:  # a text that is no longer asked for must not stop the scan either
+            self._table, self._numbers = self._built(muted)
+            self._muted = sum(muted)
+        silent = bytearray(len(self._numbers))
         while start < end:
-            found, start = _kernel.scan(self._table, data, start, end, muted, _MOST_HITS)
-            yield from found
+            found, start = _kernel.scan(self._table, data, start, end, silent, _MOST_HITS)
+            for offset, index in found:
+                number = self._numbers[index]
+                if muted[number]:
+                    silent[index] = 1
+                else:
+                    yield offset, number
 
 
 class PythonScanner:

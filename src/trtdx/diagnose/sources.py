@@ -7,6 +7,7 @@ import lzma
 import zlib
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from trtdx.case import is_case, open_case
 from trtdx.diagnose.lines import BLOCK_BYTES
 from trtdx.errors import InputError
 from trtdx.optional import need
@@ -73,6 +74,11 @@ def sources(host: Host, paths: Sequence[str]) -> tuple[list[Source], list[Skippe
                 f"there is no file or directory {path}",
                 fix="give a log file, a directory of logs, a case, or - for standard input",
             )
+        if is_case(host, path):
+            case = open_case(host, path)
+            for name in case.texts():
+                found[name] = Source(name, lambda case=case, name=name: read_blocks(case.host, name))  # type: ignore[misc]
+            continue
         if kind != "directory":
             found[path] = Source("stdin" if path == "-" else path, lambda path=path: read_blocks(host, path))  # type: ignore[misc]
             continue

@@ -20,9 +20,14 @@ _SHOWN_SYMPTOMS = 3
 def render_text(report: Report, *, color: bool = False, details: bool = False) -> str:
     """Return the report as lines; `details` shows all evidence and symptoms."""
     paint = _Paint(color)
-    blocks = ["\n".join(_finding(finding, paint, details)) for finding in report.findings]
+    blocks = [render_finding(finding, color=color, details=details) for finding in report.findings]
     blocks.append("\n".join(_summary(report.summary, report, paint)))
     return "\n\n".join(blocks) + "\n"
+
+
+def render_finding(finding: Finding, *, color: bool = False, details: bool = False) -> str:
+    """Return one finding as lines."""
+    return "\n".join(_finding(finding, _Paint(color), details))
 
 
 class _Paint:
@@ -69,7 +74,7 @@ def _symptoms(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
 
 def _summary(summary: Summary, report: Report, paint: _Paint) -> Iterator[str]:
     inputs = "1 input" if summary.inputs == 1 else f"{summary.inputs} inputs"
-    read = f"read {inputs}, {summary.lines_read} lines, {size_in_words(summary.bytes_read)}"
+    read = f"read {inputs}, {summary.lines_read} line{'s' * (summary.lines_read != 1)}, {size_in_words(summary.bytes_read)}"
     if summary.ranks:
         read += f", {len(summary.ranks)} rank{'s' * (len(summary.ranks) > 1)}"
     problem = not report.findings

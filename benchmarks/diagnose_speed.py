@@ -1,0 +1,184 @@
+"""How fast `trtdx diagnose` reads, beside grep on the same file in the same run.
+
+    python benchmarks/diagnose_speed.py [--mib 512] [--big-gib 2] [--json]
+
+Three ratios are measured: against `grep -E -f` with the same patterns, against `grep -F -c` for one string, and
+of ten times the rules against the rules as they are. Then the resident memory on a large log. Each time is the
+best of several runs of a whole process, start-up included, on a file in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from trtdx.host import RealHost
+from trtdx.knowledge import load_book
+
+TRTDX = [sys.executable, "-m", "trtdx"]
+NEEDLE = "illegal memory access"
+GREP_E_MIB = 4  # what `grep -E -f` is given: it needs minutes for more
+
+
+def lines(rng: random.Random) -> str:
+    """Return one line as a healthy server writes it."""
+    n = rng.randrange
+    kind = n(12)
+    stamp = f"11/{n(1, 29):02d}/2026-{n(24):02d}:{n(60):02d}:{n(60):02d}"
+    if kind < 5:
+        return (
+            f"[{stamp}] [TRT-LLM] [RANK {n(8)}] [I] iter = {n(10**6)}, global_rank = {n(8)}, rank = {n(8)}, "
+            f"currank_total_requests = {n(64)}/{n(64)}, host_step_time = {n(10**5) / 1000}ms, prev_device_step_time = "
+            f"{n(10**5) / 1000}ms, timestamp = 2026-11-{n(1, 29):02d} 10:{n(60):02d}:{n(60):02d}, num_scheduled_requests: {n(64)}, "
+            f"states = {{'num_ctx_requests': {n(4)}, 'num_ctx_tokens': {n(8192)}, 'num_generation_tokens': {n(256)}}}"
+        )
+    if kind < 8:
+        return f'INFO:     127.0.0.1:{n(1024, 65535)} - "POST /v1/chat/completions HTTP/1.1" 200 OK'
+    if kind < 10:
+        return f"node{n(16)}:{n(30000)}:{n(30000)} [{n(8)}] NCCL INFO Channel {n(32):02d}/0 : {n(8)}[{n(8)}] -> {n(8)}[{n(8)}] via P2P/CUMEM"
+    if kind < 11:
+        return f"[TensorRT-LLM][INFO] [MemUsageChange] Allocated {n(10**4) / 100:.2f} GiB for max tokens in paged KV cache ({n(10**6)})."
+    return f"I1115 10:{n(60):02d}:{n(60):02d}.{n(10**6):06d} 1 grpc_server.cc:{n(3000)}] request {n(10**9)} completed in {n(5000)} ms"
+
+
+def write_log(path: Path, mib: int) -> None:
+    """Write a log of the given size: a block of distinct lines, repeated, with one failure near the end."""
+    rng = random.Random(7)
+    block = "".join(lines(rng) + "\n" for _ in range(40_000)).encode()
+    with path.open("wb") as file:
+        for _ in range(max(1, (mib << 20) // len(block))):
+            file.write(block)
+        file.write(b"[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.\n")
+        file.write(block[: 100 << 10])
+
+
+def best(command: list[str], runs: int = 5, timeout_s: float = 600, env: dict[str, str] | None = None) -> float:
+    """Return the shortest wall time of the command in seconds."""
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout_s, check=False, env=env)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def extended(pattern: str) -> str | None:
+    """Return the pattern as grep understands it, or None where it cannot."""
+    if re.search(r"\(\?[=!<]|\\n|\\A|\\Z|\(\?s|\?\?|\*\?|\+\?|\}\?|\\[1-9]", re.sub(r"\(\?P<\w+>", "(", pattern)):
+        return None
+    text = re.sub(r"^\(\?i\)", "", re.sub(r"\(\?P<\w+>|\(\?:", "(", pattern))
+    text = text.replace(r"\d", "[0-9]").replace(r"\S", "[^ ]").replace(r"\s", "[ ]").replace(r"\w", "[A-Za-z0-9_]")
+    if "(?" in text or "[[" in text:
+        return None
+    return text
+
+
+def patterns() -> list[str]:
+    return [log.pattern for rule in load_book(RealHost()) for log in rule.front.log]
+
+
+def ten_times(folder: Path) -> None:
+    """Write nine more rules for each packaged one, of the same shape and with other words."""
+    from trtdx.knowledge import packaged_folder
+
+    def changed(text: str, number: int) -> str:
+        def other(found: re.Match[str]) -> str:  # another word of the same length, the same in every copy
+            rng = random.Random(f"{found[0].lower()}{number}")
+            return "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in found[0])
+
+        def in_pattern(found: re.Match[str]) -> str:
+            return found[1] + re.sub(r"(?<![\\<?a-zA-Z])[A-Za-z]{5,}(?![>\w])", other, found[2]) + found[3]
+
+        return re.sub(r"(pattern = ''')(.*?)(''')", in_pattern, text, flags=re.DOTALL)
+
+    for page in packaged_folder().glob("*.md"):
+        for number in range(1, 10):
+            text = changed(page.read_text(), number)
+            text = re.sub(r'^code = "DX(\d+)"', rf'code = "DX{number}\1"', text, flags=re.MULTILINE)
+            text = re.sub(r'^slug = "(.*)"', rf'slug = "\1-{number}"', text, flags=re.MULTILINE)
+            (folder / f"{number}-{page.name}").write_text(text)
+
+
+def resident_mib(command: list[str]) -> float:
+    """Return the peak resident memory of one run of the command."""
+    code = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=False);"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
+    return int(done.stdout) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--big-gib", type=float, default=2)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    result: dict[str, float] = {"mib": asked.mib, "rules": len(load_book(RealHost())), "patterns": len(patterns())}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        log, small = folder / "log.txt", folder / "small.txt"
+        write_log(log, asked.mib)
+        write_log(small, GREP_E_MIB)
+        usable = sorted({text for text in map(extended, patterns()) if text})
+        listed = folder / "patterns"
+        listed.write_text("\n".join(usable) + "\n")
+        plain = os.environ | {"LC_ALL": "C"}
+        best([*TRTDX, "diagnose", str(small)], runs=1)  # fills the cache of parsed pages, as a first run does
+        result["grep_E_patterns"] = len(usable)
+        result["small_mib"] = small.stat().st_size / 2**20
+        result["trtdx_small_s"] = best([*TRTDX, "diagnose", str(small)])
+        result["grep_E_small_s"] = best(["grep", "-E", "-c", "-f", str(listed), str(small)], runs=1, timeout_s=1200, env=plain)
+        result["grep_E_over_trtdx"] = result["grep_E_small_s"] / result["trtdx_small_s"]
+        result["grep_F_s"] = best(["grep", "-F", "-c", NEEDLE, str(log)])
+        result["trtdx_s"] = best([*TRTDX, "diagnose", str(log)])
+        result["trtdx_over_grep_F"] = result["trtdx_s"] / result["grep_F_s"]
+        more = folder / "more"
+        more.mkdir()
+        ten_times(more)
+        code = (
+            "import sys, time; from trtdx.host import RealHost; from trtdx.knowledge import load_book; from trtdx.diagnose import diagnose;"
+            "from trtdx.diagnose.sources import sources; from trtdx.diagnose.match import Matcher; from trtdx.redact import redacted\n"
+            "host = RealHost(); book = load_book(host, sys.argv[2:]); matcher = Matcher(book, redacted); source = sources(host, [sys.argv[1]])[0][0]\n"
+            "times = []\n"
+            "for _ in range(3):\n    start = time.perf_counter(); matcher.facts(source.name, source.blocks()); times.append(time.perf_counter() - start)\n"
+            "print(len(book), min(times))"
+        )
+        for key, extra in (("once", []), ("ten_times", [str(more)])):
+            out = subprocess.run([sys.executable, "-c", code, str(log), *extra], capture_output=True, text=True, check=True).stdout.split()
+            result[f"{key}_rules"], result[f"{key}_s"] = int(out[0]), float(out[1])
+        result["ten_times_over_once"] = result["ten_times_s"] / result["once_s"]
+        log.unlink()
+        if asked.big_gib:
+            big = folder / "big.txt"
+            write_log(big, int(asked.big_gib * 1024))
+            result["big_gib"] = big.stat().st_size / 2**30
+            result["big_resident_mib"] = resident_mib([*TRTDX, "diagnose", str(big)])
+    if asked.json:
+        print(json.dumps(result, indent=2))
+        return
+    for key, value in result.items():
+        print(f"{key:<24}{value:,.3f}")
+    verdicts = {
+        "as fast as grep -E -f": result["grep_E_over_trtdx"] >= 1,
+        "within 4x of grep -F -c": result["trtdx_over_grep_F"] <= 4,
+        "ten times the rules cost less than twice": result["ten_times_over_once"] < 2,
+        "under 300 MB on the big log": result.get("big_resident_mib", 0) * 2**20 < 300e6,
+    }
+    for text, good in verdicts.items():
+        print(f"{'yes' if good else 'NO '}  {text}")
+    print(f"(this benchmark itself used {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""`trtdx diagnose --follow`: tell each cause as its line arrives, and the whole report at the end."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.cli.output import Color, wants_color, write
+from trtdx.diagnose.follow import follow
+from trtdx.errors import InputError
+from trtdx.model import Finding, Report, Summary
+from trtdx.redact import redactor
+from trtdx.render.text import render_finding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.host import Host
+    from trtdx.rule import RuleBook
+
+
+def follow_until_interrupted(
+    host: Host, paths: Sequence[str], book: RuleBook, *, redact_hosts: bool, json: bool, color: Color
+) -> Report:
+    """Return the last report once standard input has ended or the user has pressed Ctrl-C."""
+    for path in paths:
+        if path != "-" and host.kind(path) != "file":
+            raise InputError(
+                f"{path} is not a file that can be followed", fix="name a log file, or - for standard input"
+            )
+    paint = wants_color(color)
+
+    def tell(finding: Finding) -> None:
+        if json:  # a stream is JSON lines: one finding each, the report last
+            write(msgspec.json.encode(finding).decode() + "\n")
+        else:
+            write(render_finding(finding, color=paint) + "\n\n")
+
+    report = Report(Summary("nothing was read"))
+    with contextlib.suppress(KeyboardInterrupt):
+        for latest in follow(host, paths, book, redactor(hosts=redact_hosts), tell):
+            report = latest
+    return report
