@@ -61,22 +61,38 @@ def write_log(path: Path, mib: int) -> None:
         file.write(block[: 100 << 10])
 
 
-def best(command: list[str], runs: int = 5, timeout_s: float = 600, env: dict[str, str] | None = None) -> float:
+def best(
+    command: list[str], runs: int = 5, timeout_s: float = 600, env: dict[str, str] | None = None
+) -> float:
     """Return the shortest wall time of the command in seconds."""
     times = []
     for _ in range(runs):
         start = time.perf_counter()
-        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout_s, check=False, env=env)
+        subprocess.run(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout_s,
+            check=False,
+            env=env,
+        )
         times.append(time.perf_counter() - start)
     return min(times)
 
 
 def extended(pattern: str) -> str | None:
     """Return the pattern as grep understands it, or None where it cannot."""
-    if re.search(r"\(\?[=!<]|\\n|\\A|\\Z|\(\?s|\?\?|\*\?|\+\?|\}\?|\\[1-9]", re.sub(r"\(\?P<\w+>", "(", pattern)):
+    if re.search(
+        r"\(\?[=!<]|\\n|\\A|\\Z|\(\?s|\?\?|\*\?|\+\?|\}\?|\\[1-9]", re.sub(r"\(\?P<\w+>", "(", pattern)
+    ):
         return None
     text = re.sub(r"^\(\?i\)", "", re.sub(r"\(\?P<\w+>|\(\?:", "(", pattern))
-    text = text.replace(r"\d", "[0-9]").replace(r"\S", "[^ ]").replace(r"\s", "[ ]").replace(r"\w", "[A-Za-z0-9_]")
+    text = (
+        text.replace(r"\d", "[0-9]")
+        .replace(r"\S", "[^ ]")
+        .replace(r"\s", "[ ]")
+        .replace(r"\w", "[A-Za-z0-9_]")
+    )
     if "(?" in text or "[[" in text:
         return None
     return text
@@ -124,7 +140,11 @@ def main() -> None:
     parser.add_argument("--big-gib", type=float, default=2)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    result: dict[str, float] = {"mib": asked.mib, "rules": len(load_book(RealHost())), "patterns": len(patterns())}
+    result: dict[str, float] = {
+        "mib": asked.mib,
+        "rules": len(load_book(RealHost())),
+        "patterns": len(patterns()),
+    }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         log, small = folder / "log.txt", folder / "small.txt"
@@ -138,7 +158,9 @@ def main() -> None:
         result["grep_E_patterns"] = len(usable)
         result["small_mib"] = small.stat().st_size / 2**20
         result["trtdx_small_s"] = best([*TRTDX, "diagnose", str(small)])
-        result["grep_E_small_s"] = best(["grep", "-E", "-c", "-f", str(listed), str(small)], runs=1, timeout_s=1200, env=plain)
+        result["grep_E_small_s"] = best(
+            ["grep", "-E", "-c", "-f", str(listed), str(small)], runs=1, timeout_s=1200, env=plain
+        )
         result["grep_E_over_trtdx"] = result["grep_E_small_s"] / result["trtdx_small_s"]
         result["grep_F_s"] = best(["grep", "-F", "-c", NEEDLE, str(log)])
         result["trtdx_s"] = best([*TRTDX, "diagnose", str(log)])
@@ -155,7 +177,9 @@ def main() -> None:
             "print(len(book), min(times))"
         )
         for key, extra in (("once", []), ("ten_times", [str(more)])):
-            out = subprocess.run([sys.executable, "-c", code, str(log), *extra], capture_output=True, text=True, check=True).stdout.split()
+            out = subprocess.run(
+                [sys.executable, "-c", code, str(log), *extra], capture_output=True, text=True, check=True
+            ).stdout.split()
             result[f"{key}_rules"], result[f"{key}_s"] = int(out[0]), float(out[1])
         result["ten_times_over_once"] = result["ten_times_s"] / result["once_s"]
         log.unlink()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trtdx.diagnose.cause import findings_from
 from trtdx.diagnose.match import Matcher, SourceFacts
 from trtdx.diagnose.sources import Source
-from trtdx.diagnose.unsure import DESCRIPTION_BYTES, unsure
+from trtdx.diagnose.unsure import DESCRIPTION_BYTES, doubt, resembling, told
 from trtdx.errors import TrtdxError
 from trtdx.model import Finding, Harmless, Report, Severity, Summary
 from trtdx.redact import redactor
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trtdx.rule import RuleBook
 
 CAUSE_CONFIDENCE = 0.3  # below this a match alone is not called a cause
+SURE_CONFIDENCE = 0.7  # from this on a description's words add nothing
 
 
 def diagnose(
@@ -57,9 +58,14 @@ def report_from(
 ) -> Report:
     """Return the report on what the sources told; `text` is the whole input where it is short."""
     findings, harmless = findings_from(facts, book)
-    if not any(finding.confidence >= CAUSE_CONFIDENCE for finding in findings):
+    if not any(finding.confidence >= SURE_CONFIDENCE for finding in findings):
         known = {finding.code for finding in findings}
-        findings += [finding for finding in unsure(facts, text, book) if finding.code not in known]
+        findings += [finding for finding in told(facts, text, book) if finding.code not in known]
+        findings.sort(
+            key=lambda finding: -finding.confidence
+        )  # stable: what the log says comes before what words suggest
+    if not any(finding.confidence >= CAUSE_CONFIDENCE for finding in findings):
+        findings = resembling(facts, text, book) + findings + doubt(facts, text, book)
     return Report(_summary(facts, findings, harmless, partial), tuple(findings))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -218,6 +219,12 @@ class Similar:
 
     def _norm(self, counts: Counter[str]) -> float:
         return sum(self._weight(word, counts) ** 2 for word in counts) or 1.0
+
+
+@lru_cache(maxsize=4)
+def index_of(book: RuleBook) -> Similar:
+    """Return the index of a rule book, made once."""
+    return Similar(book)
 
 
 def _page_text(rule: Rule) -> str:

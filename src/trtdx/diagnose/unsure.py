@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from trtdx.diagnose.cause import LOUD, QUIET, place, when
-from trtdx.diagnose.similar import Near, Similar
+from trtdx.diagnose.similar import Near, index_of
 from trtdx.model import Evidence, Finding, Fix, Severity, Stage
 
 if TYPE_CHECKING:
@@ -51,69 +49,71 @@ DEFAULT = (
 )
 
 
-def unsure(sources: Sequence[SourceFacts], text: str, book: RuleBook) -> list[Finding]:
-    """Return what can honestly be said when no pattern fits; nothing at all for a healthy log.
+def told(sources: Sequence[SourceFacts], text: str, book: RuleBook) -> list[Finding]:
+    """Return the causes that a description in somebody's own words speaks of, best first.
 
     Args:
         sources: what was read.
-        text: the whole input where it is short enough to be somebody's description, else empty.
+        text: the whole input where it is short enough to be a description, else empty.
         book: the rules in force.
     """
-    events = sorted((event for s in sources for event in s.salient if _is_worth_quoting(event, s)), key=when)
-    loud = [event for event in events if event.peeled.level in LOUD]
-    known_fine = any(source.harmless_lines for source in sources)
-    described = text if not known_fine and is_description(text, sources) else ""
-    if not loud and not described and not events:
+    if not is_plain(text, sources):
         return []
-    near = Similar(book).nearest(described or _query(loud or events), most=8)
-    sure = _told(described, near, book)
-    codes = {each.rule.code for each in sure}
-    guesses = [each for each in near if each.score >= GUESS and each.rule.code not in codes][:3]
-    if not sure and not loud and not described and not guesses:
-        return []
-    doubt = _not_enough(loud or events, guesses, sources, text, book.get(CODE))
-    if not sure:
-        return [doubt]
-    return [
-        *(_from_description(each, sources, described) for each in sure),
-        msgspec.structs.replace(doubt, severity=Severity.NOTE),
-    ]
-
-
-def _told(text: str, near: Sequence[Near], book: RuleBook) -> list[Near]:
-    """Return the rules a description speaks of, best first, with how sure that makes us."""
-    if not text:
-        return []
+    near = index_of(book).nearest(text, most=8)
     likeness = {each.rule.code: each.score for each in near}
     found = {
-        rule.code: Near(rule, told.confidence + 0.2 * likeness.get(rule.code, 0.0))
+        rule.code: Near(rule, words.confidence + 0.2 * likeness.get(rule.code, 0.0))
         for rule in book
-        for told in rule.front.told[::-1]
-        if told.fits(text)
+        for words in rule.front.told[::-1]
+        if words.fits(text)
     }
+    best = sorted(found.values(), key=lambda each: (-each.score, each.rule.code))[:MOST_TOLD]
+    return [_from_description(each, sources, text) for each in best]
+
+
+def resembling(sources: Sequence[SourceFacts], text: str, book: RuleBook) -> list[Finding]:
+    """Return the one cause whose words are so near to a description that it is an answer."""
+    if not (is_plain(text, sources) and is_spoken(text)):
+        return []
     bar = SURE_ENOUGH if COMPLAINT.search(text) else SURE_WITHOUT_COMPLAINT
-    for each in near[:1]:
-        if each.score >= bar and each.rule.code not in found:
-            found[each.rule.code] = Near(each.rule, min(0.65, 0.25 + each.score))
-    return sorted(found.values(), key=lambda each: (-each.score, each.rule.code))[:MOST_TOLD]
+    near = [each for each in index_of(book).nearest(text, most=1) if each.score >= bar]
+    return [_from_description(Near(each.rule, min(0.6, 0.2 + each.score)), sources, text) for each in near]
+
+
+def doubt(sources: Sequence[SourceFacts], text: str, book: RuleBook) -> list[Finding]:
+    """Return the finding that says what is missing for a cause; nothing at all for a healthy log."""
+    events = sorted((event for s in sources for event in s.salient if _is_worth_quoting(event, s)), key=when)
+    loud = [event for event in events if event.peeled.level in LOUD]
+    described = text if is_plain(text, sources) and is_spoken(text) else ""
+    if not (events or described):
+        return []
+    near = index_of(book).nearest(described or _query(loud or events))
+    guesses = [each for each in near if each.score >= GUESS]
+    if not (loud or described or guesses):
+        return []
+    return [_not_enough(loud or events, guesses, sources, text, book.get(CODE))]
 
 
 def _is_worth_quoting(event: Event, source: SourceFacts) -> bool:
     return event.line not in source.harmless_lines and event.peeled.level not in (*QUIET, "warning")
 
 
-def is_description(text: str, sources: Sequence[SourceFacts]) -> bool:
-    """Say whether the input is somebody's words and not a program's: short, few lines, no logger's layers."""
+def is_plain(text: str, sources: Sequence[SourceFacts]) -> bool:
+    """Say whether the input may be somebody's words and not a program's: short, and without any logger's layers."""
     stripped = text.strip()
-    if not stripped or len(stripped.splitlines()) > 30:
+    if not stripped or len(stripped.splitlines()) > 30 or any(source.harmless_lines for source in sources):
         return False
-    layered = any(
+    return not any(
         event.peeled.source or event.peeled.level in QUIET
         for source in sources
         for event in (*source.salient, *source.last)
     )
-    spoken = len(FUNCTION_WORDS.findall(stripped)) + 0.5 * bool(COMPLAINT.search(stripped))
-    return not layered and spoken >= 1.5 and len(re.findall(r"[A-Za-z]{2,}", stripped)) >= 4
+
+
+def is_spoken(text: str) -> bool:
+    """Say whether the text reads like a sentence or a title and not like a program's line."""
+    spoken = len(FUNCTION_WORDS.findall(text)) + 0.5 * bool(COMPLAINT.search(text))
+    return spoken >= 1.5 and len(re.findall(r"[A-Za-z]{2,}", text)) >= 4
 
 
 def _query(events: Sequence[Event]) -> str:

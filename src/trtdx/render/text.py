@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.model import Finding, Fix, Report, Summary
+    from trtdx.model import Finding, Fix, Report
 
 WIDTH = 100
 _COLORS = {"error": "31", "warning": "33", "note": "36", "dim": "2", "bold": "1", "command": "32"}
@@ -21,7 +21,7 @@ def render_text(report: Report, *, color: bool = False, details: bool = False) -
     """Return the report as lines; `details` shows all evidence and symptoms."""
     paint = _Paint(color)
     blocks = [render_finding(finding, color=color, details=details) for finding in report.findings]
-    blocks.append("\n".join(_summary(report.summary, report, paint)))
+    blocks.append("\n".join(_summary(report, paint, details)))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -63,29 +63,44 @@ def _fix(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
 def _symptoms(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     listed = finding.symptoms if details else finding.symptoms[:_SHOWN_SYMPTOMS]
     for symptom in listed:
-        yield paint(
-            f"   = followed by: {shown(symptom.message)} ({symptom.code}, {shown(symptom.where)})", "dim"
-        )
+        message = shown(symptom.message) if details else _clipped(symptom.message, 110)
+        yield paint(f"   = followed by: {message} ({symptom.code}, {shown(symptom.where)})", "dim")
     if len(listed) < len(finding.symptoms):
         yield paint(
-            f"   = and {len(finding.symptoms) - len(listed)} more consequences (-v shows them)", "dim"
-        )
-
-
-def _summary(summary: Summary, report: Report, paint: _Paint) -> Iterator[str]:
-    inputs = "1 input" if summary.inputs == 1 else f"{summary.inputs} inputs"
-    read = f"read {inputs}, {summary.lines_read} line{'s' * (summary.lines_read != 1)}, {size_in_words(summary.bytes_read)}"
-    if summary.ranks:
-        read += f", {len(summary.ranks)} rank{'s' * (len(summary.ranks) > 1)}"
-    problem = not report.findings
-    yield f"{paint('no problem found', 'bold')}: {read}" if problem else paint(read, "dim")
-    for each in summary.harmless:
-        yield paint(
-            f"   = known harmless: {each.message} ({each.code}, {each.count} line{'s' * (each.count > 1)}, first {shown(each.where)})",
+            f"   = and {counted(len(finding.symptoms) - len(listed), 'more consequence')} (-v shows them)",
             "dim",
         )
+
+
+def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
+    summary = report.summary
+    parts = [
+        counted(summary.inputs, "input"),
+        counted(summary.lines_read, "line"),
+        size_in_words(summary.bytes_read),
+    ]
+    parts += [counted(len(summary.ranks), "rank")] if summary.ranks else []
+    read = f"read {', '.join(parts)}"
+    yield paint(read, "dim") if report.findings else f"{paint('no problem found', 'bold')}: {read}"
+    if summary.harmless and report.findings and not details:
+        total = sum(each.count for each in summary.harmless)
+        yield paint(
+            f"   = {counted(total, 'line')} of {counted(len(summary.harmless), 'kind')} known to be harmless (-v lists them)",
+            "dim",
+        )
+    else:
+        for each in summary.harmless:
+            yield paint(
+                f"   = known harmless: {each.message} ({each.code}, {counted(each.count, 'line')}, first {shown(each.where)})",
+                "dim",
+            )
     for note in summary.partial:
         yield paint(f"   = not read: {shown(note)}", "warning")
+
+
+def counted(number: int, what: str) -> str:
+    """Return the number with its noun: "1 line", "2 lines"."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def sureness(confidence: float) -> str:
@@ -118,9 +133,9 @@ def shown(text: str, *, lines: bool = False) -> str:
     )
 
 
-def _clipped(text: str) -> str:
+def _clipped(text: str, most: int = 160) -> str:
     clean = shown(text).strip()
-    return clean if len(clean) <= 160 else clean[:157] + "..."
+    return clean if len(clean) <= most else clean[: most - 3] + "..."
 
 
 def _wrapped(label: str, text: str) -> Iterator[str]:
