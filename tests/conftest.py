@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trtdx.diagnose import diagnose, text_source
+from trtdx.host import RealHost
+from trtdx.knowledge import load_book
+from trtdx.rule import RuleBook, parse_rule
+
+ROOT = Path(__file__).parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts anew, to be reviewed")
+
+
+@pytest.fixture(scope="session")
+def book() -> RuleBook:
+    return load_book(RealHost())
+
+
+@pytest.fixture(scope="session")
+def ask(book):
+    """Ask for the report on a text with the packaged rules."""
+    return lambda *texts: diagnose([text_source(text, f"log{number}") for number, text in enumerate(texts)], book)
+
+
+@pytest.fixture
+def trtdx(tmp_path):
+    """Run the real command line in a subprocess."""
+
+    def run(*args: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "trtdx", *map(str, args)],
+            input=stdin,
+            capture_output=True,
+            timeout=120,
+            check=False,
+            cwd=tmp_path,
+            env=os.environ | {"NO_COLOR": "1", "COLUMNS": "100"} | (env or {}),
+        )
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+PAGE = """+++
+code = "{code}"
+slug = "{slug}"
+severity = "{severity}"
+stage = "serve"
+area = "runtime"
+kind = "{kind}"
+since = "0.1"
+message = "default message of {slug}"
+verify = "true"
+follows = {follows}
+[[fix]]
+stage = "serve"
+text = "default fix"
+[[log]]
+pattern = '''{pattern}'''
+{extra}
++++
+# {slug}
+## Why it happens
+Because of {slug}.
+## What to do
+Mend it.
+## How to verify
+Look.
+## Fires on
+    {slug}
+## Stays silent on
+    nothing
+"""
+
+
+@pytest.fixture
+def rule():
+    """Make a small rule for one test."""
+
+    def make(code, pattern, *, slug="", kind="cause", severity="error", follows=(), extra=""):
+        text = PAGE.format(
+            code=code, slug=slug or code.lower(), kind=kind, severity=severity, pattern=pattern, follows=list(follows), extra=extra
+        )
+        return parse_rule(text, f"{code}.md")
+
+    return make
+
+
+@pytest.fixture
+def golden(request):
+    """Compare with a stored text, or store it with --update-golden."""
+
+    def check(name: str, text: str) -> None:
+        path = ROOT / "tests" / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text)
+        assert text == path.read_text()
+
+    return check

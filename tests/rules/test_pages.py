@@ -1,0 +1,58 @@
+"""Every rule page keeps its promises."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from trtdx.diagnose.promises import Promises
+from trtdx.host import RealHost
+from trtdx.knowledge import load_book, packaged_folder
+from trtdx.rule import Kind
+from trtdx.rule_check import check_page
+
+BOOK = load_book(RealHost())
+AREAS = {"install": 40, "build": 25, "convert": 25, "config": 30, "runtime": 30, "memory": 20, "multigpu": 35, "accuracy": 10, "performance": 5}
+
+
+@pytest.fixture(scope="module")
+def promises():
+    return Promises(BOOK)
+
+
+@pytest.mark.parametrize("rule", BOOK, ids=lambda rule: rule.code)
+def test_rule_keeps_its_promises(rule, promises):
+    _, problems = check_page((packaged_folder() / f"{rule.code}-{rule.slug}.md").read_text(), rule.path)
+    assert not problems
+    assert rule.fires_on
+    assert rule.silent_on
+    assert [str(problem) for problem in promises.broken([rule])] == []
+
+
+def test_there_is_enough_knowledge_in_every_area():
+    counts = Counter(rule.front.area for rule in BOOK)
+    assert len(BOOK) >= 220
+    assert {area: counts[area] for area in AREAS if counts[area] < AREAS[area]} == {}
+
+
+def test_what_a_rule_follows_is_a_rule():
+    dangling = {(rule.code, name) for rule in BOOK for name in rule.front.follows if not BOOK.knows(name)}
+    assert dangling == set()
+
+
+def test_fixes_of_causes_name_a_command_where_they_can():
+    causes = [rule for rule in BOOK if rule.kind is Kind.CAUSE]
+    with_command = [rule for rule in causes if any(fix.command for fix in rule.front.fix)]
+    assert len(with_command) / len(causes) >= 0.9
+
+
+def test_no_pattern_takes_long_on_a_hostile_line(promises):
+    for line in ("error " * 1400, "a" * 8000, "tensorrt llm engine version " * 280, "(" * 8000, "0 " * 4000):
+        assert promises.report_on(line).summary.lines_read == 1
+
+
+def test_pages_name_no_package_registry():
+    hosts = re.compile(r"pypi\.org|files\.pythonhosted|registry\.npmjs|deb\.debian\.org", re.IGNORECASE)
+    assert [rule.code for rule in BOOK if hosts.search(rule.body + str(rule.front))] == []

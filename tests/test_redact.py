@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtdx.redact import MARK, redacted, without_hosts
+
+SECRETS = [
+    "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345",
+    "ghp_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789",
+    "nvapi-AbCdEfGhIjKlMnOpQrStUvWxYz_0123",
+    "AKIAABCDEFGHIJKLMNOP",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.s5c4",
+    "sk-proj-abcdefghijklmnop1234",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("around", ["{}", "token {} in use", "HF_TOKEN={}", '"key": "{}",', "https://host/x?token={}&y=1"])
+def test_known_tokens_are_taken_out_wherever_they_stand(secret, around):
+    assert secret not in redacted(around.format(secret))
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("postgresql://admin:s3cr3t@db:5432/x", "s3cr3t"),
+        ("Authorization: Bearer abcdefghijklmnop", "abcdefghijklmnop"),
+        ('{"Authorization": "Basic dXNlcjpwYXNzd29yZA=="}', "dXNlcjpwYXNzd29yZA"),
+        ("password=hunter22 next=1", "hunter22"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG", "wJalrXUtnFEMI"),
+        ("docker run -e NGC_API_KEY=abcd1234efgh img", "abcd1234efgh"),
+        ("curl --token abcd1234 http://x", "abcd1234"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKC\n-----END RSA PRIVATE KEY-----", "MIIEpAIBAAKC"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIEpAIBAAKC cut off", "MIIEpAIBAAKC"),
+        ("A" * 64, "A" * 64),
+    ],
+)
+def test_secrets_by_their_place_are_taken_out(text, hidden):
+    clean = redacted(text)
+    assert hidden not in clean
+    assert MARK in clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_num_tokens=8192, tokens per block=32, tokenizer_dir=/models/llama",
+        "[TensorRT-LLM][INFO] Number of tokens per block: 32.",
+        "pad_token_id: 128001, bos_token=<s>",
+        "Error Code 2: Internal Error (Assertion engine->deserialize(start, size, allocator, runtime) failed. )",
+        "undefined symbol: _ZNK12tensorrt_llm8executor8Response11getErrorMsgB5cxx11Ev",
+    ],
+)
+def test_ordinary_lines_stay_as_they_are(text):
+    assert redacted(text) == text
+
+
+def test_hosts_and_addresses_are_hidden_when_asked():
+    line = "gpu-node-17:2201:2310 [0] NCCL INFO Bootstrap : Using eth0:10.12.0.5<0> peer=gpu-node-18 at fe80:0:0:0:1:2:3:4 and db.corp.example.com"
+    clean = without_hosts(line)
+    for hidden in ("gpu-node-17", "10.12.0.5", "gpu-node-18", "fe80:0:0", "db.corp.example.com"):
+        assert hidden not in clean
+    assert without_hosts("curl http://127.0.0.1:8000 on localhost, see github.com") == "curl http://127.0.0.1:8000 on localhost, see github.com"
+
+
+@given(st.text(alphabet=st.sampled_from(list("abcXYZ019_-=:/@. \n\"'[]") + ["hf_", "password", "token=", "Bearer ", "://", "redacted", "-----BEGIN PRIVATE KEY-----"])))
+def test_redacting_twice_is_redacting_once(text):
+    once = redacted(text)
+    assert redacted(once) == once
+    assert without_hosts(without_hosts(once)) == without_hosts(once)
