@@ -16,7 +16,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the golden texts anew, to be reviewed")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden texts anew, to be reviewed"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -27,14 +29,18 @@ def book() -> RuleBook:
 @pytest.fixture(scope="session")
 def ask(book):
     """Ask for the report on a text with the packaged rules."""
-    return lambda *texts: diagnose([text_source(text, f"log{number}") for number, text in enumerate(texts)], book)
+    return lambda *texts: diagnose(
+        [text_source(text, f"log{number}") for number, text in enumerate(texts)], book
+    )
 
 
 @pytest.fixture
 def trtdx(tmp_path):
     """Run the real command line in a subprocess."""
 
-    def run(*args: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        *args: str, stdin: bytes = b"", env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "trtdx", *map(str, args)],
             input=stdin,
@@ -44,7 +50,9 @@ def trtdx(tmp_path):
             cwd=tmp_path,
             env=os.environ | {"NO_COLOR": "1", "COLUMNS": "100"} | (env or {}),
         )
-        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
 
     return run
 
@@ -87,7 +95,13 @@ def rule():
 
     def make(code, pattern, *, slug="", kind="cause", severity="error", follows=(), extra=""):
         text = PAGE.format(
-            code=code, slug=slug or code.lower(), kind=kind, severity=severity, pattern=pattern, follows=list(follows), extra=extra
+            code=code,
+            slug=slug or code.lower(),
+            kind=kind,
+            severity=severity,
+            pattern=pattern,
+            follows=list(follows),
+            extra=extra,
         )
         return parse_rule(text, f"{code}.md")
 

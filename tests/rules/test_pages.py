@@ -14,7 +14,17 @@ from trtdx.rule import Kind
 from trtdx.rule_check import check_page
 
 BOOK = load_book(RealHost())
-AREAS = {"install": 40, "build": 25, "convert": 25, "config": 30, "runtime": 30, "memory": 20, "multigpu": 35, "accuracy": 10, "performance": 5}
+AREAS = {
+    "install": 40,
+    "build": 25,
+    "convert": 25,
+    "config": 30,
+    "runtime": 30,
+    "memory": 20,
+    "multigpu": 35,
+    "accuracy": 10,
+    "performance": 5,
+}
 
 
 @pytest.fixture(scope="module")

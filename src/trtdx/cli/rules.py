@@ -66,7 +66,9 @@ def check(
         )
     unreadable = {problem.path for problem in problems}
     sound = [rule for rule in found if rule.path not in unreadable]
-    own = {name for rule in found for name in (rule.code, rule.slug)}  # a page under check stands in for the packaged one
+    own = {
+        name for rule in found for name in (rule.code, rule.slug)
+    }  # a page under check stands in for the packaged one
     others = [rule for rule in load_book(host) if not own.intersection((rule.code, rule.slug))]
     problems += list(Promises(RuleBook([*others, *sound])).broken(sound))
     for problem in problems:

@@ -58,7 +58,7 @@ LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("mpirun", r"\[\d+,(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: ?"),
         ("mpirun", r"\[[\w.@,-]*?,(?P<rank>\d+)\](?:<\w+>)?: ?(?=\S)"),
         ("mpirun", r"\[[\w.-]+:\d{2,}\] (?=\S)"),
-        ("srun", r" {0,3}(?P<rank>\d{1,4}): (?=\S)"),
+        ("srun", r" {0,3}(?P<rank>\d{1,4}): (?=\S)(?!\[\w+\.c)"),
         ("torchrun", r"\[(?:rank|default|local_rank|Rank )(?P<rank>\d+)\][:]? ?"),
         ("torchrun", r"\[rank(?P<rank>\d+)\]:\[?"),
         ("rank", r"\(?(?:RANK|[Rr]ank)[ =:]?(?P<rank>\d{1,4})\)?[:\]|] "),
@@ -75,11 +75,12 @@ LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("python", r"\s*[+|](?:-[+-]*)? ?(?=\S)(?=[^|]*$)"),
         ("generic", rf"\[?(?P<time>{_TIME})\]?[ :,|-]*"),
         ("generic", r"\[?(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)\]? "),
-        ("generic", rf"\[?{_LEVEL}\]?(?: +[\w.]+(?:\.[\w.]+)*:)? ?[:|-] ?(?=\S)"),
+        ("generic", rf"{_LEVEL} +[\w.]+: (?=\S)"),
+        ("generic", rf"\[?{_LEVEL}\]? ?[:|-] ?(?=\S)"),
         ("generic", rf"{_LEVEL} +(?=\S)"),
         ("generic", rf"\[{_LEVEL}\] ?"),
         ("generic", r"(?P<level>Warning|Error|WARNING|ERROR|error|warning|fatal|FATAL)(?: \(\w+\))?: (?=\S)"),
-        ("generic", rf" - [\w.]+ - {_LEVEL} - "),
+        ("generic", rf"[\w.]+ - {_LEVEL} - "),
     )
 )  # fmt: skip
 
@@ -92,8 +93,8 @@ def peel(line: str) -> Peeled:
     """Return the message inside the line's layers, and what they told of level, rank, time and source."""
     level, rank, time, source = "", None, "", ""
     rest = line
-    for _ in range(_MAX_LAYERS):
-        found, name = _next_layer(rest)
+    for depth in range(_MAX_LAYERS):
+        found, name = _next_layer(rest, outermost=depth == 0)
         if found is None:
             break
         told = found.groupdict()
@@ -106,8 +107,12 @@ def peel(line: str) -> Peeled:
     return Peeled(rest, level or _implied_level(rest), rank, time, source)
 
 
-def _next_layer(text: str) -> tuple[re.Match[str] | None, str]:
+def _next_layer(text: str, *, outermost: bool) -> tuple[re.Match[str] | None, str]:
     for source, pattern in LAYERS:
+        if (
+            source == "srun" and not outermost
+        ):  # inside another layer "2: " is TensorRT's error code, not a rank
+            continue
         found = pattern.match(text)
         if found and found.end():
             return found, source

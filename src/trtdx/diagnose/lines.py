@@ -20,7 +20,7 @@ CONTEXT_BYTES = 24 << 10
 LONGEST_LINE = 8192
 
 _ESCAPE = re.compile(
-    rb"\x1b(?:\[[0-9;:?<=>]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\-_])"
+    rb"\x1b(?:\[[0-9;:?<=>]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\^_])"
 )
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
@@ -111,7 +111,7 @@ def _cleaned(blocks: Iterable[bytes]) -> Iterator[bytes]:
             data = data.replace(b"\0", b"")
         if b"\x1b" in data:
             at = data.rfind(b"\x1b")
-            if len(data) - at < 64 and not _ESCAPE.match(data, at):
+            if len(data) - at < 512 and not _ESCAPE.match(data, at):
                 data, held = data[:at], data[at:]
             data = _ESCAPE.sub(b"", data)
         yield data

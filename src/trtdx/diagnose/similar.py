@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.rule import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -172,53 +174,65 @@ class Near(NamedTuple):
     score: float
 
 
+class _Bag(NamedTuple):
+    """The words of one page or phrase, weighted by how rare they are, at length one."""
+
+    code: str
+    weights: dict[str, float]
+
+
 class Similar:
     """An index of all rule pages by their words."""
 
     def __init__(self, book: RuleBook) -> None:
-        self._pages = [
-            (rule, Counter(words(_page_text(rule))))
-            for rule in book
-            if rule.kind.value == "cause" and not rule.front.computed
-        ]
-        self._phrases = [
-            (rule, Counter(words(phrase)))
-            for rule, _ in self._pages
+        rules = [rule for rule in book if rule.kind is Kind.CAUSE and not rule.front.computed]
+        self._rules = {rule.code: rule for rule in rules}
+        pages = {rule.code: Counter(words(_page_text(rule))) for rule in rules}
+        seen = Counter(word for page in pages.values() for word in page)
+        self._rareness = {word: math.log(1 + len(pages) / count) for word, count in seen.items()}
+        self._pages = _by_word(_Bag(code, self._weighted(page)) for code, page in pages.items())
+        self._phrases = _by_word(
+            _Bag(rule.code, self._weighted(Counter(words(phrase))))
+            for rule in rules
             for phrase in (*rule.front.described, rule.title, rule.front.message)
-        ]
-        seen: Counter[str] = Counter()
-        for _, page in self._pages:
-            seen.update(page.keys())
-        self._idf = {word: math.log(1 + len(self._pages) / count) for word, count in seen.items()}
+        )
 
     def nearest(self, text: str, most: int = 3) -> list[Near]:
         """Return the nearest rules, best first."""
-        query = Counter(words(text))
-        if not query:
-            return []
-        whole = {rule.code: self._cosine(query, page) for rule, page in self._pages}
-        best_phrase: dict[str, float] = {}
-        for rule, phrase in self._phrases:
-            best_phrase[rule.code] = max(best_phrase.get(rule.code, 0.0), self._cosine(query, phrase))
-        scored = (
-            Near(rule, 0.6 * best_phrase[rule.code] + 0.4 * whole[rule.code]) for rule, _ in self._pages
-        )
+        query = self._weighted(Counter(words(text)))
+        phrases, pages = _likeness(query, self._phrases), _likeness(query, self._pages)
+        scored = [Near(self._rules[code], 0.6 * phrases.get(code, 0.0) + 0.4 * pages[code]) for code in pages]
         return sorted(
             (near for near in scored if near.score > 0.02), key=lambda near: (-near.score, near.rule.code)
         )[:most]
 
-    def _cosine(self, left: Counter[str], right: Counter[str]) -> float:
-        shared = left.keys() & right.keys()
-        if not shared:
-            return 0.0
-        dot = sum(self._weight(word, left) * self._weight(word, right) for word in shared)
-        return dot / math.sqrt(self._norm(left) * self._norm(right))
+    def _weighted(self, counts: Counter[str]) -> dict[str, float]:
+        weights = {
+            word: (1 + math.log(count)) * self._rareness.get(word, 1.0) for word, count in counts.items()
+        }
+        length = math.sqrt(sum(weight * weight for weight in weights.values())) or 1.0
+        return {word: weight / length for word, weight in weights.items()}
 
-    def _weight(self, word: str, counts: Counter[str]) -> float:
-        return (1 + math.log(counts[word])) * self._idf.get(word, 1.0)
 
-    def _norm(self, counts: Counter[str]) -> float:
-        return sum(self._weight(word, counts) ** 2 for word in counts) or 1.0
+def _by_word(bags: Iterable[_Bag]) -> dict[str, list[tuple[int, str, float]]]:
+    """Return, for each word, the bags that hold it: (number of the bag, its rule's code, the word's weight there)."""
+    index: defaultdict[str, list[tuple[int, str, float]]] = defaultdict(list)
+    for number, bag in enumerate(bags):
+        for word, weight in bag.weights.items():
+            index[word].append((number, bag.code, weight))
+    return index
+
+
+def _likeness(query: dict[str, float], index: dict[str, list[tuple[int, str, float]]]) -> dict[str, float]:
+    """Return, for each rule that shares a word with the query, the cosine of its nearest bag."""
+    sums: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for word, weight in query.items():
+        for number, code, other in index.get(word, ()):
+            sums[number, code] += weight * other
+    best: dict[str, float] = {}
+    for (_, code), cosine in sums.items():
+        best[code] = max(best.get(code, 0.0), cosine)
+    return best
 
 
 @lru_cache(maxsize=4)

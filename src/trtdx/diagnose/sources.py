@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import zlib
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from trtdx.case import is_case, open_case
 from trtdx.diagnose.lines import BLOCK_BYTES
-from trtdx.errors import InputError
+from trtdx.errors import InputError, TrtdxError
 from trtdx.optional import need
 
 if TYPE_CHECKING:
@@ -47,6 +46,9 @@ _NOT_LOGS = (
     ".cache",
 )
 _BOUND_EXPANSION = 64 << 30  # a hostile archive ends somewhere
+_ZSTD_BYTES = (
+    1024  # given at once, since zstd cannot be told how much to give back; at worst this becomes 32 MiB
+)
 
 
 class Source(NamedTuple):
@@ -127,60 +129,44 @@ def _unpacked(raw: Iterator[bytes], packing: str, path: str) -> Iterator[bytes]:
                     f"{path} expands to more than {_BOUND_EXPANSION >> 30} GiB; the rest was not read"
                 )
             yield block
-    except (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as err:
+    except TrtdxError:
+        raise
+    except (
+        Exception
+    ) as err:  # each library has its own error for damaged data, zstandard's is not importable here
         raise InputError(f"{path} is damaged or cut off after {total} bytes: {err}") from err
 
 
 def _decompressed(raw: Iterator[bytes], packing: str) -> Iterator[bytes]:
-    if packing == "zstd":
-        zstandard = need("zstandard", extra="zstd", to="read .zst files")
-        reader = zstandard.ZstdDecompressor().stream_reader(_Joined(raw), read_across_frames=True)
-        try:
-            while block := reader.read(BLOCK_BYTES):
-                yield block
-        except zstandard.ZstdError as err:
-            raise EOFError(str(err)) from err
-        return
-    new = (lambda: zlib.decompressobj(wbits=31)) if packing == "gzip" else lzma.LZMADecompressor
-    unpacker = new()
-    ended = False
-    for block in raw:
-        data = block
-        while data:
+    """Yield what the members of a compressed stream hold; a stream without an end raises EOFError."""
+    new = _unpackers(packing)
+    unpacker, ended, gathered = new(), False, b""
+    for data in _slices(raw):
+        left = data
+        while left:
             if ended:  # another member follows
-                unpacker, ended = new(), False
-            yield from _pieces(unpacker, data)
+                unpacker = new()
+            gathered += unpacker.decompress(left)
             ended = unpacker.eof
-            data = unpacker.unused_data if ended else b""
+            left = unpacker.unused_data if ended else b""
+        if len(gathered) >= BLOCK_BYTES:
+            yield gathered
+            gathered = b""
+    yield gathered
     if not ended:
         raise EOFError("the compressed stream has no end")
 
 
-def _pieces(unpacker: zlib._Decompress | lzma.LZMADecompressor, data: bytes) -> Iterator[bytes]:
-    """Yield at most BLOCK_BYTES at a time, however much the data expands."""
-    if isinstance(unpacker, lzma.LZMADecompressor):
-        yield unpacker.decompress(data, BLOCK_BYTES)
-        while not unpacker.eof and not unpacker.needs_input:
-            yield unpacker.decompress(b"", BLOCK_BYTES)
-        return
-    yield unpacker.decompress(data, BLOCK_BYTES)
-    while unpacker.unconsumed_tail and not unpacker.eof:
-        yield unpacker.decompress(unpacker.unconsumed_tail, BLOCK_BYTES)
+def _unpackers(packing: str) -> Callable[[], Any]:
+    if packing == "gzip":
+        return lambda: zlib.decompressobj(wbits=31)
+    if packing == "xz":
+        return lzma.LZMADecompressor
+    zstandard = need("zstandard", extra="zstd", to="read .zst files")
+    return lambda: zstandard.ZstdDecompressor().decompressobj()
 
 
-class _Joined:
-    """Blocks as something with `read`, for the zstandard reader."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks = blocks
-        self._left = b""
-
-    def read(self, size: int = -1) -> bytes:
-        while not self._left:
-            block = next(self._blocks, None)
-            if block is None:
-                return b""
-            self._left = block
-        taken = self._left if size < 0 else self._left[:size]
-        self._left = self._left[len(taken) :]
-        return taken
+def _slices(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield little at a time, so that hostile data expands to tens of mebibytes at once and not to more."""
+    for block in blocks:
+        yield from (block[at : at + _PACKED_BYTES] for at in range(0, len(block), _PACKED_BYTES))

@@ -1,0 +1,103 @@
+"""Laws that hold for any input."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtdx.diagnose import diagnose, text_source
+from trtdx.diagnose.promises import Promises
+from trtdx.host import RealHost
+from trtdx.knowledge import load_book
+from trtdx.render import render_json, render_markdown, render_text
+from trtdx.render.json import report_from_json
+
+BOOK = load_book(RealHost())
+EXAMPLES = [example for rule in BOOK for example in rule.fires_on]
+GARNISH = [
+    "\x1b[31m",
+    "\r",
+    "\0",
+    "\ufeff",
+    "[1,3]<stderr>:",
+    "3: ",
+    "[TRT-LLM] [E] ",
+    "\u202e",
+    "é",
+    "\t",
+    "\n",
+    "{",
+    "%s",
+    "[rank2]:",
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=3000))
+def test_no_bytes_make_it_raise(data):
+    report = diagnose([text_source(data)], BOOK)
+    assert report_from_json(render_json(report)) == report
+    assert render_text(report)
+    assert render_markdown(report)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.sampled_from(EXAMPLES), st.sampled_from(GARNISH), st.text(max_size=20)), max_size=6
+    ).map("".join)
+)
+def test_no_mixture_of_real_lines_and_rubbish_makes_it_raise(text):
+    report = diagnose([text_source(text)], BOOK)
+    assert all(0 <= finding.confidence <= 1 for finding in report.findings)
+    assert report_from_json(render_json(report)) == report
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from(EXAMPLES), min_size=2, max_size=4, unique=True),
+    st.randoms(use_true_random=False),
+)
+def test_the_order_of_files_does_not_change_the_report(texts, rng):
+    sources = [text_source(text, f"log{number}") for number, text in enumerate(texts)]
+    shuffled = sources[:]
+    rng.shuffle(shuffled)
+    assert diagnose(sources, BOOK) == diagnose(shuffled, BOOK)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(EXAMPLES), st.integers(1, 64))
+def test_the_size_of_blocks_does_not_change_the_findings(text, size):
+    from trtdx.diagnose.sources import Source
+
+    data = text.encode()
+    cut = Source("log", lambda: (data[at : at + size] for at in range(0, len(data), size)))
+    assert diagnose([cut], BOOK).findings == diagnose([text_source(text)], BOOK).findings
+
+
+@pytest.mark.heavy
+def test_a_bounded_fuzz_run_over_mutated_logs():
+    rng = random.Random(11)
+    promises = Promises(BOOK)
+    for _ in range(4000):
+        data = bytearray(rng.choice(EXAMPLES).encode())
+        for _ in range(rng.randrange(1, 9)):
+            at = rng.randrange(len(data) + 1)
+            data[at : at + rng.randrange(4)] = rng.randbytes(rng.randrange(6))
+        report = promises.report_on(data.decode("utf-8", "replace"))
+        assert report.summary.inputs == 1
+
+
+def test_a_secret_in_any_line_never_leaves_in_any_form():
+    secret = "hf_" + "Qw3rTyUiOpAsDfGhJkLz"
+    for example in EXAMPLES[::7]:
+        spiced = (
+            "\n".join(f"{line} {secret}" for line in example.splitlines()) + f"\npassword={secret[::-1]}\n"
+        )
+        report = diagnose([text_source(spiced)], BOOK)
+        for out in (render_json(report), render_text(report, details=True), render_markdown(report)):
+            assert secret not in out
+            assert secret[::-1] not in out

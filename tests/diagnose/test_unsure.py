@@ -1,0 +1,60 @@
+"""When nothing fits, that is what is said."""
+
+from __future__ import annotations
+
+from trtdx.model import Severity
+
+
+def test_an_unknown_error_is_quoted_with_what_to_collect_next(ask):
+    report = ask(
+        "[TensorRT-LLM][INFO] fine\n[TensorRT-LLM][ERROR] quux widget 7 declined the NCCL flux handover\n"
+    )
+    finding = report.findings[0]
+    assert finding.code == "DX000"
+    assert "quux widget 7" in finding.message
+    assert finding.where == "log0:2"
+    assert "NCCL_DEBUG=INFO" in (finding.fixes[0].command or "")
+    assert finding.confidence < 0.3
+
+
+def test_nearest_causes_are_marked_as_guesses(ask):
+    finding = ask(
+        "[TensorRT-LLM][ERROR] the zorbax peer to peer shared memory segment of rank 3 misbehaved\n"
+    ).findings[0]
+    assert finding.code == "DX000"
+    assert "guesses" in finding.why
+    assert any(fix.text.startswith("if it is DX") for fix in finding.fixes)
+
+
+def test_a_healthy_log_gives_no_finding_and_says_how_much_was_read(ask):
+    report = ask(
+        "[TensorRT-LLM][INFO] MPI size: 4, MPI local size: 4, rank: 0\n[TensorRT-LLM][WARNING] enable_chunked_context is not specified, will be set to false.\n"
+    )
+    assert report.findings == ()
+    assert report.summary.lines_read == 2
+    assert report.summary.harmless
+
+
+def test_the_packaged_healthy_lines_are_healthy(ask):
+    from importlib import resources
+
+    text = resources.files("trtdx").joinpath("data/healthy.txt").read_text()
+    report = ask(text)
+    assert [finding for finding in report.findings if finding.severity is Severity.ERROR] == []
+    for line in text.splitlines():
+        assert [finding.code for finding in ask(line).findings if finding.severity is Severity.ERROR] == [], (
+            line
+        )
+
+
+def test_empty_input_is_no_problem(ask):
+    assert ask("").findings == ()
+    assert ask("\n\n\n").findings == ()
+
+
+def test_a_description_in_words_is_answered_with_modest_confidence(ask):
+    finding = ask(
+        "the words of streamed responses run together, all spaces between words are missing"
+    ).findings[0]
+    assert finding.slug == "streamed-spaces-lost"
+    assert finding.confidence <= 0.7
