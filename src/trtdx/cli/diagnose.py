@@ -22,7 +22,7 @@ def command(
     paths: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="LOG...",
+            metavar="LOG",
             help="Log files (.gz, .xz, .zst too), directories, cases, or - for standard input.",
             show_default=False,
         ),

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.cli.output import Color, wants_color, write
-from trtdx.diagnose.follow import follow
+from trtdx.diagnose.follow import Follower
 from trtdx.errors import InputError
-from trtdx.model import Finding, Report, Summary
 from trtdx.redact import redactor
 from trtdx.render.text import render_finding
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trtdx.host import Host
+    from trtdx.model import Finding, Report
     from trtdx.rule import RuleBook
 
 
@@ -38,8 +38,9 @@ def follow_until_interrupted(
         else:
             write(render_finding(finding, color=paint) + "\n\n")
 
-    report = Report(Summary("nothing was read"))
+    follower = Follower(host, paths, book, redactor(hosts=redact_hosts))
     with contextlib.suppress(KeyboardInterrupt):
-        for latest in follow(host, paths, book, redactor(hosts=redact_hosts), tell):
-            report = latest
-    return report
+        while not follower.ended:
+            for finding in follower.poll():
+                tell(finding)
+    return follower.report()

@@ -44,7 +44,7 @@ def root(
 def main() -> None:
     """Run the command line; an error the user can act on is printed without a traceback and ends with 2."""
     try:
-        app()
+        app(prog_name="trtdx")
     except TrtdxError as err:
         print(f"error: {err.message}", file=sys.stderr)
         if err.fix:

@@ -11,7 +11,7 @@ from trtdx.diagnose.match import NEIGHBOURS, Matcher
 from trtdx.diagnose.scan import count_newlines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from trtdx.host import Host
     from trtdx.model import Finding, Report
@@ -61,46 +61,56 @@ class Growing:
         return at + 1
 
 
-def follow(
-    host: Host,
-    paths: Sequence[str],
-    book: RuleBook,
-    redact: Callable[[str], str],
-    tell: Callable[[Finding], None],
-) -> Iterator[Report]:
-    """Yield the report after everything new; `tell` hears of each cause once. Ends when all inputs have ended.
+class Follower:
+    """Reads growing logs as far as they have grown, again and again.
 
-    Standard input ends; a file does not, so the caller stops following it.
+    Standard input ends; a file does not, so whoever follows it stops by himself.
     """
-    matcher = Matcher(book, redact)
-    readings = [matcher.start("stdin" if path == "-" else path) for path in paths]
-    growing = [Growing() for _ in paths]
-    streams = [host.open(path) for path in paths]
-    told: set[str] = set()
-    open_inputs = set(range(len(paths)))
-    while open_inputs:
-        fresh = False
-        for number in sorted(open_inputs):
-            block = _next_block(streams[number])
-            ended = not block and paths[number] == "-"
-            segment = growing[number].grow(block, ended=ended)
-            if ended:
-                open_inputs.discard(number)
-            if segment is not None:
-                readings[number].take(segment)
-                growing[number].trim()
-                fresh = True
-        facts = [reading.facts for reading in readings]
-        if fresh:
-            for finding in findings_from(facts, book)[0]:
-                if finding.code not in told:
-                    told.add(finding.code)
-                    tell(finding)
-            yield report_from(facts, book)
-        elif open_inputs:
-            host.sleep(POLL_S)
+
+    def __init__(
+        self, host: Host, paths: Sequence[str], book: RuleBook, redact: Callable[[str], str]
+    ) -> None:
+        matcher = Matcher(book, redact)
+        self._host, self._book = host, book
+        self._inputs = [_Input(host, path, matcher) for path in paths]
+        self._told: set[str] = set()
+
+    def poll(self) -> list[Finding]:
+        """Read what is new, waiting a little where nothing is, and return the causes not told before."""
+        grown = [each.read() for each in self._inputs if not each.ended]
+        if not any(grown):
+            self._host.sleep(0 if self.ended else POLL_S)
+            return []
+        found, _ = findings_from([each.reading.facts for each in self._inputs], self._book)
+        fresh = [finding for finding in found if finding.code not in self._told]
+        self._told.update(finding.code for finding in fresh)
+        return fresh
+
+    @property
+    def ended(self) -> bool:
+        return all(each.ended for each in self._inputs)
+
+    def report(self) -> Report:
+        """Return the report on all that was read."""
+        return report_from([each.reading.facts for each in self._inputs], self._book)
 
 
-def _next_block(stream: object) -> bytes:
-    read = getattr(stream, "read1", None) or stream.read  # type: ignore[attr-defined]
-    return read(1 << 20) or b""
+class _Input:
+    """One followed log."""
+
+    def __init__(self, host: Host, path: str, matcher: Matcher) -> None:
+        self._path, self._stream, self._growing = path, host.open(path), Growing()
+        self.reading = matcher.start("stdin" if path == "-" else path)
+        self.ended = False
+
+    def read(self) -> bool:
+        """Take in what is there and say whether it held new lines."""
+        read: Callable[[int], bytes | None] = getattr(self._stream, "read1", self._stream.read)
+        block = read(1 << 20) or b""
+        self.ended = not block and self._path == "-"
+        segment = self._growing.grow(block, ended=self.ended)
+        if segment is None:
+            return False
+        self.reading.take(segment)
+        self._growing.trim()
+        return True

@@ -47,9 +47,6 @@ _NOT_LOGS = (
 )
 _BOUND_EXPANSION = 64 << 30  # a hostile archive ends somewhere
 _PACKED_BYTES = 1024
-_ZSTD_BYTES = (
-    1024  # given at once, since zstd cannot be told how much to give back; at worst this becomes 32 MiB
-)
 
 
 class Source(NamedTuple):

@@ -1,0 +1,96 @@
+"""Writes the pages of docs/ that are made from code: the rules, the command line, the JSON schema.
+
+`--check` writes nothing and exits with 1 when a page is not what the code says.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.cli.main import app
+from trtdx.host import RealHost
+from trtdx.knowledge import load_book
+from trtdx.render.json import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCS = Path(__file__).parent.parent / "docs"
+NOTE = "<!-- Made by scripts/generate_docs.py. Do not edit. -->"
+
+
+def rules_page() -> str:
+    by_area: defaultdict[str, list[str]] = defaultdict(list)
+    book = load_book(RealHost())
+    for rule in book:
+        page = f"../src/trtdx/rules/{rule.code}-{rule.slug}.md"
+        by_area[rule.front.area].append(
+            f"| [{rule.code}]({page}) | {rule.front.slug} | {rule.kind.value} | {rule.title} |"
+        )
+    parts = [
+        NOTE,
+        "# The rules",
+        f"{len(book)} causes, symptoms and harmless lines that `trtdx` knows. `trtdx explain CODE` prints a page.",
+    ]
+    for area in sorted(by_area):
+        parts.append(f"## {area} ({len(by_area[area])})")
+        parts.append(
+            "\n".join(["| code | slug | kind | what is wrong |", "|---|---|---|---|", *by_area[area]])
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def cli_page() -> str:
+    import typer.main
+
+    parts = [
+        NOTE,
+        "# The command line",
+        "Exit status: 0 nothing at or above `--fail-on`, 1 findings, 2 the tool could not do its work.",
+    ]
+    parts += list(_help("trtdx", typer.main.get_command(app), None))
+    return "\n\n".join(parts) + "\n"
+
+
+def _help(name: str, command: Any, parent: Any) -> Iterator[str]:
+    """Yield the help of a command and of all below it."""
+    with command.make_context(
+        name.split()[-1], [], parent=parent, resilient_parsing=True, terminal_width=100, max_content_width=100
+    ) as context:
+        yield f"## `{name}`"
+        yield f"```text\n{command.get_help(context).strip()}\n```"
+        for child in sorted(getattr(command, "commands", {})):
+            yield from _help(f"{name} {child}", command.commands[child], context)
+
+
+def schema_page() -> str:
+    return msgspec.json.format(msgspec.json.encode(schema(), order="sorted"), indent=2).decode() + "\n"
+
+
+def main() -> int:
+    stale = []
+    for name, text in (
+        ("rules.md", rules_page()),
+        ("cli.md", cli_page()),
+        ("report.schema.json", schema_page()),
+    ):
+        path = DOCS / name
+        if path.exists() and path.read_text() == text:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv:
+            path.write_text(text)
+    for name in stale:
+        print(
+            f"docs/{name} {'is stale: run scripts/generate_docs.py' if '--check' in sys.argv else 'written'}"
+        )
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
