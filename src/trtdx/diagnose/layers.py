@@ -86,13 +86,16 @@ LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 _EXCEPTION = re.compile(r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Exit|Warning)\b(?::|$)")
 _NCCL_LEVEL = re.compile(r"NCCL (WARN|INFO|TRACE)|^[\w/.-]+:\d+ WARN ")
+_TAG = r"\[\d+,\d+\]<std(?:out|err)>:"
+_TRAILING_TAGS = re.compile(rf"(?:{_TAG})+\s*$")
+_TAGS = re.compile(_TAG)
 _MAX_LAYERS = 8
 
 
 def peel(line: str) -> Peeled:
     """Return the message inside the line's layers, and what they told of level, rank, time and source."""
     level, rank, time, source = "", None, "", ""
-    rest = line
+    rest = _after_last_tag(line)
     for depth in range(_MAX_LAYERS):
         found, name = _next_layer(rest, outermost=depth == 0)
         if found is None:
@@ -105,6 +108,15 @@ def peel(line: str) -> Peeled:
         source = name if name != "generic" else source or name
         rest = rest[found.end() :]
     return Peeled(rest, level or _implied_level(rest), rank, time, source)
+
+
+def _after_last_tag(line: str) -> str:
+    """Return what `mpirun --tag-output` tagged last: ranks that write half lines put several tags into one line."""
+    if "]<std" not in line:
+        return line
+    line = _TRAILING_TAGS.sub("", line)  # a newline that was written by itself gets a tag too
+    tags = list(_TAGS.finditer(line))
+    return line[: tags[0].start()] + line[tags[-1].start() :] if tags else line
 
 
 def _next_layer(text: str, *, outermost: bool) -> tuple[re.Match[str] | None, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trtdx.render.text import shown, size_in_words, sureness
+from trtdx.render.text import counted, shown, size_in_words, sureness
 from trtdx.version import __version__
 
 if TYPE_CHECKING:
@@ -20,10 +20,13 @@ def render_markdown(report: Report) -> str:
     summary = report.summary
     if not report.findings:
         parts.append("### no problem found")
-    parts += [f"- known harmless: {_text(e.message)} (`{e.code}`, {e.count} lines)" for e in summary.harmless]
+    parts += [
+        f"- known harmless: {_text(e.message)} (`{e.code}`, {counted(e.count, 'line')})"
+        for e in summary.harmless
+    ]
     parts += [f"- not read: {_code(note)}" for note in summary.partial]
     parts.append(
-        f"<sub>trtdx {__version__} read {summary.inputs} input(s), {summary.lines_read} lines, {size_in_words(summary.bytes_read)}</sub>"
+        f"<sub>trtdx {__version__} read {counted(summary.inputs, 'input')}, {counted(summary.lines_read, 'line')}, {size_in_words(summary.bytes_read)}</sub>"
     )
     return "\n\n".join(parts) + "\n"
 
@@ -32,12 +35,14 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield f"### {finding.severity.value}[{finding.code}]: {_text(finding.message)}"
     if finding.evidence:
         yield _fenced("\n".join(f"{each.where}: {each.text}" for each in finding.evidence), "text")
-    yield f"**Why:** {_text(finding.why)}"
+    if finding.why:
+        yield f"**Why:** {_text(finding.why.strip())}"
     for number, fix in enumerate(finding.fixes):
         yield f"**{'Fix' if number == 0 else 'Or'}** ({fix.stage.value}): {_text(fix.text)}"
         if fix.command:
             yield _fenced(fix.command, "sh")
-    yield f"**Verify:** {_code(finding.verify)}"
+    if finding.verify:
+        yield f"**Verify:** {_code(finding.verify)}"
     if finding.symptoms:
         rows = "\n".join(
             f"- {_text(each.message)} (`{each.code}`, {_code(each.where)})" for each in finding.symptoms

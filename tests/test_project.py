@@ -1,0 +1,70 @@
+"""Tests about the project itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")) if path.name != "rules.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_in_the_docs_resolves(page):
+    for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_command_is_in_the_docs():
+    text = (ROOT / "docs" / "cli.md").read_text()
+    for command in ("diagnose", "explain", "rules list", "rules show", "rules check", "rules new"):
+        assert f"## `trtdx {command}`" in text
+
+
+def test_the_readme_shows_what_the_tool_really_prints():
+    readme = (ROOT / "README.md").read_text()
+    shown = re.search(r"\$ (trtdx diagnose examples/\S+)\n(.*?)```", readme, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-m", *shown[1].split()], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert shown[2].strip() == done.stdout.strip()
+
+
+def test_no_package_registry_is_named_in_any_file():
+    tracked = subprocess.run(
+        ["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=True
+    ).stdout.split()
+    hosts = re.compile(r"pypi\.(?:org|python)|pythonhosted\.org|registry\.npmjs|deb\.debian\.org")
+    named = [
+        name
+        for name in tracked
+        if name != "tests/test_project.py"
+        and name != "tests/rules/test_pages.py"
+        and (ROOT / name).is_file()
+        and hosts.search((ROOT / name).read_text("utf-8", "replace"))
+    ]
+    assert [name for name in named if "redact" not in name and "literals" not in name] == []
+
+
+def test_modules_are_not_longer_than_a_reader_bears():
+    long = {
+        path.name: count
+        for path in (ROOT / "src").rglob("*.py")
+        if (count := path.read_text().count("\n")) > 420
+    }
+    assert long == {}
+
+
+def test_imports_point_one_way():
+    for path in (ROOT / "src" / "trtdx").glob("*.py"):
+        if path.name in ("__main__.py",):
+            continue
+        assert not re.search(r"^from trtdx\.(?:cli|diagnose|render)", path.read_text(), re.MULTILINE), (
+            path.name
+        )
+    for path in (ROOT / "src" / "trtdx" / "diagnose").glob("*.py"):
+        assert not re.search(r"^from trtdx\.cli", path.read_text(), re.MULTILINE), path.name

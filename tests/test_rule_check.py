@@ -1,0 +1,72 @@
+"""What is wrong with a page is told with its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtdx.errors import RulePageError, UnknownNameError
+from trtdx.rule import RuleBook, examples, parse_rule
+from trtdx.rule_check import NEW_PAGE, check_page
+
+PAGE = NEW_PAGE.replace("CODE", "ACME001").replace("SLUG", "bad-thing")
+
+
+def problems(text):
+    return [(problem.line, problem.message) for problem in check_page(text, "p.md")[1]]
+
+
+def test_a_new_page_is_sound():
+    assert problems(PAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ('severity = "error" ', 'severity = "awful" ', 4, "Invalid enum value 'awful'"),
+        ('stage = "serve"               #', 'stage = "later"  #', 5, "Invalid enum value"),
+        ("confidence = 0.8", 'confidence = "much"', 19, "Expected `float`"),
+        ("confidence = 0.8", "confidence = 7", 16, "not between 0 and 1"),
+        ("confidence = 0.8", 'level = ["loud"]', 16, "'loud' is none of"),
+        ("confidence = 0.8", "colour = 1", 19, "unknown field `colour`"),
+        ('code = "ACME001"', "code = ACME001", 2, "not TOML"),
+        ('code = "ACME001"', 'code = "x"', 2, "is not letters and digits"),
+        ('slug = "bad-thing"', 'slug = "Bad Thing"', 3, "words joined by hyphens"),
+        ("replace this text: (?P<value>", "((", 16, "is not a regular expression"),
+        ("replace this text: (?P<value>\\d+)", "(?P<value>\\d+)", 16, "no fixed run of 3"),
+        ("replace this text: (?P<value>\\d+)", "(?P<value>\\d*)", 16, "matches an empty line"),
+        ("{value}", "{val}", 16, "{val} is not a named group"),
+        ("{value}", "{value:roman}", 16, "no such filter"),
+        ("{value}", "{value", 16, "stray brace"),
+        ("## How to verify", "## Anything", 21, "`## How to verify` is missing"),
+        ("    [TensorRT-LLM][ERROR] replace", "[TensorRT-LLM][ERROR] replace", 28, "not indented by four spaces"),
+        ("# What is wrong, as a sentence", "What", 20, "no `# ` heading"),
+        ("without the remedy", "with a stop.", 9, "full stop"),
+    ],
+)  # fmt: skip
+def test_each_fault_is_told_where_it_is(old, new, line, words):
+    assert old in PAGE
+    found = problems(PAGE.replace(old, new))
+    assert any(at == line and words in message for at, message in found), found
+
+
+def test_a_page_without_front_matter_is_refused():
+    assert problems("# hello\n") == [
+        (1, "the page does not start with front matter between two lines of +++")
+    ]
+    with pytest.raises(RulePageError, match=r"p\.md:1"):
+        parse_rule("# hello\n", "p.md")
+
+
+def test_a_clash_of_codes_names_both_pages():
+    with pytest.raises(RulePageError, match=r"a\.md and b\.md"):
+        RuleBook([parse_rule(PAGE, "a.md"), parse_rule(PAGE, "b.md")])
+
+
+def test_an_unknown_rule_gets_its_nearest_name():
+    with pytest.raises(UnknownNameError) as err:
+        RuleBook([parse_rule(PAGE, "a.md")]).get("bad-thin")
+    assert err.value.fix == "did you mean bad-thing?"
+
+
+def test_examples_are_blocks_indented_by_four():
+    assert examples("    a\n    b\nor\n    c\n\n    d\n") == ("a\nb", "c\n\nd")
