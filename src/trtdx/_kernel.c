@@ -129,63 +129,111 @@ static PyObject *build(PyObject *self, PyObject *args) {
     return table;
 }
 
-/* scan(table, data, start, end, muted, most) -> ([(offset, text), ...], where to go on) */
+typedef struct {
+    Py_ssize_t offset;
+    uint32_t text;
+} Hit;
+
+typedef struct {
+    const unsigned char *base, *bytes, *silent;
+    const uint32_t *heads, *filter;
+    const Entry *entries;
+    const Text *spans;
+    Py_ssize_t size;
+    uint32_t shift;
+    Header h;
+    Hit *hits;
+    Py_ssize_t count, most;
+} Scan;
+
+/* Whether what stands at a position may be part of a text. */
+static inline uint32_t passes(const Scan *s, uint64_t key) {
+    uint32_t hash = hashed(key), bits = two_bits(hash);
+    return (s->filter[hash >> s->shift] & bits) == bits;
+}
+
+/* Notes the texts that stand around position i, as many as there is room for. */
+static void note(Scan *s, Py_ssize_t i, uint64_t key) {
+    for (uint32_t at = s->heads[hashed(key) >> s->shift]; at; at = s->entries[at - 1].next) {
+        const Entry *e = &s->entries[at - 1];
+        if (e->key != key || s->silent[e->text] || s->count == s->most) continue;
+        Py_ssize_t from = i - (Py_ssize_t)e->back;
+        const Text *t = &s->spans[e->text];
+        if (from < 0 || from + (Py_ssize_t)t->length > s->size) continue;
+        if (!same(s->bytes + from, s->base + s->h.at_bytes + t->at, t->length)) continue;
+        s->hits[s->count].offset = from;
+        s->hits[s->count++].text = e->text;
+    }
+}
+
+/* Looks at every STRIDE-th position from start to end and returns where it stopped for want of room. */
+static Py_ssize_t look(Scan *s, Py_ssize_t start, Py_ssize_t end) {
+    const Py_ssize_t room = s->most - 64; /* more than can stand at the eight positions looked at together */
+    Py_ssize_t i = start;
+    while (i < end && i + KEY <= s->size && s->count < room) {
+        if (i + 8 * STRIDE > end || i + 8 * STRIDE + 8 > s->size) { /* the last few positions, one by one */
+            uint64_t key =
+                i + 8 <= s->size ? load_key(s->bytes + i) : load_key_near_end(s->bytes + i, s->bytes + s->size);
+            if (passes(s, key)) note(s, i, key);
+            i += STRIDE;
+            continue;
+        }
+        uint32_t passing = 0; /* eight positions without a branch */
+        for (int k = 0; k < 8; k++) passing |= passes(s, load_key(s->bytes + i + k * STRIDE)) << k;
+        for (int k = 0; passing; k++, passing >>= 1)
+            if (passing & 1) note(s, i + k * STRIDE, load_key(s->bytes + i + k * STRIDE));
+        i += 8 * STRIDE;
+    }
+    return i + KEY > s->size || i > end ? end : i;
+}
+
+static PyObject *listed(const Scan *s) {
+    PyObject *hits = PyList_New(s->count);
+    for (Py_ssize_t k = 0; hits != NULL && k < s->count; k++) {
+        PyObject *hit = Py_BuildValue("nI", s->hits[k].offset, s->hits[k].text);
+        if (hit == NULL) Py_CLEAR(hits);
+        else PyList_SetItem(hits, k, hit);
+    }
+    return hits;
+}
+
+/* scan(table, data, start, end, muted, most) -> ([(offset, text), ...], where to go on)
+ *
+ * Texts are reported by a position inside them: each text is met once by scans of adjoining stretches whose
+ * starts differ by a multiple of STRIDE. The interpreter is free meanwhile, so stretches can be scanned side by side.
+ */
 static PyObject *scan(PyObject *self, PyObject *args) {
     PyObject *table, *data, *muted;
-    Py_ssize_t start, end, most;
+    Py_ssize_t start, end;
+    Scan s;
+    memset(&s, 0, sizeof s);
     if (!PyArg_ParseTuple(args, "O!O!nnO!n", &PyBytes_Type, &table, &PyBytes_Type, &data, &start, &end,
-                          &PyByteArray_Type, &muted, &most))
+                          &PyByteArray_Type, &muted, &s.most))
         return NULL;
-    const unsigned char *base = (const unsigned char *)PyBytes_AsString(table);
-    Header h;
-    memcpy(&h, base, sizeof h);
-    if ((uint64_t)PyBytes_Size(table) != h.size || PyByteArray_Size(muted) < (Py_ssize_t)h.texts || start < 0 ||
-        end > PyBytes_Size(data)) {
+    s.base = (const unsigned char *)PyBytes_AsString(table);
+    s.size = PyBytes_Size(data);
+    if ((size_t)PyBytes_Size(table) >= sizeof(Header)) memcpy(&s.h, s.base, sizeof s.h);
+    if (s.h.size == 0 || (uint64_t)PyBytes_Size(table) != s.h.size || s.most < 128 ||
+        PyByteArray_Size(muted) < (Py_ssize_t)s.h.texts || start < 0 || end > s.size) {
         PyErr_SetString(PyExc_ValueError, "the arguments do not fit together");
         return NULL;
     }
-    const unsigned char *bytes = (const unsigned char *)PyBytes_AsString(data);
-    const unsigned char *silent = (const unsigned char *)PyByteArray_AsString(muted);
-    const uint32_t *heads = (const uint32_t *)(base + h.at_heads), *filter = (const uint32_t *)(base + h.at_filter);
-    const Entry *entries = (const Entry *)(base + h.at_entries);
-    const Text *spans = (const Text *)(base + h.at_texts);
-    const uint32_t shift = 32 - h.bits;
-
-    PyObject *hits = PyList_New(0);
-    if (hits == NULL) return NULL;
-    Py_ssize_t i = start;
-    for (; i + KEY <= end && PyList_Size(hits) < most; i += STRIDE) {
-        /* Four positions without a branch while nothing is near. */
-        while (i + 4 * STRIDE + 8 <= end) {
-            uint32_t any = 0;
-            for (int k = 0; k < 4; k++) {
-                uint32_t hash = hashed(load_key(bytes + i + k * STRIDE)), bits = two_bits(hash);
-                any |= (filter[hash >> shift] & bits) == bits;
-            }
-            if (any) break;
-            i += 4 * STRIDE;
-        }
-        uint64_t key = i + 8 <= end ? load_key(bytes + i) : load_key_near_end(bytes + i, bytes + end);
-        uint32_t hash = hashed(key), bits = two_bits(hash);
-        if ((filter[hash >> shift] & bits) != bits) continue;
-        for (uint32_t at = heads[hash >> shift]; at; at = entries[at - 1].next) {
-            const Entry *e = &entries[at - 1];
-            if (e->key != key || silent[e->text]) continue;
-            Py_ssize_t from = i - (Py_ssize_t)e->back;
-            const Text *t = &spans[e->text];
-            if (from < 0 || from + (Py_ssize_t)t->length > end) continue;
-            if (!same(bytes + from, base + h.at_bytes + t->at, t->length)) continue;
-            PyObject *hit = Py_BuildValue("nI", from, e->text);
-            if (hit == NULL || PyList_Append(hits, hit) < 0) {
-                Py_XDECREF(hit);
-                Py_DECREF(hits);
-                return NULL;
-            }
-            Py_DECREF(hit);
-        }
-    }
-    if (i + KEY > end) i = end;
-    return Py_BuildValue("Nn", hits, i);
+    s.bytes = (const unsigned char *)PyBytes_AsString(data);
+    s.silent = (const unsigned char *)PyByteArray_AsString(muted);
+    s.heads = (const uint32_t *)(s.base + s.h.at_heads);
+    s.filter = (const uint32_t *)(s.base + s.h.at_filter);
+    s.entries = (const Entry *)(s.base + s.h.at_entries);
+    s.spans = (const Text *)(s.base + s.h.at_texts);
+    s.shift = 32 - s.h.bits;
+    s.hits = PyMem_Malloc(sizeof(Hit) * (size_t)s.most);
+    if (s.hits == NULL) return PyErr_NoMemory();
+    Py_ssize_t next;
+    Py_BEGIN_ALLOW_THREADS
+    next = look(&s, start, end);
+    Py_END_ALLOW_THREADS
+    PyObject *hits = listed(&s);
+    PyMem_Free(s.hits);
+    return hits == NULL ? NULL : Py_BuildValue("Nn", hits, next);
 }
 
 /* newlines(data, start, end) -> how many "\n" lie between */

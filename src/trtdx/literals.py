@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ else:
 MIN_LENGTH = 3
 # How the scanner of `_kernel.c` looks at a text: PIECE bytes at each of STRIDE neighbouring places in a WINDOW.
 PIECE, STRIDE, WINDOW = 5, 4, 8
+MET_SELDOM, EVERYWHERE = 3, 1_000_000  # healthy lines
+_ANY_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 MAX_LENGTH = 32
 MAX_ALTERNATIVES = 24
 
@@ -58,43 +61,39 @@ def fold(text: bytes) -> bytes:
 
 
 @cache
-def healthy_pieces() -> frozenset[bytes]:
-    """Return every run of PIECE bytes, folded, that stands in the lines healthy deployments print."""
-    text = resources.files("trtdx").joinpath("data/healthy.txt").read_bytes()
-    folded = fold(re.sub(rb"\d+", b"0", text))
-    return frozenset(folded[at : at + PIECE] for at in range(len(folded) - PIECE + 1))
+def healthy_pieces() -> Counter[bytes]:
+    """Return each run of PIECE bytes in the lines healthy deployments print, and in how many of them it stands."""
+    lines = resources.files("trtdx").joinpath("data/healthy.txt").read_bytes().splitlines()
+    return Counter(piece for line in lines for piece in set(_pieces(line)))
 
 
-def commonness(text: str) -> float:
-    """Say how much of the text's rarest window stands in healthy lines, from 0 (none of it) to 1."""
-    return rarest_window(text)[1] / STRIDE
+def _pieces(text: bytes) -> list[bytes]:
+    plain = fold(text.translate(_ANY_DIGIT))
+    return [plain[at : at + PIECE] for at in range(len(plain) - PIECE + 1)]
+
+
+def commonness(text: str) -> int:
+    """Say in how many healthy lines the rarest window of the text would stop a scan."""
+    return rarest_window(text)[1]
 
 
 def rarest_window(text: str) -> tuple[int, int]:
-    """Return where the WINDOW bytes begin that are least expected in healthy lines, and how many of their pieces are.
+    """Return where the WINDOW bytes begin that are least expected in healthy lines, and in how many they are met.
 
-    A text shorter than a window counts as common.
+    A text shorter than a window counts as met everywhere.
     """
     if text not in _memo.windows:
-        folded = fold(text.encode())
-        places = range(len(folded) - WINDOW + 1)
-        at, pieces = min(
-            ((at, _common_pieces(folded, at)) for at in places),
-            key=lambda each: (each[1], each[0]),
-            default=(0, STRIDE),
-        )
-        _memo.windows[text] = at, pieces
+        healthy = healthy_pieces()
+        met = [healthy[piece] for piece in _pieces(text.encode())]
+        places = range(len(met) - STRIDE + 1)
+        least = min(places, key=lambda at: sum(met[at : at + STRIDE]), default=-1)
+        _memo.windows[text] = (0, EVERYWHERE) if least < 0 else (least, sum(met[least : least + STRIDE]))
     return _memo.windows[text]
-
-
-def _common_pieces(folded: bytes, at: int) -> int:
-    healthy = healthy_pieces()
-    return sum(folded[at + shift : at + shift + PIECE] in healthy for shift in range(STRIDE))
 
 
 def is_strong(text: str) -> bool:
     """Say whether the text is long and odd enough to be looked for in gigabytes."""
-    return commonness(text) <= 1 / STRIDE
+    return commonness(text) <= MET_SELDOM
 
 
 def required_texts(pattern: str) -> tuple[str, ...]:

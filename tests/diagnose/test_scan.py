@@ -12,10 +12,13 @@ from trtdx.literals import fold
 _kernel = pytest.importorskip("trtdx._kernel", reason="the C kernel was not built: no compiler here")
 
 TEXTS = st.lists(
-    st.text(alphabet="abAB_ 1", min_size=8, max_size=14).map(str.encode), min_size=1, max_size=20, unique=True
+    st.text(alphabet="abAB_ 1*", min_size=8, max_size=14).map(str.encode),
+    min_size=1,
+    max_size=20,
+    unique=True,
 )
 DATA = st.lists(
-    st.sampled_from([b"a", b"b", b"A", b"_", b" ", b"1", b"\n", b"abAB_ 1a", b"aaaaaaaa"]), max_size=200
+    st.sampled_from([b"a", b"b", b"A", b"_", b" ", b"1", b"*", b"\n", b"abAB_ 1a", b"aaaaaaaa"]), max_size=200
 ).map(b"".join)
 
 
@@ -49,6 +52,27 @@ def test_texts_of_a_rule_are_found_whatever_their_case_and_place():
         assert (pad, 4321) in list(scanner.hits(data, 0, len(data), bytearray(len(texts))))
 
 
+def test_two_threads_find_what_one_finds(monkeypatch):
+    texts = [b"text number %d of many" % number for number in range(50)]
+    data = b"".join(
+        b"%d filler " % (number % 977) + texts[number % 50] * (number % 5 == 0) for number in range(40_000)
+    )
+    one = list(scan.KernelScanner(texts).hits(data, 0, len(data), bytearray(50)))
+    monkeypatch.setattr(scan, "_WORTH_TWO", 1 << 40)
+    assert list(scan.KernelScanner(texts).hits(data, 0, len(data), bytearray(50))) == one
+    assert sorted(one) == expected_fast(texts, data)
+
+
+def expected_fast(texts, data):
+    import re
+
+    return sorted(
+        (found.start(), number)
+        for number, text in enumerate(texts)
+        for found in re.finditer(b"(?=%s)" % text, data)
+    )
+
+
 def test_a_muted_text_is_no_longer_reported():
     texts = [b"illegal memory access", b"something else"]
     for scanner in (scan.KernelScanner(texts), scan.PythonScanner(texts)):
@@ -65,9 +89,11 @@ def test_newlines_are_counted(data):
 def test_the_kernel_refuses_arguments_that_do_not_fit():
     table = _kernel.build([(b"illegal memory access", 0)])
     for arguments in (
-        (table[:-1], b"x", 0, 1, bytearray(1), 9),
-        (table, b"x", 0, 5, bytearray(1), 9),
-        (table, b"x", 0, 1, bytearray(0), 9),
+        (table[:-1], b"x", 0, 1, bytearray(1), 999),
+        (b"", b"x", 0, 1, bytearray(1), 999),
+        (table, b"x", 0, 5, bytearray(1), 999),
+        (table, b"x", 0, 1, bytearray(0), 999),
+        (table, b"x", 0, 1, bytearray(1), 9),
     ):
         with pytest.raises(ValueError, match="fit"):
             _kernel.scan(*arguments)

@@ -41,6 +41,11 @@ def test_rule_keeps_its_promises(rule, promises):
     assert [str(problem) for problem in promises.broken([rule])] == []
 
 
+def test_answers_are_the_same_without_the_kernel(monkeypatch):
+    monkeypatch.setattr("trtdx.diagnose.scan._kernel", None)
+    assert [str(problem) for problem in Promises(BOOK).broken(BOOK)] == []
+
+
 def test_there_is_enough_knowledge_in_every_area():
     counts = Counter(rule.front.area for rule in BOOK)
     assert len(BOOK) >= 220

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.diagnose.layers import Peeled, peel
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 KEPT_MATCHES = 40  # per pattern and source; more of the same teach nothing
 COUNTED_MATCHES = 400
 KEPT_SALIENT = 60
-REJECTIONS = 2000  # of one shape of line, after which that shape is not looked at again
+REJECTIONS = 200  # of one shape of line, after which that shape is not looked at again
 NEIGHBOURS = 20
 LAST_LINES = 5
 EDGE_BYTES = 48 << 10
@@ -149,13 +150,13 @@ class Reading:
     def take(self, segment: Segment) -> None:
         """Look through the next segment of the source."""
         self.facts.bytes_read += segment.end - segment.start
-        self.facts.lines_read = segment.line + count_newlines(segment.data, segment.start, segment.end)
         (strong, strong_muted), (weak, weak_muted) = self._indexes
         strong.search(segment, segment.start, segment.end, self._look, strong_muted)
         for start, end in _edges(segment):
             weak.search(segment, start, end, self._look, weak_muted)
             self._look.everywhere(text_of(segment.data[start:end]), self._loose)
         if segment.last:
+            self.facts.lines_read = segment.line + count_newlines(segment.data, segment.start, segment.end)
             self._look.last_lines(segment)
 
 
@@ -194,6 +195,7 @@ class _Look:
         self._places: set[tuple[int, int]] = set()
         self._rejected: Counter[str] = Counter()
         self._quoted: set[int] = set()
+        self._clean = lru_cache(maxsize=512)(self._cleaned)  # neighbouring hits look at the same lines
 
     def has_enough(self, owners: list[int], text: int, index: _Index) -> bool:
         """Say whether nobody needs to hear of this text any more."""
@@ -224,8 +226,12 @@ class _Look:
         )
 
     def _event(self, segment: Segment, begin: int, line: str) -> Event:
+        clean, peeled = self._clean(line)
+        return Event(self.facts.name, segment.number_at(begin), clean, peeled)
+
+    def _cleaned(self, line: str) -> tuple[str, Peeled]:
         clean = self._redact(line.rstrip())
-        return Event(self.facts.name, segment.number_at(begin), clean, peel(clean))
+        return clean, peel(clean)
 
     def _note(self, event: Event) -> None:
         """Remember lines worth quoting and signs of life."""
@@ -258,8 +264,7 @@ class _Look:
         self, pattern: _Pattern, segment: Segment, begin: int, event: Event
     ) -> tuple[re.Match[str] | None, Event]:
         lines, first = _neighbours(segment, begin)
-        clean = [self._redact(line.rstrip()) for line in lines]
-        peeled = [peel(line) for line in clean]
+        clean, peeled = zip(*map(self._clean, lines), strict=True)
         text = "\n".join(each.message for each in peeled)
         found = pattern.regex.search(text)
         if found is None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from trtdx.literals import fold, rarest_window
+from trtdx.literals import PIECE, STRIDE, fold, healthy_pieces, rarest_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
 
 try:
     from trtdx import _kernel
@@ -15,6 +19,7 @@ except ImportError:  # installed without a compiler
     _kernel = None  # type: ignore[assignment]
 
 _MOST_HITS = 4096
+_WORTH_TWO = 256 << 10  # bytes from which on two threads are quicker than one
 _FOLD = bytes(byte | 0x20 for byte in range(256))
 _DIGITS = b"0123456789"
 
@@ -52,30 +57,63 @@ class KernelScanner:
             self._table, self._numbers = self._built(muted)
             self._muted = sum(muted)
         silent = bytearray(len(self._numbers))
+        if end - start >= _WORTH_TWO:
+            middle = start + (end - start) // (2 * STRIDE) * STRIDE
+            second = _helper().submit(list, self._scan(data, middle, end, silent))
+            parts = [self._scan(data, start, middle, silent), _result(second)]
+        else:
+            parts = [self._scan(data, start, end, silent)]
+        for offset, index in chain.from_iterable(parts):
+            number = self._numbers[index]
+            if muted[number]:
+                silent[index] = 1
+            else:
+                yield offset, number
+
+    def _scan(self, data: bytes, start: int, end: int, silent: bytearray) -> Iterator[tuple[int, int]]:
         while start < end:
             found, start = _kernel.scan(self._table, data, start, end, silent, _MOST_HITS)
-            for offset, index in found:
-                number = self._numbers[index]
-                if muted[number]:
-                    silent[index] = 1
-                else:
-                    yield offset, number
+            yield from found
+
+
+@cache
+def _helper() -> ThreadPoolExecutor:
+    """Return the second pair of eyes; the kernel leaves the interpreter free while it scans."""
+    return ThreadPoolExecutor(1, thread_name_prefix="trtdx-scan")
+
+
+def _result(future: Future[list[tuple[int, int]]]) -> Iterator[tuple[int, int]]:
+    yield from future.result()
 
 
 class PythonScanner:
-    """One search per text, first in the block's distinct lines without digits, which is far less to search."""
+    """One search per text that can be there at all.
+
+    Which can is told by the runs of PIECE bytes in the block's distinct lines without digits: far less to look at
+    than the block, and one look-up per text however many texts there are.
+    """
 
     def __init__(self, texts: Sequence[bytes]) -> None:
-        self._texts = [(fold(text), fold(text.translate(None, _DIGITS))) for text in texts]
+        self._texts = [fold(text) for text in texts]
+        self._pieces = [_rarest_piece(text.translate(None, _DIGITS)) for text in texts]
 
     def hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
         folded = data[start:end].translate(_FOLD)
-        newline = bytes([0x0A | 0x20])
-        distinct = newline.join(set(data[start:end].translate(None, _DIGITS).translate(_FOLD).split(newline)))
+        distinct = b"\n".join(set(data[start:end].translate(None, _DIGITS).split(b"\n"))).translate(_FOLD)
+        there = {distinct[at : at + PIECE] for at in range(len(distinct))}
         found: list[tuple[int, int]] = []
-        for number, (text, sketch) in enumerate(self._texts):
-            at = -1 if muted[number] or sketch not in distinct else folded.find(text)
+        for number, piece in enumerate(self._pieces):
+            if muted[number] or (piece and piece not in there):
+                continue
+            at = folded.find(self._texts[number])
             while at >= 0:
                 found.append((start + at, number))
-                at = folded.find(text, at + 1)
+                at = folded.find(self._texts[number], at + 1)
         yield from (hit for hit in sorted(found) if not muted[hit[1]])
+
+
+def _rarest_piece(text: bytes) -> bytes:
+    """Return the folded run of PIECE bytes least expected in healthy lines; nothing for a text shorter than that."""
+    folded = fold(text)
+    pieces = [folded[at : at + PIECE] for at in range(len(folded) - PIECE + 1)]
+    return min(pieces, key=lambda piece: healthy_pieces()[piece], default=b"")

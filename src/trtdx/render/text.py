@@ -15,6 +15,7 @@ WIDTH = 100
 _COLORS = {"error": "31", "warning": "33", "note": "36", "dim": "2", "bold": "1", "command": "32"}
 _SHOWN_EVIDENCE = 2
 _SHOWN_SYMPTOMS = 3
+_SHOWN_FIXES = 3
 
 
 def render_text(report: Report, *, color: bool = False, details: bool = False) -> str:
@@ -46,8 +47,13 @@ def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     for each in evidence:
         yield f"  {paint('-->', 'dim')} {shown(each.where)}: {shown(each.text) if details else _clipped(each.text)}"
     yield from _wrapped("why", finding.why)
-    for number, fix in enumerate(finding.fixes):
+    fixes = finding.fixes if details else finding.fixes[:_SHOWN_FIXES]
+    for number, fix in enumerate(fixes):
         yield from _fix(fix, "fix" if number == 0 else "or", paint)
+    if len(fixes) < len(finding.fixes):
+        yield paint(
+            f"   = and {counted(len(finding.fixes) - len(fixes), 'more way')} out (-v shows them)", "dim"
+        )
     yield from _wrapped("verify", finding.verify)
     yield from _symptoms(finding, paint, details)
     yield paint(f"   = {sureness(finding.confidence)}; more: trtdx explain {finding.code}", "dim")
