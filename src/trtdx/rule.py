@@ -35,6 +35,7 @@ class LogPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str = ""
     fix: tuple[Fix, ...] = ()
     confidence: float = 0.8
+    severity: Severity | None = None  # where this wording is less (or more) grave than the page says
     level: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()

@@ -70,6 +70,11 @@ def test_a_warning_gives_a_warning_unless_the_rule_knows_better(rule):
     assert report([sure], line).findings[0].severity is Severity.ERROR
 
 
+def test_a_wording_may_be_less_grave_than_its_page(rule):
+    mild = rule("TST001", "quokka overflow", extra='severity = "note"')
+    assert report([mild], "quokka overflow\n").findings[0].severity is Severity.NOTE
+
+
 def test_a_service_that_came_up_afterwards_makes_it_a_warning(rule):
     rules = [parse_rule(rule_page(rule), "x.md")]
     before = report(rules, "quokka overflow\n")

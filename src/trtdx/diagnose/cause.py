@@ -119,7 +119,8 @@ def _grouped(matches: Iterable[Match], sources: Sequence[SourceFacts]) -> list[_
 
 def _group(matches: list[Match], alive: dict[str, int]) -> _Group:
     rule = matches[0].rule
-    severity, confidence = rule.front.severity, max(match.log.confidence for match in matches)
+    severity = max((m.log.severity or rule.front.severity for m in matches), key=lambda each: each.badness)
+    confidence = max(match.log.confidence for match in matches)
     only_warned = all(m.event.peeled.level == "warning" and "warning" not in m.log.level for m in matches)
     came_up = rule.front.stage in _START_UP and all(m.event.line < alive[m.event.source] for m in matches)
     if (only_warned or came_up) and severity is Severity.ERROR:

@@ -43,11 +43,11 @@ SALIENT_TEXTS = (
 # Lines that prove the service came up: what was said before them did not stop it.
 ALIVE = re.compile(
     r"Uvicorn running on|Application startup complete|Started (?:HTTPService|GRPCInferenceService)|successfully loaded '|"
-    r"Engine serialized|Build phase peak memory|Total time of building all engines"
+    r"\| +READY +\||Total time of building all engines"
 )
 ALIVE_TEXTS = (
     "Uvicorn running on", "Application startup complete", "Started HTTPService", "Started GRPCInferenceService",
-    "successfully loaded '", "Engine serialized", "Total time of building all engines",
+    "successfully loaded '", "| READY", "Total time of building all engines",
 )  # fmt: skip
 
 
