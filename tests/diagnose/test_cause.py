@@ -84,6 +84,16 @@ def test_a_service_that_came_up_afterwards_makes_it_a_warning(rule):
     assert after.findings[0].confidence < before.findings[0].confidence
 
 
+def test_one_ready_model_proves_nothing_beside_one_that_is_not(rule):
+    rules = [parse_rule(rule_page(rule), "x.md")]
+    table = "quokka overflow\n| preprocessing | 1 | READY |\n"
+    assert report(rules, table).findings[0].severity is Severity.WARNING
+    assert (
+        report(rules, table + "| tensorrt_llm | 1 | UNAVAILABLE: Internal |\n").findings[0].severity
+        is Severity.ERROR
+    )
+
+
 def rule_page(rule):
     from tests.conftest import PAGE
 

@@ -40,14 +40,15 @@ SALIENT_TEXTS = (
     "[TRT-LLM] [F]", "[TRT] [E]", "RuntimeError", "ValueError:", "Exception:", "AssertionError", "NCCL WARN", "ImportError:",
     "error", "fail", "fatal", "killed", "abort", "unable", "denied", "cannot", "invalid", "unsupported", "timed out",
 )  # fmt: skip
-# Lines that prove the service came up: what was said before them did not stop it.
+# Lines that prove the service came up: what was said before them did not stop it. A model that Triton lists as
+# READY proves it only where none is UNAVAILABLE.
 ALIVE = re.compile(
-    r"Uvicorn running on|Application startup complete|Started (?:HTTPService|GRPCInferenceService)|successfully loaded '|"
-    r"\| +READY +\||Total time of building all engines"
+    r"Uvicorn running on|Application startup complete|Started (?:HTTPService|GRPCInferenceService)|"
+    r"Total time of building all engines|(?P<ready>\| +READY +\|)|(?P<down>UNAVAILABLE)"
 )
 ALIVE_TEXTS = (
     "Uvicorn running on", "Application startup complete", "Started HTTPService", "Started GRPCInferenceService",
-    "successfully loaded '", "| READY", "Total time of building all engines",
+    "Total time of building all engines", "| READY", "UNAVAILABLE",
 )  # fmt: skip
 
 
@@ -100,11 +101,17 @@ class SourceFacts:
         self.harmless_lines: set[int] = set()
         self.salient: list[Event] = []
         self.last: list[Event] = []
-        self.alive_at = 0
+        self.up_at = self.ready_at = 0
+        self.down = False
         self.ranks: set[int] = set()
         self.bytes_read = 0
         self.lines_read = 0
         self.problem = ""
+
+    @property
+    def alive_at(self) -> int:
+        """Return the last line that proves the service was up; 0 when none does."""
+        return self.up_at if self.down else max(self.up_at, self.ready_at)
 
 
 class Matcher:
@@ -235,8 +242,12 @@ class _Look:
 
     def _note(self, event: Event) -> None:
         """Remember lines worth quoting and signs of life."""
-        if ALIVE.search(event.text):
-            self.facts.alive_at = max(self.facts.alive_at, event.line)
+        sign = ALIVE.search(event.text)
+        if sign and sign["down"]:
+            self.facts.down = True
+        elif sign:
+            place = "ready_at" if sign["ready"] else "up_at"
+            setattr(self.facts, place, max(getattr(self.facts, place), event.line))
         if len(self.facts.salient) >= KEPT_SALIENT or event.peeled.level in ("info", "debug", "trace"):
             return
         if event.line in self._quoted:
