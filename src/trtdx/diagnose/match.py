@@ -26,6 +26,7 @@ KEPT_MATCHES = 40  # per pattern and source; more of the same teach nothing
 COUNTED_MATCHES = 400
 KEPT_SALIENT = 60
 REJECTIONS = 200  # of one shape of line, after which that shape is not looked at again
+KEPT_SHAPES = 50_000
 NEIGHBOURS = 20
 LAST_LINES = 5
 EDGE_BYTES = 48 << 10
@@ -200,7 +201,7 @@ class _Look:
         self._found: Counter[int] = Counter()
         self._plain: Counter[tuple[int, int]] = Counter()
         self._places: set[tuple[int, int]] = set()
-        self._rejected: Counter[str] = Counter()
+        self._rejected: Counter[int] = Counter()
         self._quoted: set[int] = set()
         self._clean = lru_cache(maxsize=512)(self._cleaned)  # neighbouring hits look at the same lines
 
@@ -214,9 +215,11 @@ class _Look:
     def at(self, segment: Segment, begin: int, stop: int, wanted: set[int]) -> None:
         """Try the wanted patterns on one line, and keep it if it is salient."""
         line = text_of(segment.data[begin:stop])
-        shape = re.sub(r"\d+", "0", line)
+        shape = hash(re.sub(r"\d+", "0", line))
         if self._rejected[shape] >= REJECTIONS:
             return
+        if len(self._rejected) >= KEPT_SHAPES:
+            self._rejected.clear()
         self._rejected[shape] += 1
         event = self._event(segment, begin, line)
         if event.peeled.rank is not None:
@@ -245,15 +248,16 @@ class _Look:
         sign = ALIVE.search(event.text)
         if sign and sign["down"]:
             self.facts.down = True
+        elif sign and sign["ready"]:
+            self.facts.ready_at = event.line
         elif sign:
-            place = "ready_at" if sign["ready"] else "up_at"
-            setattr(self.facts, place, max(getattr(self.facts, place), event.line))
+            self.facts.up_at = event.line
         if len(self.facts.salient) >= KEPT_SALIENT or event.peeled.level in ("info", "debug", "trace"):
             return
-        if event.line in self._quoted:
-            return
-        self._quoted.add(event.line)
-        if event.peeled.level in ("error", "fatal") or SALIENT.search(event.peeled.message):
+        if event.line not in self._quoted and (
+            event.peeled.level in ("error", "fatal") or SALIENT.search(event.peeled.message)
+        ):
+            self._quoted.add(event.line)
             self.facts.salient.append(event)
 
     def _try(self, number: int, segment: Segment, begin: int, event: Event) -> bool:
