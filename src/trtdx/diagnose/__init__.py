@@ -47,8 +47,8 @@ def diagnose(
     small = _Small(redact)
     problems = list(notes)
     for source in sorted(sources):
-        told, problem = _facts_of(matcher, source, small, progress)
-        facts.append(told)
+        source_facts, problem = _facts_of(matcher, source, small, progress)
+        facts.append(source_facts)
         problems += [problem] if problem else []
     return report_from(facts, book, text=small.text, partial=problems)
 
@@ -58,15 +58,20 @@ def report_from(
 ) -> Report:
     """Return the report on what the sources told; `text` is the whole input where it is short."""
     findings, harmless = findings_from(facts, book)
-    if not any(finding.confidence >= SURE_CONFIDENCE for finding in findings):
+    if not _sure(findings, SURE_CONFIDENCE):
         known = {finding.code for finding in findings}
         findings += [finding for finding in told(facts, text, book) if finding.code not in known]
-        findings.sort(
-            key=lambda finding: -finding.confidence
-        )  # stable: what the log says comes before what words suggest
-    if not any(finding.confidence >= CAUSE_CONFIDENCE for finding in findings):
-        findings = resembling(facts, text, book) + findings + doubt(facts, text, book)
+        findings.sort(key=lambda finding: -finding.confidence)  # stable: the log's own words before a user's
+        if not _sure(findings, CAUSE_CONFIDENCE):
+            findings = resembling(facts, text, book) + findings
+        findings += doubt(
+            facts, text, book, [each for each in findings if each.confidence >= CAUSE_CONFIDENCE]
+        )
     return Report(_summary(facts, findings, harmless, partial), tuple(findings))
+
+
+def _sure(findings: Sequence[Finding], enough: float) -> bool:
+    return any(finding.confidence >= enough for finding in findings)
 
 
 def text_source(text: str | bytes, name: str = "log") -> Source:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trtdx.diagnose.cause import LOUD, QUIET, place, when
 from trtdx.diagnose.similar import Near, index_of
 from trtdx.model import Evidence, Finding, Fix, Severity, Stage
@@ -80,18 +82,28 @@ def resembling(sources: Sequence[SourceFacts], text: str, book: RuleBook) -> lis
     return [_from_description(Near(each.rule, min(0.6, 0.2 + each.score)), sources, text) for each in near]
 
 
-def doubt(sources: Sequence[SourceFacts], text: str, book: RuleBook) -> list[Finding]:
-    """Return the finding that says what is missing for a cause; nothing at all for a healthy log."""
+def doubt(
+    sources: Sequence[SourceFacts], text: str, book: RuleBook, unsure: Sequence[Finding]
+) -> list[Finding]:
+    """Return the finding that says what is missing for a cause; nothing at all for a healthy log.
+
+    Beside findings that are unsure it is a note that names what else is near.
+    """
     events = sorted((event for s in sources for event in s.salient if _is_worth_quoting(event, s)), key=when)
     loud = [event for event in events if event.peeled.level in LOUD]
     described = text if is_plain(text, sources) and is_spoken(text) else ""
     if not (events or described):
         return []
-    near = index_of(book).nearest(described or _query(loud or events))
-    guesses = [each for each in near if each.score >= GUESS]
-    if not (loud or described or guesses):
+    known = {finding.code for finding in unsure}
+    near = index_of(book).nearest(described or _query(loud or events), most=6)
+    guesses = [each for each in near if each.score >= GUESS and each.rule.code not in known][:3]
+    if not guesses and (unsure or not (loud or described)):
         return []
-    return [_not_enough(loud or events, guesses, sources, text, book.get(CODE))]
+    missing = _not_enough(loud or events, guesses, sources, text, book.get(CODE))
+    if not unsure:
+        return [missing]
+    message = "what was found is not certain; nearest to the same words are also the causes named here"
+    return [msgspec.structs.replace(missing, severity=Severity.NOTE, message=message, why=_named(guesses))]
 
 
 def _is_worth_quoting(event: Event, source: SourceFacts) -> bool:
@@ -133,10 +145,7 @@ def _not_enough(
     events: Sequence[Event], guesses: Sequence[Near], sources: Sequence[SourceFacts], text: str, page: Rule
 ) -> Finding:
     quoted = events[0].peeled.message if events else _first_line(text)
-    why = page.why
-    if guesses:
-        named = "; ".join(f"{near.rule.code} {near.rule.front.message}" for near in guesses)
-        why = f"{why} Nearest known causes, as guesses by similar words only: {named}."
+    why = f"{page.why} {_named(guesses)}".strip()
     loud = any(event.peeled.level in LOUD for event in events)
     return Finding(
         code=page.code, slug=page.slug, severity=Severity.ERROR if loud else Severity.WARNING,
@@ -145,6 +154,11 @@ def _not_enough(
         confidence=0.15, where=place(events[0], len(sources) > 1) if events else f"{sources[0].name}:1",
         evidence=tuple(Evidence(event.where, event.text[:600]) for event in events[:5]),
     )  # fmt: skip
+
+
+def _named(guesses: Sequence[Near]) -> str:
+    named = "; ".join(f"{near.rule.code} {near.rule.front.message}" for near in guesses)
+    return f"Nearest known causes, as guesses by similar words only: {named}." if guesses else ""
 
 
 def _next_steps(events: Sequence[Event], text: str) -> list[Fix]:
