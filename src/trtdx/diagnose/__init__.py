@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trtdx.diagnose.cause import findings_from
 from trtdx.diagnose.match import Matcher, SourceFacts
 from trtdx.diagnose.sources import Source
-from trtdx.diagnose.unsure import DESCRIPTION_BYTES, doubt, resembling, told
+from trtdx.diagnose.unsure import DESCRIPTION_BYTES, description_in, doubt, resembling, told
 from trtdx.errors import TrtdxError
 from trtdx.model import Finding, Harmless, Report, Severity, Summary
 from trtdx.redact import redactor
@@ -59,13 +59,14 @@ def report_from(
     """Return the report on what the sources told; `text` is the whole input where it is short."""
     findings, harmless = findings_from(facts, book)
     if not _sure(findings, SURE_CONFIDENCE):
+        words = description_in(text, facts)
         known = {finding.code for finding in findings}
-        findings += [finding for finding in told(facts, text, book) if finding.code not in known]
+        findings += [finding for finding in told(facts, words, book) if finding.code not in known]
         findings.sort(key=lambda finding: -finding.confidence)  # stable: the log's own words before a user's
         if not _sure(findings, CAUSE_CONFIDENCE):
-            findings = resembling(facts, text, book) + findings
+            findings = resembling(facts, words, book) + findings
         findings += doubt(
-            facts, text, book, [each for each in findings if each.confidence >= CAUSE_CONFIDENCE]
+            facts, words, book, [each for each in findings if each.confidence >= CAUSE_CONFIDENCE]
         )
     return Report(_summary(facts, findings, harmless, partial), tuple(findings))
 

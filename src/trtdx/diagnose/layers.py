@@ -89,6 +89,7 @@ _NCCL_LEVEL = re.compile(r"NCCL (WARN|INFO|TRACE)|^[\w/.-]+:\d+ WARN ")
 _TAG = r"\[\d+,\d+\]<std(?:out|err)>:"
 _TRAILING_TAGS = re.compile(rf"(?:{_TAG})+\s*$")
 _TAGS = re.compile(_TAG)
+_EMBEDDED_ERROR = re.compile(r"\[TensorRT-LLM\]\[ERROR\]|\[TRT-LLM\] (?:\[RANK \d+\] )?\[E\]")
 _MAX_LAYERS = 8
 
 
@@ -107,7 +108,10 @@ def peel(line: str) -> Peeled:
         time = time or told.get("time") or ""
         source = name if name != "generic" else source or name
         rest = rest[found.end() :]
-    return Peeled(rest, level or _implied_level(rest), rank, time, source)
+    implied = _implied_level(rest)
+    return Peeled(
+        rest, implied if implied == "error" and level == "info" else level or implied, rank, time, source
+    )
 
 
 def _after_last_tag(line: str) -> str:
@@ -132,6 +136,8 @@ def _next_layer(text: str, *, outermost: bool) -> tuple[re.Match[str] | None, st
 
 
 def _implied_level(message: str) -> str:
+    if _EMBEDDED_ERROR.search(message):  # two lines run into one, or one logger quotes another
+        return "error"
     nccl = _NCCL_LEVEL.search(message[:200])
     if nccl:
         return {"INFO": "info", "TRACE": "trace"}.get(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.diagnose.cause import LOUD, QUIET, place, when
+from trtdx.diagnose.layers import peel
 from trtdx.diagnose.similar import Near, index_of
 from trtdx.model import Evidence, Finding, Fix, Severity, Stage
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 CODE = "DX000"
 DESCRIPTION_BYTES = 8192
+MOST_DESCRIPTION_LINES = 30
 SURE_ENOUGH = 0.30  # a complaint this near to a page's words is answered with that page
 SURE_WITHOUT_COMPLAINT = 0.5
 # Words a person's sentence has and a program's line mostly lacks.
@@ -34,6 +36,9 @@ COMPLAINT = re.compile(
 )
 GUESS = 0.08
 MOST_TOLD = 3
+
+# How a person speaks between the lines of a log.
+OWN_WORDS = re.compile(r"(?i)\b(?:i|i'm|we|my|our|how|why|does ?n[o']t work|expected)\b|\?\s*\)?$")
 
 # What to collect next, by what the log is about. The first that fits is the first asked for.
 COLLECT = (
@@ -51,39 +56,55 @@ DEFAULT = (
 )
 
 
-def told(sources: Sequence[SourceFacts], text: str, book: RuleBook) -> list[Finding]:
-    """Return the causes that a description in somebody's own words speaks of, best first.
+def description_in(text: str, sources: Sequence[SourceFacts]) -> str:
+    """Return what of a short input may be somebody's own words and not a program's; mostly all of it or nothing.
 
     Args:
+        text: the whole input where it is short enough to hold a description, else empty.
         sources: what was read.
-        text: the whole input where it is short enough to be a description, else empty.
-        book: the rules in force.
     """
-    if not is_plain(text, sources):
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > MOST_DESCRIPTION_LINES:
+        return ""
+    peeled = [peel(line) for line in lines]
+    if not any(each.source or each.level in QUIET for each in peeled) and not any(
+        s.harmless_lines for s in sources
+    ):
+        return text
+    own = [
+        line for line, each in zip(lines, peeled, strict=True) if not each.source and each.level == "unknown"
+    ]
+    return "\n".join(line for line in own if OWN_WORDS.search(line) and is_spoken(line))
+
+
+def told(sources: Sequence[SourceFacts], description: str, book: RuleBook) -> list[Finding]:
+    """Return the causes that a description in somebody's own words speaks of, best first."""
+    if not description:
         return []
-    near = index_of(book).nearest(text, most=8)
-    likeness = {each.rule.code: each.score for each in near}
+    likeness = {each.rule.code: each.score for each in index_of(book).nearest(description, most=8)}
     found = {
         rule.code: Near(rule, words.confidence + 0.2 * likeness.get(rule.code, 0.0))
         for rule in book
         for words in rule.front.told[::-1]
-        if words.fits(text)
+        if words.fits(description)
     }
     best = sorted(found.values(), key=lambda each: (-each.score, each.rule.code))[:MOST_TOLD]
-    return [_from_description(each, sources, text) for each in best]
+    return [_from_description(each, sources, description) for each in best]
 
 
-def resembling(sources: Sequence[SourceFacts], text: str, book: RuleBook) -> list[Finding]:
+def resembling(sources: Sequence[SourceFacts], description: str, book: RuleBook) -> list[Finding]:
     """Return the one cause whose words are so near to a description that it is an answer."""
-    if not (is_plain(text, sources) and is_spoken(text)):
+    if not is_spoken(description):
         return []
-    bar = SURE_ENOUGH if COMPLAINT.search(text) else SURE_WITHOUT_COMPLAINT
-    near = [each for each in index_of(book).nearest(text, most=1) if each.score >= bar]
-    return [_from_description(Near(each.rule, min(0.6, 0.2 + each.score)), sources, text) for each in near]
+    bar = SURE_ENOUGH if COMPLAINT.search(description) else SURE_WITHOUT_COMPLAINT
+    near = [each for each in index_of(book).nearest(description, most=1) if each.score >= bar]
+    return [
+        _from_description(Near(each.rule, min(0.6, 0.2 + each.score)), sources, description) for each in near
+    ]
 
 
 def doubt(
-    sources: Sequence[SourceFacts], text: str, book: RuleBook, unsure: Sequence[Finding]
+    sources: Sequence[SourceFacts], description: str, book: RuleBook, unsure: Sequence[Finding]
 ) -> list[Finding]:
     """Return the finding that says what is missing for a cause; nothing at all for a healthy log.
 
@@ -91,7 +112,7 @@ def doubt(
     """
     events = sorted((event for s in sources for event in s.salient if _is_worth_quoting(event, s)), key=when)
     loud = [event for event in events if event.peeled.level in LOUD]
-    described = text if is_plain(text, sources) and is_spoken(text) else ""
+    described = description if is_spoken(description) else ""
     if not (events or described):
         return []
     known = {finding.code for finding in unsure}
@@ -99,7 +120,7 @@ def doubt(
     guesses = [each for each in near if each.score >= GUESS and each.rule.code not in known][:3]
     if not guesses and (unsure or not (loud or described)):
         return []
-    missing = _not_enough(loud or events, guesses, sources, text, book.get(CODE))
+    missing = _not_enough(loud or events, guesses, sources, described, book.get(CODE))
     if not unsure:
         return [missing]
     message = "what was found is not certain; nearest to the same words are also the causes named here"
@@ -108,18 +129,6 @@ def doubt(
 
 def _is_worth_quoting(event: Event, source: SourceFacts) -> bool:
     return event.line not in source.harmless_lines and event.peeled.level not in (*QUIET, "warning")
-
-
-def is_plain(text: str, sources: Sequence[SourceFacts]) -> bool:
-    """Say whether the input may be somebody's words and not a program's: short, and without any logger's layers."""
-    stripped = text.strip()
-    if not stripped or len(stripped.splitlines()) > 30 or any(source.harmless_lines for source in sources):
-        return False
-    return not any(
-        event.peeled.source or event.peeled.level in QUIET
-        for source in sources
-        for event in (*source.salient, *source.last)
-    )
 
 
 def is_spoken(text: str) -> bool:
