@@ -42,6 +42,8 @@ LINES = [
     ("    | ValueError: inside a group", "ValueError: inside a group", "error", None),
     ("ERROR: Could not find a version", "Could not find a version", "error", None),
     ("(worker pid=4242, ip=10.0.0.5) RuntimeError: boom", "RuntimeError: boom", "error", None),
+    ("/opt/venv/lib/x/load.py:1461: FutureWarning: The repository", "FutureWarning: The repository", "warning", None),
+    ("0:00:05.306  1168   0x7f3c0022d0 WARN                 nvinfer gstnvinfer.cpp:635:gst_nvinfer_logger:<primary_gie> NvDs failed", "NvDs failed", "warning", None),
     ("plain words", "plain words", "unknown", None),
 ]  # fmt: skip
 

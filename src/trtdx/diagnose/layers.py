@@ -71,6 +71,9 @@ LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         # torch c10d: [E1115 01:02:03.456 file.cpp:1] or [E file.cpp:1]
         ("torch", r"\[(?P<level>[IWEF])(?:\d{3,4} (?P<time>\d\d:\d\d:\d\d\.\d+))? ?[\w./-]+\.(?:cpp|py|h):\d+\] "),
         ("torch", r"[IWEF](?:\d{4}) \d\d:\d\d:\d\d\.\d+ \d+ (?:[\w./-]+:\d+)\] "),
+        # Python's warnings and GStreamer (DeepStream)
+        ("python", r"(?:\S+/)?[\w.<>-]+\.py:\d+: (?=\w*Warning: )"),
+        ("gstreamer", r"\d+:\d\d:\d\d\.\d+ +\d+ +0x[0-9a-f]+ (?P<level>ERROR|WARN|INFO|DEBUG) +\w+ [\w.-]+:\d+:\w*:(?:<[^>]*>)? "),
         # exception groups and generic loggers
         ("python", r"\s*[+|](?:-[+-]*)? ?(?=\S)(?=[^|]*$)"),
         ("generic", rf"\[?(?P<time>{_TIME})\]?[ :,|-]*"),

@@ -94,8 +94,8 @@ def told(sources: Sequence[SourceFacts], description: str, book: RuleBook) -> li
 
 def resembling(sources: Sequence[SourceFacts], description: str, book: RuleBook) -> list[Finding]:
     """Return the one cause whose words are so near to a description that it is an answer."""
-    if not is_spoken(description):
-        return []
+    if not is_spoken(description) or any(peel(line).level in LOUD for line in description.splitlines()):
+        return []  # a program's error that no pattern knows is not answered by its words
     bar = SURE_ENOUGH if COMPLAINT.search(description) else SURE_WITHOUT_COMPLAINT
     near = [each for each in index_of(book).nearest(description, most=1) if each.score >= bar]
     return [
