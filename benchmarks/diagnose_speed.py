@@ -1,6 +1,6 @@
 """How fast `trtdx diagnose` reads, beside grep on the same file in the same run.
 
-    python benchmarks/diagnose_speed.py [--mib 512] [--big-gib 2] [--json]
+    python benchmarks/diagnose_speed.py [--mib 1024] [--big-gib 2] [--json]
 
 Three ratios are measured: against `grep -E -f` with the same patterns, against `grep -F -c` for one string, and
 of ten times the rules against the rules as they are. Then the resident memory on a large log. Each time is the
@@ -146,7 +146,7 @@ def resident_mib(command: list[str]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--big-gib", type=float, default=2)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()

@@ -15,8 +15,8 @@ from trtdx.literals import is_strong, required_texts
     ("pattern", "texts"),
     [
         (r"MPI size (?P<a>\d+) != TP size (?P<b>\d+)", (" != tp size ",)),
-        (r"(?i)Cannot (allocate|reserve) memory", ("cannot ", " memory")),
-        (r"foo (?:alpha beta|gamma delta) bar", ("alpha beta", "gamma delta")),
+        (r"(?i)Cannot (allocate|reserve) memory", ("cannot allocate", "cannot reserve")),
+        (r"foo (?:alpha beta|gamma delta) bar", ("foo alpha beta", "foo gamma delta")),
         (r"ab?c", ()),
         (r"x{3,}", ()),
         (r"(?:long text)+ end", ("long text",)),

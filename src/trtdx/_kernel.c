@@ -62,7 +62,7 @@ static int same(const unsigned char *data, const unsigned char *text, uint32_t l
 
 static uint32_t bits_for(uint32_t count, uint32_t least) {
     uint32_t bits = least;
-    while (bits < 22 && ((uint64_t)1 << bits) < (uint64_t)count * 2) bits++;
+    while (bits < 22 && ((uint64_t)1 << bits) < (uint64_t)count) bits++;
     return bits;
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.errors import InputError, RulePageError
-from trtdx.literals import Memo, memo, rarest_window, remember, required_texts
+from trtdx.literals import Memo, all_required, memo, rarest_window, remember, required_texts
 from trtdx.rule import Problem, Rule, RuleBook, parse_rule, patterns_of
 from trtdx.rule_check import check_page
 from trtdx.version import __version__
@@ -92,6 +92,7 @@ def _packaged(host: Host) -> list[Rule]:
         return prepared.rules
     rules = [parse_rule(file.read_text("utf-8"), str(file)) for file in files]
     for pattern in patterns_of(rules):
+        all_required(pattern)
         for text in required_texts(pattern):
             rarest_window(text)
     with contextlib.suppress(

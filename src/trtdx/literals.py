@@ -40,6 +40,7 @@ class Memo(msgspec.Struct):
 
     texts: dict[str, tuple[str, ...]] = {}
     windows: dict[str, tuple[int, int]] = {}
+    sets: dict[str, tuple[tuple[str, ...], ...]] = {}
 
 
 _memo = Memo()
@@ -53,6 +54,7 @@ def remember(known: Memo) -> None:
     """Take over what an earlier process worked out."""
     _memo.texts.update(known.texts)
     _memo.windows.update(known.windows)
+    _memo.sets.update(known.sets)
 
 
 def fold(text: bytes) -> bytes:
@@ -104,6 +106,17 @@ def required_texts(pattern: str) -> tuple[str, ...]:
     return _memo.texts[pattern]
 
 
+def all_required(pattern: str) -> tuple[tuple[str, ...], ...]:
+    """Return sets of texts such that every match contains one of each: a cheap look before an expensive one."""
+    if pattern not in _memo.sets:
+        found = {
+            tuple(sorted({text.lower() for text in texts}))
+            for texts in _usable(list(sre_parse.parse(pattern)))
+        }
+        _memo.sets[pattern] = tuple(sorted(found))
+    return _memo.sets[pattern]
+
+
 def is_vague(pattern: str) -> bool:
     """Say whether the pattern's fixed text is short or common, as in patterns for a user's own words."""
     return not all(map(is_strong, required_texts(pattern)))
@@ -118,10 +131,15 @@ def best_window(text: str) -> str:
 
 
 def _best(items: Sequence[tuple[Any, Any]]) -> set[str] | None:
-    candidates = [texts for texts in _candidates(items) if texts and all(len(t) >= MIN_LENGTH for t in texts)]
-    if not candidates:
-        return None
-    return min(candidates, key=lambda texts: (max(map(commonness, texts)), len(texts), -min(map(len, texts))))
+    return min(
+        _usable(items),
+        key=lambda texts: (max(map(commonness, texts)), len(texts), -min(map(len, texts))),
+        default=None,
+    )
+
+
+def _usable(items: Sequence[tuple[Any, Any]]) -> list[set[str]]:
+    return [texts for texts in _candidates(items) if texts and all(len(text) >= MIN_LENGTH for text in texts)]
 
 
 def _candidates(items: Sequence[tuple[Any, Any]]) -> Iterable[set[str]]:
@@ -133,12 +151,24 @@ def _candidates(items: Sequence[tuple[Any, Any]]) -> Iterable[set[str]]:
             continue
         if run:
             yield {best_window(run)}
+            if op is sre_constants.BRANCH:  # the parser takes the common start of alternatives out of them
+                yield {best_window(run + _leading(branch)) for branch in arg[1]}
         run = ""
         inner = _inner(op, arg)
         if inner:
             yield inner
     if run:
         yield {best_window(run)}
+
+
+def _leading(items: Sequence[tuple[Any, Any]]) -> str:
+    """Return the literal text a sequence begins with."""
+    text = ""
+    for op, arg in _flatten(items):
+        if op is not sre_constants.LITERAL or arg >= 128 or chr(arg) in "\r\n":
+            break
+        text += chr(arg)
+    return text
 
 
 def _flatten(items: Sequence[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:

@@ -11,10 +11,11 @@ from collections import Counter, defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from trtdx.diagnose.ahead import ahead
 from trtdx.diagnose.layers import Peeled, peel
 from trtdx.diagnose.lines import Segment, segments, text_of
 from trtdx.diagnose.scan import PythonScanner, Scanner, count_newlines, scanner_for
-from trtdx.literals import compiled, is_vague, required_texts
+from trtdx.literals import all_required, compiled, is_vague, required_texts
 from trtdx.rule import Kind
 
 if TYPE_CHECKING:
@@ -82,7 +83,12 @@ class _Pattern:
         self.text, self.rule, self.log = text, rule, log
         self.many_lines = r"\n" in text or "(?s" in text
         self.required = required_texts(text)
+        self._sets = all_required(text)
         self._regex: re.Pattern[str] | None = None
+
+    def may_match(self, lower: str) -> bool:
+        """Say whether a line in lower case holds all the fixed text that a match must hold."""
+        return all(any(text in lower for text in texts) for texts in self._sets)
 
     @property
     def regex(self) -> re.Pattern[str]:
@@ -135,7 +141,7 @@ class Matcher:
     def facts(self, name: str, blocks: Iterable[bytes]) -> SourceFacts:
         """Return what the source's bytes tell; the bytes are read once and not kept."""
         reading = self.start(name)
-        for segment in segments(blocks):
+        for segment in ahead(segments(blocks)):
             reading.take(segment)
         return reading.facts
 
@@ -266,8 +272,10 @@ class _Look:
             return True
         if pattern.many_lines:
             found, event = self._over_lines(pattern, segment, begin, event)
-        else:
+        elif pattern.may_match(event.text.lower()):
             found = pattern.regex.search(event.peeled.message) or pattern.regex.search(event.text)
+        else:
+            return False
         if found is None:
             return False
         if (number, event.line) not in self._places:

@@ -53,9 +53,9 @@ class KernelScanner:
         return _kernel.build([self._texts[number] for number in numbers]), numbers
 
     def hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
-        if sum(muted) != self._muted:  # a text that is no longer asked for must not stop the scan either
+        if muted.count(1) != self._muted:  # a text that is no longer asked for must not stop the scan either
             self._table, self._numbers = self._built(muted)
-            self._muted = sum(muted)
+            self._muted = muted.count(1)
         silent = bytearray(len(self._numbers))
         if end - start >= _WORTH_TWO:
             middle = start + (end - start) // (2 * STRIDE) * STRIDE
