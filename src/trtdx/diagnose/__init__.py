@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from trtdx.diagnose.calibrate import calibrated
 from trtdx.diagnose.cause import findings_from
 from trtdx.diagnose.match import Matcher, SourceFacts
 from trtdx.diagnose.sources import Source
@@ -68,7 +71,8 @@ def report_from(
         findings += doubt(
             facts, words, book, [each for each in findings if each.confidence >= CAUSE_CONFIDENCE]
         )
-    return Report(_summary(facts, findings, harmless, partial), tuple(findings))
+    honest = [msgspec.structs.replace(each, confidence=calibrated(each.confidence)) for each in findings]
+    return Report(_summary(facts, honest, harmless, partial), tuple(honest))
 
 
 def _sure(findings: Sequence[Finding], enough: float) -> bool:

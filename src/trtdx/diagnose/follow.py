@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.diagnose import report_from
-from trtdx.diagnose.cause import findings_from
 from trtdx.diagnose.lines import CONTEXT_BYTES, Segment
 from trtdx.diagnose.match import NEIGHBOURS, Matcher
 from trtdx.diagnose.scan import count_newlines
+from trtdx.diagnose.unsure import CODE as NOT_ENOUGH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,8 +81,7 @@ class Follower:
         if not any(grown):
             self._host.sleep(0 if self.ended else POLL_S)
             return []
-        found, _ = findings_from([each.reading.facts for each in self._inputs], self._book)
-        fresh = [finding for finding in found if finding.code not in self._told]
+        fresh = [each for each in self.report().findings if each.code not in (*self._told, NOT_ENOUGH)]
         self._told.update(finding.code for finding in fresh)
         return fresh
 

@@ -111,15 +111,8 @@ def counted(number: int, what: str) -> str:
 
 def sureness(confidence: float) -> str:
     """Return the confidence in words."""
-    word = (
-        "observed"
-        if confidence >= 0.85
-        else "likely"
-        if confidence >= 0.6
-        else "possible"
-        if confidence >= 0.35
-        else "a guess"
-    )
+    scale = ((0.9, "observed"), (0.7, "likely"), (0.4, "possible"), (0.0, "a guess"))
+    word = next(word for least, word in scale if confidence >= least)
     return f"{word} ({confidence:.0%})"
 
 

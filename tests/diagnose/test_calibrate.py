@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtdx.diagnose.calibrate import MEASURED, calibrated
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_more_belief_is_never_less_confidence(one, other):
+    low, high = sorted((one, other))
+    assert 0 <= calibrated(low) <= calibrated(high) < 1
+
+
+def test_the_measured_points_are_met():
+    assert [calibrated(belief) for belief, _ in MEASURED] == [share for _, share in MEASURED]
