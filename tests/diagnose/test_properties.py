@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -82,7 +84,7 @@ def test_the_size_of_blocks_does_not_change_the_findings(text, size):
 def test_a_bounded_fuzz_run_over_mutated_logs():
     rng = random.Random(11)
     promises = Promises(BOOK)
-    for _ in range(4000):
+    for _ in range(2000):
         data = bytearray(rng.choice(EXAMPLES).encode())
         for _ in range(rng.randrange(1, 9)):
             at = rng.randrange(len(data) + 1)
@@ -101,3 +103,31 @@ def test_a_secret_in_any_line_never_leaves_in_any_form():
         for out in (render_json(report), render_text(report, details=True), render_markdown(report)):
             assert secret not in out
             assert secret[::-1] not in out
+
+
+@pytest.mark.heavy
+def test_memory_stays_bounded_as_logs_and_lines_grow(tmp_path):
+    block = b"".join(
+        b"[TensorRT-LLM][INFO] iteration %d of request %d took %d us\n" % (n, n * 7, n * 13 % 997)
+        for n in range(200_000)
+    )
+    peaks = []
+    for name, parts in (("small", 1), ("large", 30)):
+        log = tmp_path / name
+        with log.open("wb") as file:
+            for _ in range(parts):
+                file.write(block)
+            file.write(
+                b"x" * (parts << 20)
+                + b"\n[TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (2 != 4)\n"
+            )
+        code = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+        done = subprocess.run(
+            [sys.executable, "-c", code, sys.executable, "-m", "trtdx", "diagnose", str(log)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        peaks.append(int(done.stdout) / 1024)
+    assert peaks[1] < 300
+    assert peaks[1] < peaks[0] * 1.3

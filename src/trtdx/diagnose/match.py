@@ -46,11 +46,11 @@ SALIENT_TEXTS = (
 # READY proves it only where none is UNAVAILABLE.
 ALIVE = re.compile(
     r"Uvicorn running on|Application startup complete|Started (?:HTTPService|GRPCInferenceService)|"
-    r"Total time of building all engines|(?P<ready>\| +READY +\|)|(?P<down>UNAVAILABLE)"
+    r"Total time of building all engines|(?P<ready>\| +READY +\|)|(?P<down>UNAVAILABLE|Not loaded)"
 )
 ALIVE_TEXTS = (
     "Uvicorn running on", "Application startup complete", "Started HTTPService", "Started GRPCInferenceService",
-    "Total time of building all engines", "| READY", "UNAVAILABLE",
+    "Total time of building all engines", "| READY", "UNAVAILABLE", "Not loaded",
 )  # fmt: skip
 
 
