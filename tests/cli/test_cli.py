@@ -87,6 +87,24 @@ def test_an_error_of_the_user_exits_with_2_without_a_traceback(trtdx):
     assert "Traceback" not in done.stderr
 
 
+def test_nothing_read_is_not_a_clean_bill_of_health(trtdx, tmp_path):
+    (tmp_path / "empty.log").touch()
+    (tmp_path / "rank0.bin").write_bytes(b"ftrt" + bytes(50))
+    (tmp_path / "none").mkdir()
+    for named, why in (
+        ("empty.log", "the input is empty"),
+        ("rank0.bin", "is not text"),
+        ("none", "no log in none"),
+    ):
+        done = trtdx("diagnose", named)
+        assert done.returncode == 2
+        assert why in done.stderr
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "a.log").write_bytes(HEALTHY)
+    (tmp_path / "half" / "b.dat").write_bytes(b"ftrt" + bytes(50))
+    assert trtdx("diagnose", "half").stdout.startswith("no problem found in what could be read")
+
+
 def test_json_is_the_contract(trtdx):
     done = trtdx("diagnose", "--json", "-", stdin=ERROR)
     report = msgspec.json.decode(done.stdout, type=Report)

@@ -70,6 +70,7 @@ def command(
     from trtdx.cli.progress import reading
     from trtdx.diagnose import diagnose
     from trtdx.diagnose.sources import Source, sources
+    from trtdx.errors import InputError
     from trtdx.knowledge import load_book
 
     host = RealHost()
@@ -92,6 +93,11 @@ def command(
         report = diagnose(found, book, redact_hosts=redact_hosts, progress=progress, notes=notes)
     if case:
         case.add_report(report)
+    if not report.summary.bytes_read:  # not a clean bill of health
+        why = "; ".join(report.summary.partial) or (
+            "the input is empty" if found else "there is no log in " + ", ".join(named)
+        )
+        raise InputError(f"nothing was read: {why}")
     emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
 
 

@@ -133,7 +133,7 @@ def _summary(
 ) -> Summary:
     size, lines = sum(each.bytes_read for each in facts), sum(each.lines_read for each in facts)
     return Summary(
-        text=_headline(findings),
+        text=_headline(findings, partial),
         inputs=len(facts),
         bytes_read=size,
         lines_read=lines,
@@ -143,9 +143,9 @@ def _summary(
     )
 
 
-def _headline(findings: Sequence[Finding]) -> str:
+def _headline(findings: Sequence[Finding], partial: Sequence[str]) -> str:
     if not findings:
-        return "no problem found"
+        return "no problem found in what could be read" if partial else "no problem found"
     counts = [(sum(f.severity is severity for f in findings), severity.value) for severity in Severity]
     told = ", ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in counts if count)
     return f"{told}; first: {findings[0].code} {findings[0].message}"

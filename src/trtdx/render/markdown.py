@@ -19,7 +19,7 @@ def render_markdown(report: Report) -> str:
     parts = [part for finding in report.findings for part in _finding(finding)]
     summary = report.summary
     if not report.findings:
-        parts.append("### no problem found")
+        parts.append(f"### {summary.text}")
     parts += [
         f"- known harmless: {_text(e.message)} (`{e.code}`, {counted(e.count, 'line')})"
         for e in summary.harmless

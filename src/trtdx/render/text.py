@@ -87,7 +87,7 @@ def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
     ]
     parts += [counted(len(summary.ranks), "rank")] if summary.ranks else []
     read = f"read {', '.join(parts)}"
-    yield paint(read, "dim") if report.findings else f"{paint('no problem found', 'bold')}: {read}"
+    yield paint(read, "dim") if report.findings else f"{paint(summary.text, 'bold')}: {read}"
     if summary.harmless and report.findings and not details:
         total = sum(each.count for each in summary.harmless)
         yield paint(
