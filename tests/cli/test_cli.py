@@ -187,6 +187,10 @@ def test_a_case_is_saved_redacted_and_read_again(trtdx, tmp_path):
         path.read_bytes() for path in (tmp_path / "case").rglob("*") if path.is_file()
     )
     assert "DX210" in trtdx("diagnose", "case").stdout
+    trtdx("diagnose", "--save", "one.trtdx", "case")
+    assert "DX210" in trtdx("diagnose", "one.trtdx").stdout
+    assert secret not in (tmp_path / "one.trtdx").read_bytes()
+    assert trtdx("diagnose", "--save", "one.trtdx", "case").returncode == 2
 
 
 def test_a_reader_that_leaves_early_is_no_error():

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trtdx.case import CaseWriter
-    from trtdx.diagnose.sources import Source
 
 
 def command(
@@ -55,8 +49,8 @@ def command(
         str,
         typer.Option(
             "--save",
-            metavar="DIR",
-            help="Keep the redacted logs and the report as a case in this folder.",
+            metavar="CASE",
+            help="Keep the redacted logs and the report as a case: a new folder, or one file NAME.trtdx.",
             show_default=False,
         ),
     ] = "",
@@ -65,9 +59,9 @@ def command(
     ] = False,
 ) -> None:
     """Read logs and name the root cause first, with its evidence, the fix, and how to verify it."""
-    from trtdx.case import CaseWriter
     from trtdx.cli.follow import follow_until_interrupted
     from trtdx.cli.progress import reading
+    from trtdx.cli.saving import saving
     from trtdx.diagnose import diagnose
     from trtdx.diagnose.sources import Source, sources
     from trtdx.errors import InputError
@@ -84,22 +78,12 @@ def command(
         )
         emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
     found, skipped = sources(host, named)
-    case = CaseWriter(host, save) if save else None
-    if case:
-        case.record("command", {"argv": sys.argv})
-        found = [Source(each.name, partial(_kept, case, each)) for each in found]
-    with reading(host, found) as progress:
-        notes = [f"{each.name}: {each.reason}" for each in skipped]
-        report = diagnose(found, book, redact_hosts=redact_hosts, progress=progress, notes=notes)
-    if case:
+    notes = [f"{each.name}: {each.reason}" for each in skipped]
+    with saving(host, save) as case, reading(host, found) as progress:
+        kept = [Source(each.name, partial(case.keeping, each)) for each in found]
+        report = diagnose(kept, book, redact_hosts=redact_hosts, progress=progress, notes=notes)
         case.add_report(report)
     if not report.summary.bytes_read:  # not a clean bill of health
-        why = "; ".join(report.summary.partial) or (
-            "the input is empty" if found else "there is no log in " + ", ".join(named)
-        )
-        raise InputError(f"nothing was read: {why}")
+        empty = "the input is empty" if found else "there is no log in " + ", ".join(named)
+        raise InputError(f"nothing was read: {'; '.join(report.summary.partial) or empty}")
     emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
-
-
-def _kept(case: CaseWriter, source: Source) -> Iterator[bytes]:
-    return case.keeping(source.name, source.blocks())

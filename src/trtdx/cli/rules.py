@@ -51,8 +51,11 @@ def list_rules(
 @app.command("check", epilog="Example: trtdx rules check our-rules/")
 def check(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder of rule pages, or one page.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
 ) -> None:
     """Check rule pages: their form, their patterns, and that every example keeps its promise."""
+    import msgspec
+
     from trtdx.diagnose.promises import Promises
     from trtdx.knowledge import check_pages, load_book
     from trtdx.rule import RuleBook
@@ -66,14 +69,16 @@ def check(
         )
     unreadable = {problem.path for problem in problems}
     sound = [rule for rule in found if rule.path not in unreadable]
-    own = {
-        name for rule in found for name in (rule.code, rule.slug)
-    }  # a page under check stands in for the packaged one
+    own = {name for rule in found for name in (rule.code, rule.slug)}  # stand in for the packaged ones
     others = [rule for rule in load_book(host) if not own.intersection((rule.code, rule.slug))]
     problems += list(Promises(RuleBook([*others, *sound])).broken(sound))
-    for problem in problems:
-        write(f"{problem}\n")
-    write(f"{len(found)} pages, {len(problems)} problems\n")
+    if json:
+        write(msgspec.json.format(msgspec.json.encode(problems), indent=2).decode() + "\n")
+    else:
+        write(
+            "".join(f"{problem}\n" for problem in problems)
+            + f"{len(found)} pages, {len(problems)} problems\n"
+        )
     raise typer.Exit(1 if problems else 0)
 
 

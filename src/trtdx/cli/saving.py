@@ -1,0 +1,51 @@
+"""What `--save` does: keep the logs as they are read, redacted, and the report, as a case."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtdx.case import SUFFIX, CaseWriter
+from trtdx.errors import CaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.diagnose.sources import Source
+    from trtdx.host import Host
+    from trtdx.model import Report
+
+
+class Keeper:
+    """Keeps what passes by, where a case was asked for."""
+
+    def __init__(self, case: CaseWriter | None) -> None:
+        self._case = case
+        if case:
+            case.record("command", {"argv": sys.argv})
+
+    def keeping(self, source: Source) -> Iterator[bytes]:
+        return self._case.keeping(source.name, source.blocks()) if self._case else source.blocks()
+
+    def add_report(self, report: Report) -> None:
+        if self._case:
+            self._case.add_report(report)
+
+
+@contextlib.contextmanager
+def saving(host: Host, path: str) -> Iterator[Keeper]:
+    """Give what keeps logs and report: in a folder as they come, or packed into one file at the end."""
+    if not path:
+        yield Keeper(None)
+    elif not path.endswith(SUFFIX):
+        yield Keeper(CaseWriter(host, path))
+    else:
+        if host.kind(path) != "absent":
+            raise CaseError(f"{path} is there already", fix="name a new file")
+        with tempfile.TemporaryDirectory(prefix="trtdx-") as folder:
+            case = CaseWriter(host, str(Path(folder) / "case"))
+            yield Keeper(case)
+            case.pack(path)
