@@ -1,10 +1,12 @@
-"""Writes the pages of docs/ that are made from code: the rules, the command line, the JSON schema.
+"""Writes what is made from code: the pages of rules and command line, the JSON schema, the README's diagnosis.
 
 `--check` writes nothing and exits with 1 when a page is not what the code says.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -13,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.cli.main import app
+from trtdx.diagnose import diagnose
+from trtdx.diagnose.sources import sources as find_sources
 from trtdx.host import RealHost
 from trtdx.knowledge import load_book
+from trtdx.render import render_text
 from trtdx.render.json import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
 NOTE = "<!-- Made by scripts/generate_docs.py. Do not edit. -->"
 
 
