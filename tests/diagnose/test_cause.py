@@ -49,6 +49,18 @@ def test_what_follows_from_a_cause_is_folded_under_it(rule):
     assert codes(report(rules, "wombat underflow\n")) == ["TST002"]
 
 
+def test_a_ring_of_rules_that_follow_each_other_does_not_vanish(rule):
+    words = ["quokka overflow", "wombat underflow", "numbat sideflow"]
+    ring = [rule(f"TST00{n}", words[n], follows=[f"TST00{(n + 1) % 3}"]) for n in range(3)]
+    assert len(report(ring, "\n".join(words)).findings) == 1
+
+
+def test_a_line_without_a_date_keeps_its_place_among_lines_with_one(rule):
+    rules = [rule("TST001", "quokka overflow"), rule("TST002", "wombat underflow")]
+    text = "[TensorRT-LLM][ERROR] quokka overflow\n[11/15/2026-10:00:09] [TRT-LLM] [E] wombat underflow\n"
+    assert codes(report(rules, text)) == ["TST001", "TST002"]
+
+
 def test_two_rules_that_follow_each_other_do_not_vanish(rule):
     rules = [
         rule("TST001", "quokka overflow", follows=["TST002"]),

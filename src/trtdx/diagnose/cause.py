@@ -36,10 +36,7 @@ class _Group(msgspec.Struct):
 
     @property
     def best(self) -> Match:
-        return max(
-            self.matches,
-            key=lambda match: (match.log.confidence, [-part for part in _position(match.event)[1:]]),
-        )
+        return max(self.matches, key=lambda match: (match.log.confidence, -match.event.line))
 
     @property
     def first(self) -> Event:
@@ -60,19 +57,14 @@ class _Group(msgspec.Struct):
 def findings_from(sources: Sequence[SourceFacts], book: RuleBook) -> tuple[list[Finding], list[Harmless]]:
     """Return the causes, best first, with their symptoms, and the known-harmless lines."""
     valid, harmless = _judged(sources)
-    groups = _without_rivals(sorted(_grouped(valid, sources), key=_Group.order))
-    parents = {group.rule.code: _parent(group, groups) for group in groups}
-    findings = []
+    groups = _without_rivals(sorted(_grouped(_on_one_clock(valid), sources), key=_Group.order))
+    parents = _parents(groups)
+    folded: defaultdict[str, list[_Group]] = defaultdict(list)
     for group in groups:
-        if parents[group.rule.code] is not None:
-            continue
-        folded = [
-            other
-            for other in groups
-            if _root(other.rule.code, parents) == group.rule.code and other is not group
-        ]
-        findings.append(_finding(group, folded, len(sources) > 1))
-    return findings, harmless
+        if group.rule.code in parents:
+            folded[_root(group.rule.code, parents)].append(group)
+    alone = [group for group in groups if group.rule.code not in parents]
+    return [_finding(group, folded[group.rule.code], len(sources) > 1) for group in alone], harmless
 
 
 def _judged(sources: Sequence[SourceFacts]) -> tuple[list[Match], list[Harmless]]:
@@ -146,41 +138,65 @@ def _position(event: Event) -> tuple[str, int]:
 
 
 def when(event: Event) -> tuple[str, int, str]:
-    """Return what orders events: full timestamps where the layers told them, else how far into its source it is."""
-    time = event.peeled.time
-    dated = time if re.match(r"\d{4}-", time) else ""
+    """Return what orders events: the time on the common clock where there is one, then how far into its source it is."""
+    return event.peeled.time, event.line, event.source
+
+
+def _on_one_clock(matches: list[Match]) -> list[Match]:
+    """Return the matches with times that can be compared, or without any where a source tells none.
+
+    Loggers with and without dates write into one file; a line without takes the date of the nearest one before it
+    that has one, else of the first after it.
+    """
+    dates: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    for match in matches:
+        date = _date(match.event.peeled.time)
+        dates[match.event.source].update({match.event.line: date} if date else {})
+    if not all(dates[match.event.source] for match in matches):
+        return [_at(match, "") for match in matches]
+    return [_at(match, _nearest(dates[match.event.source], match.event.line)) for match in matches]
+
+
+def _nearest(dates: dict[int, str], line: int) -> str:
+    before = [at for at in dates if at <= line]
+    return dates[max(before)] if before else dates[min(dates)]
+
+
+def _at(match: Match, time: str) -> Match:
+    return match._replace(event=match.event._replace(peeled=match.event.peeled._replace(time=time)))
+
+
+def _date(time: str) -> str:
+    """Return a time with a full date in a form that sorts, else nothing."""
     american = re.match(r"(\d\d)/(\d\d)/(\d{4})-(.*)", time)
     if american:
-        dated = f"{american[3]}-{american[1]}-{american[2]} {american[4]}"
-    return dated.replace("T", " ") or "~", event.line, event.source
+        return f"{american[3]}-{american[1]}-{american[2]} {american[4]}"
+    return time.replace("T", " ").replace("/", "-") if re.match(r"\d{4}[-/]", time) else ""
 
 
-def _parent(group: _Group, groups: Sequence[_Group]) -> str | None:
-    """Return the code under which this group is folded, or None when it stands by itself."""
-    codes = {other.rule.code for other in groups} | {other.rule.slug for other in groups}
+def _parents(groups: Sequence[_Group]) -> dict[str, str]:
+    """Return under which code each group is folded; one that stands by itself is not in it, and no ring is made."""
+    parents: dict[str, str] = {}
+    for group in groups:
+        for cause in _possible_causes(group, groups):
+            if _root(cause.rule.code, parents) != group.rule.code:
+                parents[group.rule.code] = cause.rule.code
+                break
+    return parents
+
+
+def _possible_causes(group: _Group, groups: Sequence[_Group]) -> Iterable[_Group]:
+    """Yield what this group may be a consequence of, the most telling first."""
     for name in group.rule.front.follows:
-        if name in codes and not group.rule.is_named(name):
-            cause = next(other for other in groups if other.rule.is_named(name))
-            if not any(
-                cause.rule.front.follows and group.rule.is_named(back) for back in cause.rule.front.follows
-            ):
-                return cause.rule.code
-    if group.rule.kind is not Kind.SYMPTOM:
-        return None
-    first = next(
-        (other for other in groups if other.rule.kind is Kind.CAUSE and other.confidence >= 0.3), None
-    )
-    if first is not None:
-        return first.rule.code
-    return None if group is groups[0] else groups[0].rule.code
+        yield from (other for other in groups if other.rule.is_named(name) and other is not group)
+    if group.rule.kind is Kind.SYMPTOM:
+        yield from (other for other in groups if other.rule.kind is Kind.CAUSE and other.confidence >= 0.3)
+        yield from (other for other in groups[:1] if other is not group)
 
 
-def _root(code: str, parents: dict[str, str | None]) -> str:
-    for _ in range(len(parents)):  # bounded: a ring of `follows` ends too
-        above = parents.get(code)
-        if above is None:
-            return code
-        code = above
+def _root(code: str, parents: dict[str, str]) -> str:
+    while code in parents:
+        code = parents[code]
     return code
 
 
