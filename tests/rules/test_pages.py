@@ -68,6 +68,19 @@ def test_no_pattern_takes_long_on_a_hostile_line(promises):
         assert promises.report_on(line).summary.lines_read == 1
 
 
+def test_no_command_does_harm_when_pasted():
+    harm = re.compile(
+        r"\breboot\b(?!.*#)|(?<!# )sudo reboot|prune -a|rm -[rf]+ (?:/dev/shm|/tmp)/|mkfs|dd if=|kill -9 -1|chmod -R 777 /(?:\s|$)"
+    )
+    commands = [
+        (rule.code, fix.command)
+        for rule in BOOK
+        for fix in (*rule.front.fix, *(fix for log in rule.front.log for fix in log.fix))
+        if fix.command
+    ]
+    assert [(code, command) for code, command in commands if harm.search(command.split("#")[0])] == []
+
+
 def test_pages_name_no_package_registry():
     hosts = re.compile(r"pypi\.org|files\.pythonhosted|registry\.npmjs|deb\.debian\.org", re.IGNORECASE)
     assert [rule.code for rule in BOOK if hosts.search(rule.body + str(rule.front))] == []
