@@ -170,7 +170,10 @@ class Reading:
             weak.search(segment, start, end, self._look, weak_muted)
             self._look.everywhere(text_of(segment.data[start:end]), self._loose)
         if segment.last:
-            self.facts.lines_read = segment.line + count_newlines(segment.data, segment.start, segment.end)
+            unended = segment.end > 0 and segment.data[segment.end - 1 : segment.end] != b"\n"
+            self.facts.lines_read = (
+                segment.line + count_newlines(segment.data, segment.start, segment.end) + unended
+            )
             self._look.last_lines(segment)
 
 
