@@ -37,6 +37,17 @@ def test_known_tokens_are_taken_out_wherever_they_stand(secret, around):
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKC\n-----END RSA PRIVATE KEY-----", "MIIEpAIBAAKC"),
         ("-----BEGIN PRIVATE KEY-----\nMIIEpAIBAAKC cut off", "MIIEpAIBAAKC"),
         ("A" * 64, "A" * 64),
+        ("PGPASSWORD=hunter22 psql", "hunter22"),
+        ("MYSQL_PWD=hunter22", "hunter22"),
+        ("SLURM_JWT=abcd.efgh.ijkl", "abcd.efgh"),
+        ("TOKEN=tok_abcdef123", "tok_abcdef123"),
+        ("{'HUGGINGFACE_TOKEN': 'abc def ghi'}", "def"),
+        ('"api_key": "one two three"', "two"),
+        ("AccountKey=abcd1234==;x", "abcd1234"),
+        ("postgres://bob:p@ssw0rd!@db/x", "ssw0rd"),
+        ("https://user:pa/ss@host/x", "pa/ss"),
+        ("git clone https://abcdefgh12345678@github.com/x/y", "abcdefgh12345678"),
+        ("curl -u admin:letmein https://x", "letmein"),
     ],
 )
 def test_secrets_by_their_place_are_taken_out(text, hidden):
@@ -50,13 +61,21 @@ def test_secrets_by_their_place_are_taken_out(text, hidden):
     [
         "max_num_tokens=8192, tokens per block=32, tokenizer_dir=/models/llama",
         "[TensorRT-LLM][INFO] Number of tokens per block: 32.",
-        "pad_token_id: 128001, bos_token=<s>",
+        "pad_token_id: 128001, bos_token=<s>, num_generated_tokens: 4096, eos_token='</s>'",
+        "docker pull http://registry:5000/team/image@sha256:abc and pip install git+https://github.com/o/r@v1",
         "Error Code 2: Internal Error (Assertion engine->deserialize(start, size, allocator, runtime) failed. )",
         "undefined symbol: _ZNK12tensorrt_llm8executor8Response11getErrorMsgB5cxx11Ev",
     ],
 )
 def test_ordinary_lines_stay_as_they_are(text):
     assert redacted(text) == text
+
+
+def test_a_key_without_an_end_takes_only_key_lines_along():
+    assert (
+        redacted("loading -----BEGIN PRIVATE KEY----- failed\nCUDA out of memory")
+        == f"loading {MARK} failed\nCUDA out of memory"
+    )
 
 
 def test_hosts_and_addresses_are_hidden_when_asked():

@@ -20,7 +20,7 @@ from trtdx.host import RecordedHost
 from trtdx.redact import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from trtdx.host import Host
     from trtdx.model import Report
@@ -43,22 +43,22 @@ class Record(msgspec.Struct, frozen=True):
 class CaseWriter:
     """Adds evidence to a case folder; whatever happens, what was added stays readable."""
 
-    def __init__(self, host: Host, folder: str) -> None:
-        self._host, self._folder = host, Path(folder)
+    def __init__(self, host: Host, folder: str, redact: Callable[[str], str] = redacted) -> None:
+        self._host, self._folder, self._redact = host, Path(folder), redact
         if host.kind(str(self._folder / RECORDS)) == "absent":
             if host.kind(folder) == "file" or (host.kind(folder) == "directory" and host.files(folder)):
                 raise CaseError(f"{folder} is there and is not a case", fix="name a new folder")
             self.record("created", {"case_version": CASE_VERSION})
 
     def record(self, kind: str, data: Any) -> None:
-        line = msgspec.json.encode(Record(kind, self._host.now(), _without_secrets(data)))
+        line = msgspec.json.encode(Record(kind, self._host.now(), self._clean(data)))
         self._host.append(str(self._folder / RECORDS), line + b"\n")
 
     def add_environment(self, environment: Mapping[str, str]) -> None:
-        self.record(
-            "environment",
-            {name: redacted(f"{name}={value}")[len(name) + 1 :] for name, value in environment.items()},
-        )
+        clean = {
+            name: self._redact(f"{name}={value}")[len(name) + 1 :] for name, value in environment.items()
+        }
+        self.record("environment", clean)
 
     def keeping(self, name: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the blocks of a log while adding them under `files/`, redacted line by line."""
@@ -72,8 +72,15 @@ class CaseWriter:
             yield block
         self._keep(target, pending)
 
+    def _clean(self, data: Any) -> Any:
+        if isinstance(data, str):
+            return self._redact(data)
+        if isinstance(data, dict):
+            return {key: self._clean(value) for key, value in data.items()}
+        return [self._clean(value) for value in data] if isinstance(data, (list, tuple)) else data
+
     def _keep(self, target: str, data: bytes) -> None:
-        self._host.append(target, redacted(data.decode("utf-8", "replace")).encode())
+        self._host.append(target, self._redact(data.decode("utf-8", "replace")).encode())
 
     def add_report(self, report: Report) -> None:
         self.record("report", msgspec.to_builtins(report))
@@ -163,14 +170,6 @@ def _record(line: bytes) -> Record | None:
         return msgspec.json.decode(line, type=Record)
     except msgspec.DecodeError:
         return None
-
-
-def _without_secrets(data: Any) -> Any:
-    if isinstance(data, str):
-        return redacted(data)
-    if isinstance(data, dict):
-        return {key: _without_secrets(value) for key, value in data.items()}
-    return [_without_secrets(value) for value in data] if isinstance(data, (list, tuple)) else data
 
 
 def _whole_lines(data: bytes) -> tuple[bytes, bytes]:

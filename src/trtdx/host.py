@@ -45,6 +45,9 @@ class Host(Protocol):
     def files(self, path: str) -> list[str]:
         """Return all files below a directory, in a fixed order."""
 
+    def closed_folders(self, path: str) -> list[str]:
+        """Return the folders below a directory, itself included, that cannot be listed."""
+
     def size(self, path: str) -> int:
         """Return a file's length in bytes."""
 
@@ -95,6 +98,12 @@ class RealHost:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             found += [str(Path(folder) / name) for name in sorted(names) if not name.startswith(".")]
         return found
+
+    def closed_folders(self, path: str) -> list[str]:
+        closed: list[str] = []
+        for _ in os.walk(path, onerror=lambda err: closed.append(str(err.filename))):
+            pass
+        return sorted(closed)
 
     def size(self, path: str) -> int:
         return Path(path).stat().st_size
@@ -176,6 +185,9 @@ class RecordedHost:
     def files(self, path: str) -> list[str]:
         folder = PurePosixPath(path)
         return sorted(name for name in self._files if folder in PurePosixPath(name).parents)
+
+    def closed_folders(self, path: str) -> list[str]:
+        return []
 
     def size(self, path: str) -> int:
         return len(self._files[path])

@@ -28,25 +28,35 @@ _TOKENS = (
 )
 _SECRET = re.compile("|".join(_TOKENS))
 _PRIVATE_KEY = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[A-Za-z0-9+/=:,.\\ \t\r\n-]{0,20000}?-----END [A-Z ]*PRIVATE KEY-----|"
+    r"(?:\s*\n[ \t]*[A-Za-z0-9+/=]{1,76}(?=\s|$))*)"
 )
 _KEY_LINE = re.compile(
     r"^[ \t]*[A-Za-z0-9+/]{60,}={0,2}[ \t]*$", re.MULTILINE
 )  # a line cut out of a key block
-_URL_PASSWORD = re.compile(r"\b([a-z][a-z0-9+.-]{1,20}://)[^\s/@:]{0,200}:[^\s/@]{1,200}@", re.IGNORECASE)
+# user:password@, however odd the password, and token@; a port or a path before an @ is neither
+_URL_PASSWORD = re.compile(
+    r"\b([a-z][a-z0-9+.-]{1,20}://)(?:[^\s/@:\"']{0,200}:(?!\d{1,5}(?:/|$))[^\s\"']{1,200}|[^\s/@:.\"']{8,200})@(?=[\w.\[-])",
+    re.IGNORECASE,
+)
 _HEADER = re.compile(
     r"\b(authorization|proxy-authorization|x-api-key|cookie|set-cookie)(\"?'?\s{0,4}[:=]\s{0,4}\"?'?)[^\r\n\"']{1,4000}",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(bearer|basic)\s{1,4}(?!\[redacted\])[A-Za-z0-9._~+/=-]{12,}", re.IGNORECASE)
 _ASSIGNED = re.compile(
-    r"((?:\b|_)(?:pass(?:word|wd|phrase)?|secret(?:_?access)?(?:_?key)?|api_?key|access_?key(?:_?id)?|auth_?token|"
-    r"hf_?token|hugging_?face_?hub_?token|(?:access|refresh|id|session|ngc|github|gitlab|wandb|bearer)_?token|hmac_?key|private_?key|credential)s?"
-    r"[\"']?\s{0,4}[:=]\s{0,4}[\"']?)(?!\[redacted\])[^\s\"',;&}]{4,}",
+    r"(?P<key>[\w.-]{0,60}(?:pass(?:word|wd|phrase)?|pwd|secret|jwt|credential|token|"
+    r"(?:api|access|account|private|secret|hmac|auth|encryption)[_-]?key(?:[_-]?id)?)s?)"
+    r"(?P<is>[\"']?\s{0,4}[:=]\s{0,4})(?P<value>\"[^\"\n]{1,400}\"|'[^'\n]{1,400}'|[^\s\"',;&}\[]{4,})",
+    re.IGNORECASE,
+)
+_NOT_SECRET = re.compile(
+    r"(?:bos|eos|pad|unk|sep|cls|mask|num|max|min|special|image|stop|end|new|input|output|prompt|draft|total|gen\w*|per|all|first|last|next|cached|added|extra)\w*_?tokens?$",
     re.IGNORECASE,
 )
 _FLAG = re.compile(
-    r"(--(?:[a-z]+-)*(?:token|password|api-key|secret)[= ])(?!\[redacted\])[^\s\"']{4,}", re.IGNORECASE
+    r"((?:--(?:[a-z]+-)*(?:token|password|api-key|secret)[= ]|\s-u |--user[= ](?=\S+:))[\"']?)(?!\[redacted\])[^\s\"']{4,}",
+    re.IGNORECASE,
 )
 _QUERY = re.compile(
     r"([?&](?:token|key|sig|signature|password|x-amz-[a-z-]*(?:signature|credential|token))=)(?!\[redacted\])[^&\s\"']{4,}",
@@ -79,9 +89,22 @@ def redacted(text: str) -> str:
         text = _URL_PASSWORD.sub(rf"\1{MARK}@", text)
     text = _BEARER.sub(rf"\1 {MARK}", text)
     text = _HEADER.sub(rf"\1\2{MARK}", text)
-    for pattern in (_ASSIGNED, _FLAG, _QUERY):
+    text = _ASSIGNED.sub(_without_value, text)
+    for pattern in (_FLAG, _QUERY):
         text = pattern.sub(rf"\1{MARK}", text)
     return text
+
+
+def _without_value(found: re.Match[str]) -> str:
+    """Return `key=[redacted]`; what is called a token in a model's vocabulary, or is only counted, stays."""
+    value = found["value"].strip("\"'")
+    if value == MARK or _NOT_SECRET.search(found["key"]):
+        return found[0]
+    if "token" in found["key"].lower() and (
+        value.replace(".", "").isdigit() or value.startswith("<") or len(value) < 4
+    ):
+        return found[0]
+    return f"{found['key']}{found['is']}{MARK}"
 
 
 def redactor(*, hosts: bool) -> Callable[[str], str]:

@@ -66,20 +66,25 @@ def command(
     from trtdx.diagnose.sources import Source, sources
     from trtdx.errors import InputError
     from trtdx.knowledge import load_book
+    from trtdx.redact import redactor
 
     host = RealHost()
     named = paths or ([] if sys.stdin.isatty() else ["-"])
     if not named:
         raise typer.BadParameter("name a log file, a directory, a case, or - for standard input")
+    if (json and markdown) or (follow and (save or markdown)):
+        raise typer.BadParameter(
+            "--json and --markdown exclude each other; --follow goes with neither --save nor --markdown"
+        )
     book = load_book(host, rules or [])
     if follow:
         report = follow_until_interrupted(
             host, named, book, redact_hosts=redact_hosts, json=json, color=color
         )
-        emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
+        emit(report, json=json, markdown=False, color=color, details=details, fail_on=fail_on, one_line=True)
     found, skipped = sources(host, named)
     notes = [f"{each.name}: {each.reason}" for each in skipped]
-    with saving(host, save) as case, reading(host, found) as progress:
+    with saving(host, save, redactor(hosts=redact_hosts)) as case, reading(host, found) as progress:
         kept = [Source(each.name, partial(case.keeping, each)) for each in found]
         report = diagnose(kept, book, redact_hosts=redact_hosts, progress=progress, notes=notes)
         case.add_report(report)

@@ -39,10 +39,19 @@ def wants_color(color: Color) -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def emit(report: Report, *, json: bool, markdown: bool, color: Color, details: bool, fail_on: FailOn) -> None:
+def emit(
+    report: Report,
+    *,
+    json: bool,
+    markdown: bool,
+    color: Color,
+    details: bool,
+    fail_on: FailOn,
+    one_line: bool = False,
+) -> None:
     """Print the report to standard output and end with its status."""
     if json:
-        write(render_json(report))
+        write(render_json(report, one_line=one_line))
     elif markdown:
         write(render_markdown(report))
     else:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtdx.case import SUFFIX, CaseWriter
+from trtdx.diagnose.lines import cleaned
 from trtdx.errors import CaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trtdx.diagnose.sources import Source
     from trtdx.host import Host
@@ -28,7 +29,8 @@ class Keeper:
             case.record("command", {"argv": sys.argv})
 
     def keeping(self, source: Source) -> Iterator[bytes]:
-        return self._case.keeping(source.name, source.blocks()) if self._case else source.blocks()
+        """Yield the source's blocks; what is kept is cleaned first, so that nothing hides a secret from redaction."""
+        return self._case.keeping(source.name, cleaned(source.blocks())) if self._case else source.blocks()
 
     def add_report(self, report: Report) -> None:
         if self._case:
@@ -36,16 +38,16 @@ class Keeper:
 
 
 @contextlib.contextmanager
-def saving(host: Host, path: str) -> Iterator[Keeper]:
+def saving(host: Host, path: str, redact: Callable[[str], str]) -> Iterator[Keeper]:
     """Give what keeps logs and report: in a folder as they come, or packed into one file at the end."""
     if not path:
         yield Keeper(None)
     elif not path.endswith(SUFFIX):
-        yield Keeper(CaseWriter(host, path))
+        yield Keeper(CaseWriter(host, path, redact))
     else:
         if host.kind(path) != "absent":
             raise CaseError(f"{path} is there already", fix="name a new file")
         with tempfile.TemporaryDirectory(prefix="trtdx-") as folder:
-            case = CaseWriter(host, str(Path(folder) / "case"))
+            case = CaseWriter(host, str(Path(folder) / "case"), redact)
             yield Keeper(case)
             case.pack(path)

@@ -129,6 +129,7 @@ def _without_rivals(groups: list[_Group]) -> list[_Group]:
         lines = {_position(match.event) for match in group.matches}
         if group.rule.kind is Kind.CAUSE and lines <= explained:
             group.confidence *= 0.5
+            group.severity = Severity.NOTE  # one cause, one error
         explained |= lines
     return groups
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.diagnose import report_from
-from trtdx.diagnose.lines import CONTEXT_BYTES, Segment
+from trtdx.diagnose.lines import CONTEXT_BYTES, Segment, clean_block
 from trtdx.diagnose.match import NEIGHBOURS, Matcher
 from trtdx.diagnose.scan import count_newlines
 from trtdx.diagnose.unsure import CODE as NOT_ENOUGH
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trtdx.rule import RuleBook
 
 POLL_S = 0.25
+LONGEST_UNENDED = 1 << 20
 
 
 class Growing:
@@ -35,7 +36,9 @@ class Growing:
     def grow(self, block: bytes, *, ended: bool = False) -> Segment | None:
         """Return a segment with the new lines, or None while there is no whole one."""
         self._data += block
-        end = len(self._data) if ended else self._data.rfind(b"\n") + 1
+        end = len(self._data) if ended else self._data.rfind(b"\n", self._done) + 1
+        if not end and len(self._data) - self._done > LONGEST_UNENDED:
+            end = len(self._data)  # a line this long is not waited for
         if end <= self._done and not ended:
             return None
         start = self._some_lines_before(self._done)
@@ -98,7 +101,8 @@ class _Input:
     """One followed log."""
 
     def __init__(self, host: Host, path: str, matcher: Matcher) -> None:
-        self._path, self._stream, self._growing = path, host.open(path), Growing()
+        self._host, self._path, self._stream, self._growing = host, path, host.open(path), Growing()
+        self._size = 0
         self.reading = matcher.start("stdin" if path == "-" else path)
         self.ended = False
 
@@ -106,8 +110,15 @@ class _Input:
         """Take in what is there and say whether it held new lines."""
         read: Callable[[int], bytes | None] = getattr(self._stream, "read1", self._stream.read)
         block = read(1 << 20) or b""
+        self._size += len(block)
         self.ended = not block and self._path == "-"
-        segment = self._growing.grow(block, ended=self.ended)
+        if (
+            not block and not self.ended and self._host.size(self._path) < self._size
+        ):  # begun anew by its writer
+            self._stream.close()
+            self._stream, self._size = self._host.open(self._path), 0
+            return False
+        segment = self._growing.grow(clean_block(block), ended=self.ended)
         if segment is None:
             return False
         self.reading.take(segment)

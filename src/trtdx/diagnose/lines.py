@@ -55,7 +55,7 @@ class Segment(NamedTuple):
 def segments(blocks: Iterable[bytes]) -> Iterator[Segment]:
     """Yield the input as segments that end at line borders where lines are not enormous."""
     kept, start, line, first = b"", 0, 0, True  # kept[:start] was given out before, kept[start:] was not
-    for block in _cleaned(_decoded(blocks)):
+    for block in cleaned(blocks):
         kept += block
         if len(kept) - start < CONTEXT_BYTES * 2:
             continue
@@ -73,6 +73,16 @@ def segments(blocks: Iterable[bytes]) -> Iterator[Segment]:
 def text_of(data: bytes) -> str:
     """Return bytes as text whatever they are."""
     return data.decode("utf-8", "replace")
+
+
+def cleaned(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the blocks as UTF-8 without NULs and terminal escapes; doing it twice changes nothing."""
+    return _cleaned(_decoded(blocks))
+
+
+def clean_block(block: bytes) -> bytes:
+    """Return one block without NULs and terminal escapes, for a log that grows and is not held back."""
+    return _ESCAPE.sub(b"", block.replace(b"\0", b""))
 
 
 def _decoded(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -54,6 +54,10 @@ ALIVE_TEXTS = (
 )  # fmt: skip
 
 
+# Counters and times; short numbers such as exit codes and Xids make a line another line.
+_LONG_NUMBER = re.compile(r"\d{4,}|\d+(?:[.:]\d+)+|0x[0-9a-f]+")
+
+
 class Event(NamedTuple):
     """One line, peeled and redacted, with its place."""
 
@@ -224,7 +228,7 @@ class _Look:
     def at(self, segment: Segment, begin: int, stop: int, wanted: set[int]) -> None:
         """Try the wanted patterns on one line, and keep it if it is salient."""
         line = text_of(segment.data[begin:stop])
-        shape = hash(re.sub(r"\d+", "0", line))
+        shape = hash(_LONG_NUMBER.sub("0", line))
         if self._rejected[shape] >= REJECTIONS:
             return
         if len(self._rejected) >= KEPT_SHAPES:

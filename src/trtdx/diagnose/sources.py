@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import lzma
 import zlib
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from trtdx.host import Host
 
-_MAGIC = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"))
+_MAGIC = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bz2"))
 # Bytes that no log starts with: reading an engine or a checkpoint as text would only waste time.
 _NOT_TEXT = (
     b"ftrt",
@@ -47,6 +48,7 @@ _NOT_LOGS = (
 )
 _BOUND_EXPANSION = 64 << 30  # a hostile archive ends somewhere
 _PACKED_BYTES = 1024
+_HEAD_BYTES = 64
 
 
 class Source(NamedTuple):
@@ -82,6 +84,7 @@ def sources(host: Host, paths: Sequence[str]) -> tuple[list[Source], list[Skippe
         if kind != "directory":
             found[path] = Source("stdin" if path == "-" else path, lambda path=path: read_blocks(host, path))  # type: ignore[misc]
             continue
+        skipped += [Skipped(name, "this folder cannot be listed") for name in host.closed_folders(path)]
         for name in host.files(path):
             if name.lower().endswith(_NOT_LOGS):
                 skipped.append(Skipped(name, "not a log by its name"))
@@ -94,7 +97,7 @@ def read_blocks(host: Host, path: str) -> Iterator[bytes]:
     """Yield a file's bytes, decompressed. A damaged end yields what could be read and then raises InputError."""
     stream = host.open(path)
     try:
-        head = stream.read(8) or b""
+        head = _head(stream)
         if any(head.startswith(magic) for magic in _NOT_TEXT):
             raise InputError(
                 f"{path} is not text (it starts with {head[:4]!r})", fix="give the log, not the artifact"
@@ -105,6 +108,14 @@ def read_blocks(host: Host, path: str) -> Iterator[bytes]:
     finally:
         if path != "-":
             stream.close()
+
+
+def _head(stream: BinaryIO) -> bytes:
+    """Return the first bytes, enough to tell packings and encodings; a pipe may give them in drops."""
+    head = b""
+    while len(head) < _HEAD_BYTES and (more := stream.read(_HEAD_BYTES - len(head))):
+        head += more
+    return head
 
 
 def _raw_blocks(stream: BinaryIO, head: bytes) -> Iterator[bytes]:
@@ -160,6 +171,8 @@ def _unpackers(packing: str) -> Callable[[], Any]:
         return lambda: zlib.decompressobj(wbits=31)
     if packing == "xz":
         return lzma.LZMADecompressor
+    if packing == "bz2":
+        return bz2.BZ2Decompressor
     zstandard = need("zstandard", extra="zstd", to="read .zst files")
     return lambda: zstandard.ZstdDecompressor().decompressobj()
 

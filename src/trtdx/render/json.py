@@ -9,8 +9,8 @@ import msgspec
 from trtdx.model import Report
 
 
-def render_json(report: Report) -> str:
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+def render_json(report: Report, *, one_line: bool = False) -> str:
+    return msgspec.json.format(msgspec.json.encode(report), indent=-1 if one_line else 2).decode() + "\n"
 
 
 def report_from_json(text: str | bytes) -> Report:
