@@ -71,6 +71,23 @@ def test_ordinary_lines_stay_as_they_are(text):
     assert redacted(text) == text
 
 
+@pytest.mark.parametrize(
+    ("line", "hidden"),
+    [
+        ("Nov 15 10:00:00 gpunode17 kernel: NVRM: Xid", "gpunode17"),
+        ("slurmstepd: error: *** STEP 1234.0 ON gpunode19 CANCELLED AT 2026-11-15T10:00:00 ***", "gpunode19"),
+        ("srun: error: gpunode20: task 2: Exited with exit code 1", "gpunode20"),
+        ("connect to fe80::1%eth0 failed", "fe80::1"),
+    ],
+)
+def test_hosts_are_hidden_where_launchers_put_them(line, hidden):
+    assert hidden not in without_hosts(line)
+    assert (
+        without_hosts("terminate called after throwing an instance of 'c10::Error' in std::vector")
+        == "terminate called after throwing an instance of 'c10::Error' in std::vector"
+    )
+
+
 def test_a_key_without_an_end_takes_only_key_lines_along():
     assert (
         redacted("loading -----BEGIN PRIVATE KEY----- failed\nCUDA out of memory")

@@ -70,6 +70,14 @@ _HOST = re.compile(
     re.IGNORECASE,
 )
 _NCCL_HOST = re.compile(r"^(\s*)[\w.-]+(?=:\d+:\d+ \[)", re.MULTILINE)
+_SHORT_IPV6 = re.compile(
+    r"(?<![\w:])(?:[0-9a-f]{1,4}:){1,7}:(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,6})?(?:%\w+)?(?![\w:])",
+    re.IGNORECASE,
+)
+_JOURNAL_HOST = re.compile(
+    r"^(\s*[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )[\w.-]+(?= [\w./@-]+(?:\[\d+\])?: )", re.MULTILINE
+)
+_SLURM_HOST = re.compile(r"((?:STEP|JOB) \S+ ON |srun: error: )[\w.-]+(?=[ :])")
 _NAMED_HOST = re.compile(
     r"\b((?:host(?:name)?|node|nodename|nodelist|peer|master_addr)[\"']?\s*[:=]\s*[\"']?)(?!\[host\])[\w.-]{3,}",
     re.IGNORECASE,
@@ -115,7 +123,10 @@ def redactor(*, hosts: bool) -> Callable[[str], str]:
 def without_hosts(text: str) -> str:
     """Return the text without host names and addresses; loopback and public registries stay."""
     text = _NCCL_HOST.sub(r"\1[host]", text)
+    text = _JOURNAL_HOST.sub(r"\1[host]", text)
+    text = _SLURM_HOST.sub(r"\1[host]", text)
     text = _NAMED_HOST.sub(r"\1[host]", text)
+    text = _SHORT_IPV6.sub("[address]", text)
     text = _IPV4.sub("[address]", text)
     text = _IPV6.sub("[address]", text)
     return _HOST.sub(lambda found: found[0] if _PUBLIC.search(found[0]) else "[host]", text)
