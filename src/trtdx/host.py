@@ -42,6 +42,9 @@ class Host(Protocol):
     def kind(self, path: str) -> str:
         """Return "file", "directory", "other" or "absent"."""
 
+    def entries(self, path: str) -> list[str]:
+        """Return the names directly in a directory, in a fixed order."""
+
     def files(self, path: str) -> list[str]:
         """Return all files below a directory, in a fixed order."""
 
@@ -91,6 +94,12 @@ class RealHost:
             return "other" if target.exists() else "absent"
         except OSError:
             return "absent"
+
+    def entries(self, path: str) -> list[str]:
+        try:
+            return sorted(entry.name for entry in Path(path).iterdir())
+        except OSError as err:
+            raise InputError(f"cannot list {path}: {err.strerror or err}") from err
 
     def files(self, path: str) -> list[str]:
         found = []
@@ -181,6 +190,10 @@ class RecordedHost:
         if path in self._files:
             return "file"
         return "directory" if self.files(path) else "absent"
+
+    def entries(self, path: str) -> list[str]:
+        depth = len(PurePosixPath(path).parts)
+        return sorted({PurePosixPath(name).parts[depth] for name in self.files(path)})
 
     def files(self, path: str) -> list[str]:
         folder = PurePosixPath(path)

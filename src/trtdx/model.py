@@ -91,11 +91,22 @@ class Summary(msgspec.Struct, frozen=True):
     partial: tuple[str, ...] = ()
 
 
+class Section(msgspec.Struct, frozen=True):
+    """A table beside the findings: what was seen, for a reader to look things up in."""
+
+    key: str  # stable: "profiles", "settings"
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | int | float | bool | None, ...], ...]
+    note: str = ""
+
+
 class Report(msgspec.Struct, frozen=True):
-    """What a command answers: findings, best first."""
+    """What a command answers: findings, best first, and the tables asked for."""
 
     summary: Summary
     findings: tuple[Finding, ...] = ()
+    sections: tuple[Section, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def worst(self) -> Severity | None:

@@ -15,7 +15,9 @@ from trtdx.model import Fix, Severity, Stage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-SECTIONS = ("Why it happens", "What to do", "How to verify", "Fires on", "Stays silent on")
+SECTIONS = ("Why it happens", "What to do", "How to verify")
+LOG_EXAMPLES = ("Fires on", "Stays silent on")
+ARTIFACT_EXAMPLES = ("Artifacts that fire", "Artifacts that stay silent")
 LEVELS = ("trace", "debug", "info", "warning", "error", "fatal", "unknown")
 
 
@@ -25,6 +27,24 @@ class Kind(str, Enum):
     CAUSE = "cause"
     SYMPTOM = "symptom"  # a consequence: folded under a cause when there is one
     HARMLESS = "harmless"  # alarming and fine: counted, never a finding
+
+
+class Harm(str, Enum):
+    """What a computed rule's violation does to its user."""
+
+    SILENT = "silent"  # wrong output and no error
+    LOAD = "load"  # fails to convert, build or load
+    REQUEST = "request"  # a request is refused or fails
+    SLOW = "slow"  # works, and wastes time or memory
+
+
+class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The words for what Python computed, with its values put in."""
+
+    message: str = ""
+    why: str = ""
+    verify: str = ""
+    fix: tuple[Fix, ...] = ()
 
 
 class LogPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +89,9 @@ class FrontMatter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     kind: Kind = Kind.CAUSE
     since: str
     retired: str = ""
-    computed: bool = False  # found by Python that names the code, not by patterns or phrases
+    computed: bool = False  # found by Python that names the code, not (only) by patterns or phrases
+    found: Found | None = None
+    harm: Harm | None = None
     holds_for: str = ""
     follows: tuple[str, ...] = ()
     described: tuple[str, ...] = ()
@@ -87,6 +109,8 @@ class Rule(msgspec.Struct, frozen=True):
     body: str
     fires_on: tuple[str, ...]
     silent_on: tuple[str, ...]
+    artifacts_fire: tuple[str, ...]
+    artifacts_silent: tuple[str, ...]
     path: str
     front_lines: int  # how many lines of the page come before the body
 
@@ -193,6 +217,8 @@ def read_page(text: str, path: str) -> tuple[Rule | None, list[Problem]]:
         body=body.strip() + "\n",
         fires_on=examples(section(body, "Fires on")),
         silent_on=examples(section(body, "Stays silent on")),
+        artifacts_fire=examples(section(body, "Artifacts that fire")),
+        artifacts_silent=examples(section(body, "Artifacts that stay silent")),
         path=path,
         front_lines=text[: len(text) - len(body.lstrip())].count("\n"),
     ), []

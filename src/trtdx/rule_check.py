@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from trtdx.literals import MIN_LENGTH, compiled, required_texts
-from trtdx.rule import LEVELS, SECTIONS, Kind, LogPattern, Problem, Rule, Told, read_page, section
+from trtdx.rule import (
+    ARTIFACT_EXAMPLES,
+    LEVELS,
+    LOG_EXAMPLES,
+    SECTIONS,
+    Kind,
+    LogPattern,
+    Problem,
+    Rule,
+    Told,
+    read_page,
+    section,
+)
 from trtdx.template import FILTERS, placeholders
 
 if TYPE_CHECKING:
@@ -105,12 +117,21 @@ def _front_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
 def _body_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
     if not rule.title:
         yield page.at(r"^\+\+\+", "there is no `# ` heading", 1)
-    for name in SECTIONS:
+    for name in (*SECTIONS, *_example_sections(rule)):
         if not section(rule.body, name).strip():
             yield page.at(r"^# ", f"the section `## {name}` is missing or empty")
-    for name, found in (("Fires on", rule.fires_on), ("Stays silent on", rule.silent_on)):
+    shown = (rule.fires_on, rule.silent_on, rule.artifacts_fire, rule.artifacts_silent)
+    for name, found in zip((*LOG_EXAMPLES, *ARTIFACT_EXAMPLES), shown, strict=True):
         if section(rule.body, name).strip() and not found:
             yield page.at(f"^## {name}", "the example is not indented by four spaces")
+
+
+def _example_sections(rule: Rule) -> Iterator[str]:
+    """Yield the examples a page owes: logs for what is found in logs, artifacts for what is computed from them."""
+    if rule.front.found is None or rule.front.log or rule.front.told or rule.front.described:
+        yield from LOG_EXAMPLES
+    if rule.front.found is not None:
+        yield from ARTIFACT_EXAMPLES
 
 
 def _told_problems(told: Told) -> Iterator[str]:

@@ -1,0 +1,109 @@
+"""Files read within bounds: so many bytes, so much depth, and a reason in words when it cannot be done."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from trtdx.host import Host
+
+MOST_JSON_BYTES = 64 << 20  # the largest tokenizer.json in use has about 35 MB
+MOST_YAML_BYTES = 4 << 20
+LFS_MARK = b"version https://git-lfs"
+
+
+class UnreadableError(Exception):
+    """Why a file cannot be used; ends as a fact or a note of the artifact, never as a traceback."""
+
+
+class Document:
+    """A parsed file that knows the place of each of its values."""
+
+    def __init__(self, path: str, data: dict[str, Any]) -> None:
+        self.path, self.data = path, data
+
+    def at(self, dotted: str) -> Any:
+        """Return the value at "a.b.c", or None where there is none."""
+        value: Any = self.data
+        for part in dotted.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return None
+            value = value[part]
+        return value
+
+    def where(self, dotted: str) -> str:
+        return f"{self.path}: {dotted}"
+
+    def has(self, dotted: str) -> bool:
+        return self.at(dotted) is not None
+
+
+def read_bytes(host: Host, path: str, most: int) -> bytes:
+    """Return a whole file, refusing one that is larger than `most`."""
+    data = read_at(host, path, 0, most + 1)
+    if len(data) > most:
+        raise UnreadableError(f"is larger than {most:,} bytes, which no such file is")
+    return data
+
+
+def read_at(host: Host, path: str, offset: int, length: int) -> bytes:
+    """Return up to `length` bytes from `offset`; fewer at the end of the file."""
+    parts: list[bytes] = []
+    left = length
+    try:
+        with host.open(path) as stream:
+            stream.seek(offset)
+            while left > 0:
+                part = stream.read(min(left, 1 << 20))
+                if not part:
+                    break
+                parts.append(part)
+                left -= len(part)
+    except InputError as err:
+        raise UnreadableError(err.message.partition(": ")[2] or err.message) from err
+    except OSError as err:
+        raise UnreadableError(err.strerror or str(err)) from err
+    return b"".join(parts)
+
+
+def read_json(host: Host, path: str, most: int = MOST_JSON_BYTES) -> Document:
+    """Return a JSON object; comments are tolerated because TensorRT-LLM's own parser tolerates them."""
+    return Document(path, parse_json(read_bytes(host, path, most)))
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    if data.startswith(LFS_MARK):
+        raise UnreadableError("is a Git-LFS pointer, not the file itself")
+    if not data.strip():
+        raise UnreadableError("is empty")
+    value = _decoded(data)
+    if not isinstance(value, dict):
+        raise UnreadableError(f"holds a {type(value).__name__}, not an object")
+    return value
+
+
+def _decoded(data: bytes) -> Any:
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        data = data.decode("utf-16", "replace").encode()
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError as err:
+        raise UnreadableError("is nested too deeply") from err
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        problem = str(err)
+    try:
+        return msgspec.json.decode(_without_comments(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+        raise UnreadableError(f"is not JSON: {problem}") from err
+
+
+def _without_comments(data: bytes) -> bytes:
+    """Return JSON without // and /* */ comments; text inside strings stays."""
+    pattern = rb'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/'
+    return re.sub(pattern, lambda m: m[0] if m[0].startswith(b'"') else b" ", data, flags=re.DOTALL)

@@ -1,0 +1,88 @@
+"""One reader for each kind of artifact, and the one place that decides what a path is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trtdx.host import Host
+    from trtdx.inspect.artifact import Artifact
+
+
+class Found(NamedTuple):
+    """What lies at a path, as far as telling kinds apart needs it."""
+
+    path: str
+    is_directory: bool
+    names: frozenset[str]  # of a directory: its entries
+    start: bytes  # of a file: its first bytes
+
+
+class Reader(NamedTuple):
+    """How one kind of artifact is recognised and read."""
+
+    kind: str
+    looked_for: str  # in words, for the error that lists what was looked for
+    recognise: Callable[[Host, Found], bool]
+    read: Callable[[Host, str], Artifact]
+
+
+def readers() -> tuple[Reader, ...]:
+    """Return every reader, the most particular first."""
+    from trtdx.inspect.readers import (
+        build_log,
+        checkpoint,
+        engine,
+        hf,
+        llm_args,
+        lora,
+        onnx,
+        plan,
+        profile_file,
+        triton,
+    )
+
+    return (
+        engine.READER,
+        checkpoint.READER,
+        lora.READER,
+        hf.READER,
+        hf.TOKENIZER_READER,
+        triton.READER,
+        plan.READER,
+        onnx.READER,
+        profile_file.READER,
+        llm_args.COMMAND_READER,
+        llm_args.READER,
+        build_log.READER,
+    )
+
+
+START_BYTES = 64 << 10
+
+
+def found(host: Host, path: str) -> Found:
+    """Return what lies at a path, or raise when nothing does or it cannot be opened."""
+    kind = host.kind(path)
+    if kind == "absent":
+        raise InputError(f"there is nothing at {path}")
+    if kind == "other":
+        raise InputError(f"{path} is neither a file nor a directory")
+    if kind == "directory":
+        return Found(path, True, frozenset(host.entries(path)), b"")
+    with host.open(path) as stream:
+        return Found(path, False, frozenset(), stream.read(START_BYTES) or b"")
+
+
+def read_artifact(host: Host, path: str) -> Artifact:
+    """Return the artifact at a path; an unrecognised one gets the list of what was looked for."""
+    here = found(host, path)
+    for reader in readers():
+        if reader.recognise(host, here):
+            return reader.read(host, path)
+    wanted = "\n".join(f"  - {each.looked_for}" for each in readers())
+    raise InputError(f"{path} is nothing that trtdx knows; it was looked for:\n{wanted}")
