@@ -18,12 +18,16 @@ from trtdx.cli.main import app
 from trtdx.diagnose import diagnose
 from trtdx.diagnose.sources import sources as find_sources
 from trtdx.host import RealHost
+from trtdx.inspect.agreements import table
 from trtdx.knowledge import load_book
 from trtdx.render import render_text
 from trtdx.render.json import schema
+from trtdx.rule import Harm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from trtdx.inspect.agreement import Agreement
 
 ROOT = Path(__file__).parent.parent
 NOTE = "<!-- Made by scripts/generate_docs.py. Do not edit. -->"
@@ -48,6 +52,37 @@ def rules_page() -> str:
             "\n".join(["| code | slug | kind | what is wrong |", "|---|---|---|---|", *by_area[area]])
         )
     return "\n\n".join(parts) + "\n"
+
+
+HARMS = {
+    Harm.SILENT: "wrong output, in silence",
+    Harm.LOAD: "fails to convert, build or load",
+    Harm.REQUEST: "a request fails",
+    Harm.SLOW: "slow, or wastes memory",
+}
+
+
+def agreements_page() -> str:
+    book = load_book(RealHost())
+    parts = [
+        NOTE,
+        "# What must agree",
+        f"The {len(table())} agreements that `trtdx inspect` checks, by what breaks when one is violated. `trtdx explain CODE` says which side to change.",
+    ]
+    for harm, words in HARMS.items():
+        rows = [row for row in table() if book.get(row.code).front.harm is harm]
+        parts.append(f"## {words.capitalize()} ({len(rows)})")
+        parts.append(
+            "\n".join(["| code | what must agree | between |", "|---|---|---|", *map(_agreement_row, rows)])
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _agreement_row(row: Agreement) -> str:
+    rule = load_book(RealHost()).get(row.code)
+    about = (row.check.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    page = f"../src/trtdx/rules/{rule.code}-{rule.slug}.md"
+    return f"| [{rule.code}]({page}) | {about} | {', '.join(row.sides)} |"
 
 
 def cli_page() -> str:
@@ -93,6 +128,7 @@ def main() -> int:
     made = {
         "README.md": readme(),
         "docs/rules.md": rules_page(),
+        "docs/agreements.md": agreements_page(),
         "docs/cli.md": cli_page(),
         "docs/report.schema.json": schema_page(),
     }

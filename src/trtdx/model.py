@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 SCHEMA_VERSION = 1
+Cell = str | int | float | bool | None
 
 
 class Severity(str, Enum):
@@ -97,7 +104,7 @@ class Section(msgspec.Struct, frozen=True):
     key: str  # stable: "profiles", "settings"
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str | int | float | bool | None, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
 
 
@@ -111,3 +118,10 @@ class Report(msgspec.Struct, frozen=True):
 
     def worst(self) -> Severity | None:
         return max((finding.severity for finding in self.findings), key=lambda s: s.badness, default=None)
+
+
+def headline(findings: Sequence[Finding]) -> str:
+    """Return how many findings there are of each severity, and the first of them."""
+    counts = [(sum(each.severity is severity for each in findings), severity.value) for severity in Severity]
+    told = ", ".join(counted(count, name) for count, name in counts if count)
+    return f"{told}; first: {findings[0].code} {findings[0].message}"

@@ -126,6 +126,11 @@ class Rule(msgspec.Struct, frozen=True):
     def kind(self) -> Kind:
         return self.front.kind
 
+    @property
+    def found_in_logs(self) -> bool:
+        """Whether log text or words can find it; DX000 and what is only computed from artifacts cannot be."""
+        return bool(self.front.log or self.front.told or self.front.described)
+
     def is_named(self, name: str) -> bool:
         return name.lower() in (self.code.lower(), self.slug.lower())
 

@@ -103,7 +103,7 @@ def _front_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
         yield page.at(r"^message\s*=", "the message is empty, padded or ends with a full stop")
     if not front.fix and front.kind is not Kind.HARMLESS:
         yield page.at(r"^\+\+\+", "there is no [[fix]]")
-    if not (front.log or front.told or front.described or front.computed):
+    if not (rule.found_in_logs or front.computed):
         yield page.at(
             r"^\+\+\+",
             "there is no [[log]], no [[told]] and no `described` phrase, so nothing can find this rule",
@@ -128,7 +128,7 @@ def _body_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
 
 def _example_sections(rule: Rule) -> Iterator[str]:
     """Yield the examples a page owes: logs for what is found in logs, artifacts for what is computed from them."""
-    if rule.front.found is None or rule.front.log or rule.front.told or rule.front.described:
+    if rule.front.found is None or rule.found_in_logs:
         yield from LOG_EXAMPLES
     if rule.front.found is not None:
         yield from ARTIFACT_EXAMPLES

@@ -6,6 +6,7 @@ import string
 from typing import TYPE_CHECKING, Any
 
 from trtdx import versions
+from trtdx.words import size_in_words, thousands
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,22 +25,9 @@ class _Template(string.Formatter):
         return FILTERS[format_spec](str(value)) if format_spec else str(value)
 
 
-def _bytes_in_words(value: str) -> str:
-    size = float(value)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("unreachable")
-
-
-def _thousands(value: str) -> str:
-    return f"{int(value):,}".replace(",", " ")
-
-
 FILTERS = {
-    "bytes": _bytes_in_words,
-    "thousands": _thousands,
+    "bytes": lambda value: size_in_words(float(value)),
+    "thousands": lambda value: thousands(int(value)),
     "gpus_with_sm": versions.gpus_with_sm,
     "trtllm_with_tensorrt": versions.trtllm_with_tensorrt,
 }

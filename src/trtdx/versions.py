@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +29,30 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     modelopt: str = ""
 
 
+class Kernels(msgspec.Struct, frozen=True, kw_only=True):
+    """The compute capabilities that wheels have kernels for from one release on."""
+
+    since: str
+    sm: tuple[int, ...]
+    families: tuple[int, ...] = ()
+
+    def serve(self, sm: int) -> bool:
+        """Return whether some kernel runs on a compute capability: the same, or one its family covers."""
+        return sm in self.sm or any(
+            sm // 10 == each // 10 and sm >= each
+            for each in self.sm
+            if each < 90 or each in self.families  # from 90 on kernels are made for one capability only
+        )
+
+
 class VersionTable(msgspec.Struct, frozen=True, kw_only=True):
     """The whole data file."""
 
     release: tuple[Release, ...]
     sm: dict[str, tuple[str, ...]]
+    gpu: dict[str, int]
+    tensorrt: dict[str, str]  # of tags without a row of their own
+    kernels: tuple[Kernels, ...]
 
 
 @cache
@@ -74,3 +94,71 @@ def gpus_with_sm(version: str) -> str:
 def release(version: str) -> Release | None:
     """Return the table's row for a release, where there is one."""
     return next((row for row in table().release if row.version == version), None)
+
+
+LAST_ENGINE_RELEASE = "1.3.0rc20"  # rc21 lost the builder, rc22 the C++ runtime (#15918, #16369)
+
+
+def parsed(version: str) -> Version | None:
+    """Return a release as something to compare; None where it is no version number."""
+    try:
+        return Version(version.strip().removeprefix("v").partition("+")[0])
+    except InvalidVersion:
+        return None
+
+
+def at_least(version: str, bound: str) -> bool:
+    """Return whether a release is the bound or later; a pre-release counts as the release it leads to."""
+    one = parsed(version)
+    return one is not None and one.release >= Version(bound).release
+
+
+def has_engine_flow(version: str) -> bool | None:
+    """Return whether a release can run engines; None where the version says nothing."""
+    one = parsed(version)
+    return None if one is None else one <= Version(LAST_ENGINE_RELEASE)
+
+
+def tensorrt_of(version: str) -> str:
+    """Return the TensorRT a release was made with, or nothing where that is not known for certain."""
+    one = parsed(version)
+    if one is None:
+        return ""
+    row = release(one.public)
+    return row.tensorrt if row else table().tensorrt.get(one.public, "")
+
+
+def nearest(version: str) -> Release | None:
+    """Return the row of a release, else of the one its pre-release leads to, else of the last one before it."""
+    wanted = parsed(version)
+    if wanted is None:
+        return None
+    exact, final = release(wanted.public), release(wanted.base_version)
+    before = [row for row in table().release if Version(row.version) <= wanted]
+    return exact or final or (before[-1] if before else None)
+
+
+def sm_of_gpu(name: str) -> int | None:
+    """Return the compute capability of a GPU by its name ("NVIDIA L40S"), or of "8.9", "89" or "sm_89"."""
+    number = re.fullmatch(r"(?:sm_?|compute_?)?(\d{1,2})\.?(\d)[af]?", name.strip(), re.IGNORECASE)
+    if number and int(number[1] + number[2]) >= 50:
+        return int(number[1] + number[2])
+    known = {each: int(sm) for sm, names in table().sm.items() for each in names} | table().gpu
+    fits = [each for each in known if re.search(_spelt(each), name, re.IGNORECASE)]
+    return known[max(fits, key=len)] if fits else None
+
+
+def _spelt(name: str) -> str:
+    """Return a pattern for a GPU's name, alone or among other words, with or without its spaces."""
+    return rf"(?<!\w){re.escape(name)}(?![A-Za-z0-9])".replace(r"\ ", "[ -]?")
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Return every GPU that can be named."""
+    return tuple(dict.fromkeys([*(name for names in table().sm.values() for name in names), *table().gpu]))
+
+
+def kernels_of(version: str) -> Kernels | None:
+    """Return the compute capabilities a release's wheel has kernels for."""
+    rows = [row for row in table().kernels if at_least(version, row.since)]
+    return rows[-1] if rows else None

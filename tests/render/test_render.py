@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtdx.model import Evidence, Finding, Fix, Harmless, Report, Severity, Stage, Summary, Symptom
+from trtdx.model import Evidence, Finding, Fix, Harmless, Report, Section, Severity, Stage, Summary, Symptom
 from trtdx.render import render_json, render_markdown, render_text
 
 REPORT = Report(
@@ -20,6 +20,10 @@ REPORT = Report(
             tuple(Symptom(f"DX54{number}", "aborted", f"rank{number}.log:9") for number in range(5)),
         ),
         Finding("DX000", "not-enough-evidence", Severity.NOTE, "a *guess*", "", (), "", 0.15, "stdin:1"),
+    ),
+    (
+        Section("overview", "engine: ./e", ("", ""), (("model", "Llama | x"), ("ranks", "tp 4"))),
+        Section("profiles", "profile 0", ("tensor", "max", "dynamic"), (("input_ids", 8192, True), ("y" * 99, 16, None)), "derived"),
     ),
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli import diagnose, explain, rules
+from trtdx.cli import diagnose, explain, inspect, rules
 from trtdx.errors import TrtdxError
 from trtdx.version import __version__
 
@@ -22,6 +22,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("diagnose", epilog="Example: mpirun -n 4 ... 2>&1 | trtdx diagnose -")(diagnose.command)
+app.command("inspect", epilog="Example: trtdx inspect ./engine ./model --runtime 1.2.1 --gpu L40S")(
+    inspect.command
+)
 app.command("explain", epilog="Example: trtdx explain DX012")(explain.command)
 app.add_typer(rules.app, name="rules")
 

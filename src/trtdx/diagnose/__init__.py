@@ -15,7 +15,7 @@ from trtdx.diagnose.match import Matcher, SourceFacts
 from trtdx.diagnose.sources import Source
 from trtdx.diagnose.unsure import DESCRIPTION_BYTES, description_in, doubt, resembling, told
 from trtdx.errors import TrtdxError
-from trtdx.model import Finding, Harmless, Report, Severity, Summary
+from trtdx.model import Finding, Harmless, Report, Summary, headline
 from trtdx.redact import redactor
 
 if TYPE_CHECKING:
@@ -146,6 +146,4 @@ def _summary(
 def _headline(findings: Sequence[Finding], partial: Sequence[str]) -> str:
     if not findings:
         return "no problem found in what could be read" if partial else "no problem found"
-    counts = [(sum(f.severity is severity for f in findings), severity.value) for severity in Severity]
-    told = ", ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in counts if count)
-    return f"{told}; first: {findings[0].code} {findings[0].message}"
+    return headline(findings)

@@ -74,7 +74,7 @@ class Similar:
     """An index of all rule pages by their words."""
 
     def __init__(self, book: RuleBook) -> None:
-        rules = [rule for rule in book if rule.kind is Kind.CAUSE and not rule.front.computed]
+        rules = [rule for rule in book if rule.kind is Kind.CAUSE and rule.found_in_logs]
         self._rules = {rule.code: rule for rule in rules}
         pages = {rule.code: Counter(words(_page_text(rule))) for rule in rules}
         seen = Counter(word for page in pages.values() for word in page)

@@ -1,0 +1,162 @@
+"""What is in these artifacts, will they take my requests, and what disagrees with what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.errors import TrtdxError
+from trtdx.inspect.artifact import Artifact, Deployment
+from trtdx.model import Report, Section, Summary, headline
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.host import Host
+    from trtdx.model import Finding
+    from trtdx.rule import RuleBook
+
+MOST_REFERRED = 8  # artifacts read because another one names them
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What is asked about the artifacts."""
+
+    paths: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    machine: Artifact | None = None
+    show: tuple[str, ...] = ()
+    against: str = ""
+    requests: tuple[Artifact, ...] = ()
+    shape_logs: tuple[str, ...] = ()
+
+
+def inspect(host: Host, question: Question, book: RuleBook) -> Report:
+    """Return overviews, the sections asked for, and what disagrees."""
+    deployment, notes = collect(host, question)
+    sections = list(_sections(host, deployment, question))
+    findings = list(_findings(deployment, book))
+    return Report(_summary(deployment, findings, notes), tuple(findings), tuple(sections))
+
+
+def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
+    """Return the artifacts named, those they refer to, and notes on what could not be looked at."""
+    from trtdx.inspect.readers import read_artifact
+    from trtdx.inspect.readers.llm_args import command_from_text
+
+    version = question.machine.text("gpu.runtime") if question.machine else ""
+    artifacts = [read_artifact(host, path, version=version) for path in question.paths]
+    artifacts += [command_from_text(host, text, "--command", version=version) for text in question.commands]
+    referred, notes = _referred(host, artifacts)
+    given = [question.machine] if question.machine else []
+    found = [_with_profiles(artifact) for artifact in (*artifacts, *referred)]
+    notes += [f"{artifact.path}: {note}" for artifact in found for note in artifact.unread]
+    return Deployment((*found, *given, *question.requests)), notes
+
+
+def _referred(host: Host, artifacts: list[Artifact]) -> tuple[list[Artifact], list[str]]:
+    """Return the artifacts that others name, such as the engine a Triton repository serves."""
+    from trtdx.inspect.readers import read_artifact
+
+    known = {artifact.path.rstrip("/") for artifact in artifacts}
+    found: list[Artifact] = []
+    notes: list[str] = []
+    for path in dict.fromkeys(path.rstrip("/") for artifact in artifacts for path in artifact.refers_to):
+        if path in known or host.kind(path) == "absent":
+            continue
+        if len(found) == MOST_REFERRED:
+            notes.append(f"{path}: not looked at; at most {MOST_REFERRED} artifacts that others name are")
+            continue
+        try:
+            found.append(read_artifact(host, path))
+        except TrtdxError as err:
+            notes.append(f"{path}: {err.message.splitlines()[0]}")
+    return found, notes
+
+
+def _with_profiles(artifact: Artifact) -> Artifact:
+    """Return an engine with the inputs and profiles its build settings imply, unless they were read."""
+    if artifact.kind != "engine" or artifact.profiles:
+        return artifact
+    from trtdx.inspect.engine_profiles import profiles_of, tensors_of
+
+    return msgspec.structs.replace(artifact, tensors=tensors_of(artifact), profiles=profiles_of(artifact))
+
+
+def _sections(host: Host, deployment: Deployment, question: Question) -> Iterator[Section]:
+    from trtdx.inspect.overview import overview
+    from trtdx.inspect.show import sections_from
+
+    shown = [artifact for artifact in deployment.artifacts if artifact.kind not in ("machine", "request")]
+    if question.against:
+        yield from _differences(host, shown, question)
+        return
+    yield from map(overview, shown)
+    yield from sections_from(deployment, list(question.show))
+    yield from _answers(deployment)
+    for path in question.shape_logs:
+        yield from _shape_tables(host, path, deployment)
+
+
+def _differences(host: Host, artifacts: list[Artifact], question: Question) -> Iterator[Section]:
+    from trtdx.inspect.against import differences
+    from trtdx.inspect.readers import read_artifact
+
+    other = _with_profiles(read_artifact(host, question.against))
+    for artifact in artifacts[: len(question.paths)]:
+        yield differences(artifact, other)
+
+
+def _answers(deployment: Deployment) -> Iterator[Section]:
+    """Yield what a request or a machine was given for: does it fit, must it be rebuilt."""
+    for engine in deployment.of("engine"):
+        yield from _fits(engine, list(deployment.of("request")))
+        yield from _must_be_rebuilt(engine, deployment.first("machine"))
+
+
+def _fits(engine: Artifact, requests: list[Artifact]) -> Iterator[Section]:
+    from trtdx.inspect.shapes import shape_section
+
+    if requests:
+        yield shape_section(engine, requests)
+
+
+def _must_be_rebuilt(engine: Artifact, machine: Artifact | None) -> Iterator[Section]:
+    from trtdx.inspect.rebuild import rebuild_section
+
+    if machine:
+        yield rebuild_section(engine, machine)
+
+
+def _shape_tables(host: Host, path: str, deployment: Deployment) -> Iterator[Section]:
+    from trtdx.inspect.shape_log import read_shape_log, shape_tables
+
+    yield from shape_tables(read_shape_log(host, path), deployment.first("engine"))
+
+
+def _findings(deployment: Deployment, book: RuleBook) -> list[Finding]:
+    from trtdx.inspect.agreement import findings_from
+    from trtdx.inspect.agreements import table
+
+    return findings_from(table(), deployment, book)
+
+
+def _summary(deployment: Deployment, findings: list[Finding], notes: list[str]) -> Summary:
+    inputs = sum(artifact.kind not in ("machine", "request") for artifact in deployment.artifacts)
+    return Summary(_verdict(deployment, findings), inputs=inputs, partial=tuple(notes))
+
+
+def _verdict(deployment: Deployment, findings: list[Finding]) -> str:
+    if not findings:
+        return f"nothing disagrees ({counted(_concerned(deployment), 'agreement')} about these artifacts)"
+    return headline(findings)
+
+
+def _concerned(deployment: Deployment) -> int:
+    """Return how many agreements had at least one of their sides before them."""
+    from trtdx.inspect.agreements import table
+
+    kinds = {artifact.kind for artifact in deployment.artifacts}
+    return sum(bool(kinds & set(row.sides)) for row in table())

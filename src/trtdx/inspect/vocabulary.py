@@ -62,6 +62,7 @@ GROUPS: dict[str, tuple[Term, ...]] = {
         Term("v_head_dim", "int", "MLA: the size of a value head", 2),
         Term("multimodal", "bool", "whether the model also reads images, audio or video", 1),
         Term("encoder_decoder", "bool", "whether the model has an encoder and a decoder", 2),
+        Term("remote_code", "bool", "whether the model needs Python of its own (auto_map)", 2),
         Term("logits_dtype", "str", "the data type of the logits", 2),
     ),
     "mapping": (
@@ -155,6 +156,7 @@ GROUPS: dict[str, tuple[Term, ...]] = {
         Term("weights.truncated", "list", "files that are shorter than their header says", 2),
         Term("weights.lfs_pointers", "list", "Git-LFS pointers in place of files", 2),
         Term("weights.corrupt", "list", "files whose header cannot be right", 2),
+        Term("weights.unknown_dtypes", "list", "data types that no safetensors library knows", 2),
         Term("weights.unindexed", "list", "files of weights that the index does not name", 1),
         Term(
             "weights.missing_tensors", "list", "tensors the index places in a file that does not hold them", 2
@@ -236,11 +238,21 @@ GROUPS: dict[str, tuple[Term, ...]] = {
         Term("onnx.external_missing", "list", "files of weights that are not there", 2),
         Term("onnx.external_short", "list", "files of weights that are too short", 2),
         Term("onnx.external_outside", "list", "files of weights outside the model's folder", 2),
+        Term("onnx.external_wrong", "list", "entries of external data that cannot be right", 2),
         Term("onnx.truncated", "str", "where the file ends too early", 2),
+        Term("onnx.corrupt", "str", "where the file is no longer an ONNX model", 2),
+        Term("onnx.bytes", "int", "bytes of the file itself", 1),
+        Term("onnx.inputs", "dict", "the shapes of the inputs, with the names of dynamic dimensions", 2),
+        Term("onnx.modules", "dict", "the module each node comes from", 0),
         Term("onnx.empty", "bool", "whether there is no graph in it", 2),
-        Term("onnx.duplicate_names", "list", "names that are used twice", 2),
+        Term("onnx.duplicate_names", "list", "tensors that are made twice", 2),
+        Term("onnx.duplicate_nodes", "list", "names that several nodes have", 0),
         Term("onnx.dangling", "list", "inputs of nodes that nothing makes", 2),
         Term("onnx.gather_out_of_range", "list", "constant indices beyond what they index", 3),
+    ),
+    "profiles": (
+        Term("profiles.shapes", "list", "min, opt and max shapes by profile and input", 2),
+        Term("profiles.unmet", "list", "nodes whose inputs do not fit together at a profile's shapes", 2),
     ),
     "plan": (
         Term("plan.product", "str", "TensorRT or TensorRT-RTX", 2),
@@ -250,6 +262,8 @@ GROUPS: dict[str, tuple[Term, ...]] = {
         Term("plan.truncated", "list", "plans that are shorter than they state", 2),
         Term("plan.foreign", "list", "files that are not plans", 2),
         Term("plan.versions", "list", "the TensorRT releases that wrote the plans", 2),
+        Term("plan.overlong", "list", "plans that are longer than they state", 2),
+        Term("plan.sms", "list", "the compute capabilities the plans were built for", 2),
     ),
     "log": (
         Term("log.activation_bytes", "list", "activation memory by profile", 1),
@@ -258,6 +272,9 @@ GROUPS: dict[str, tuple[Term, ...]] = {
         Term("log.layers", "int", "layers or kernels", 1),
         Term("log.build_seconds", "float", "how long the build took", 0),
         Term("log.peak_bytes", "int", "the builder's peak memory", 1),
+        Term("log.peak_gpu_bytes", "int", "the builder's peak memory on the GPU", 1),
+        Term("log.scratch_bytes", "list", "scratch memory by profile", 1),
+        Term("log.memory_changes", "list", "what the builder allocated, in MiB", 0),
     ),
     "gpu": (
         Term("gpu.name", "str", "the GPU", 2),
@@ -276,6 +293,10 @@ GROUPS: dict[str, tuple[Term, ...]] = {
         Term("request.lora_rank", "int", "the rank of the adapter it asks for", 1),
         Term("request.encoder_input_len", "int", "tokens or frames of the encoder input", 1),
         Term("request.count", "int", "how often it was seen", 0),
+        Term("request.shapes", "list", "the distinct requests of a trace, each with its count and line", 0),
+        Term("request.others", "int", "requests of a trace that are counted and not kept apart", 0),
+        Term("request.uncounted", "int", "requests of a trace whose prompts are text that was not tokenized", 0),
+        Term("request.bad_lines", "list", "lines of a trace that are no request", 1),
     ),
     "runtime": (
         Term("runtime.model", "str", "the model it serves", 2),
@@ -294,12 +315,17 @@ GROUPS: dict[str, tuple[Term, ...]] = {
         Term("runtime.version", "str", "the release the options are written for", 1),
         Term("runtime.unknown_keys", "list", "options that no release knows (with the nearest)", 2),
         Term("runtime.renamed_keys", "list", "options that have another name now", 2),
-        Term("runtime.removed_keys", "list", "options that do nothing any more", 1),
+        Term("runtime.removed_keys", "list", "options that releases of today do not have any more", 1),
         Term("runtime.conflicts", "list", "options given twice with different values, and which one wins", 2),
         Term("runtime.world_size", "int", "ranks the launcher starts", 2),
         Term("runtime.guided_decoding", "str", "the guided-decoding backend", 1),
         Term("runtime.speculative", "str", "the speculative decoding asked for", 2),
         Term("runtime.gather_generation_logits", "bool", "whether logits are asked for", 1),
+        Term("runtime.command", "str", "the program that is started, with its subcommand", 1),
+        Term("runtime.launcher", "str", "what starts it (mpirun, srun, trtllm-llmapi-launch)", 1),
+        Term("runtime.invalid_values", "list", "options whose value no release takes", 2),
+        Term("runtime.duplicate_keys", "list", "options that one file states twice", 2),
+        Term("runtime.paths_missing", "list", "paths that are named and not there", 2),
     ),
     "triton": (
         Term("triton.models", "list", "the models in the repository", 1),
@@ -326,6 +352,11 @@ GROUPS: dict[str, tuple[Term, ...]] = {
         Term("triton.instances", "dict", "instances by model", 1),
         Term("triton.paths_missing", "list", "paths in the configuration that do not exist", 2),
         Term("triton.name_mismatch", "list", "models whose name is not their folder's", 2),
+        Term("triton.flow", "str", "how the model is served (engine, llmapi)", 2),
+        Term("triton.type_mismatches", "list", "tensors that connected models declare with other types", 2),
+        Term("triton.invalid_parameters", "list", "parameters whose value the backend cannot read", 2),
+        Term("triton.encoder_dir", "str", "the encoder engine it serves", 2),
+        Term("triton.ensemble_limits", "dict", "the smallest max_batch_size below each ensemble", 2),
     ),
 }
 # Settings whose names TensorRT-LLM keeps adding to are kept under its own spelling.
@@ -340,6 +371,7 @@ OPEN_FAMILIES: dict[str, Term] = {
 ALONE = (
     Term("malformed", "list", "values of the wrong type", 2),
     Term("unparsed", "list", "files that cannot be parsed", 2),
+    Term("absent", "list", "files that should be there and are not", 2),
 )
 TERMS: dict[str, Term] = {each.name: each for group in GROUPS.values() for each in group} | {
     each.name: each for each in ALONE
@@ -349,15 +381,20 @@ GROUP_OF = {each.name: name for name, group in GROUPS.items() for each in group}
 }
 
 
+def known_term(name: str) -> Term | None:
+    """Return the term of a name, or None where no artifact states such a thing."""
+    family, dot, _ = name.partition(".")
+    if name not in TERMS and dot and family in OPEN_FAMILIES:
+        return msgspec.structs.replace(OPEN_FAMILIES[family], name=name)
+    return TERMS.get(name)
+
+
 def term(name: str) -> Term:
     """Return the term of a name, or raise: a misspelt fact would otherwise be silently absent."""
-    known = TERMS.get(name)
-    if known is not None:
-        return known
-    family, dot, _ = name.partition(".")
-    if dot and family in OPEN_FAMILIES:
-        return msgspec.structs.replace(OPEN_FAMILIES[family], name=name)
-    raise UnknownNameError("fact", name, TERMS)
+    known = known_term(name)
+    if known is None:
+        raise UnknownNameError("fact", name, TERMS)
+    return known
 
 
 def fitted(name: str, value: Any) -> Any:

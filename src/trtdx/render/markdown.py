@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trtdx.render.text import counted, shown, size_in_words, sureness
+from trtdx.render.table import cell_text
+from trtdx.render.text import read_in_words, shown, sureness
 from trtdx.version import __version__
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.model import Finding, Report
+    from trtdx.model import Finding, Report, Section
 
 
 def render_markdown(report: Report) -> str:
     """Return the report as GitHub Markdown; log text stands in code blocks only, so it cannot become markup."""
-    parts = [part for finding in report.findings for part in _finding(finding)]
+    parts = [_section(section) for section in report.sections]
+    parts += [part for finding in report.findings for part in _finding(finding)]
     summary = report.summary
     if not report.findings:
         parts.append(f"### {summary.text}")
@@ -25,10 +28,19 @@ def render_markdown(report: Report) -> str:
         for e in summary.harmless
     ]
     parts += [f"- not read: {_code(note)}" for note in summary.partial]
-    parts.append(
-        f"<sub>trtdx {__version__} read {counted(summary.inputs, 'input')}, {counted(summary.lines_read, 'line')}, {size_in_words(summary.bytes_read)}</sub>"
-    )
+    parts.append(f"<sub>trtdx {__version__} read {', '.join(read_in_words(summary))}</sub>")
     return "\n\n".join(parts) + "\n"
+
+
+def _section(section: Section) -> str:
+    columns = (
+        section.columns if any(section.columns) else ("",) * len(section.rows[0] if section.rows else ())
+    )
+    rows = [columns, ("---",) * len(columns)]
+    rows += [tuple(_text(cell_text(value)) for value in row) for row in section.rows]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    note = f"\n\n{_text(section.note)}" if section.note else ""
+    return f"**{_text(section.title)}**\n\n{table}{note}"
 
 
 def _finding(finding: Finding) -> Iterator[str]:

@@ -6,10 +6,13 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
+from trtdx.render.table import table_lines
+from trtdx.words import counted, size_in_words
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.model import Finding, Fix, Report
+    from trtdx.model import Finding, Fix, Report, Section, Summary
 
 WIDTH = 100
 _COLORS = {"error": "31", "warning": "33", "note": "36", "dim": "2", "bold": "1", "command": "32"}
@@ -21,7 +24,8 @@ _SHOWN_FIXES = 3
 def render_text(report: Report, *, color: bool = False, details: bool = False) -> str:
     """Return the report as lines; `details` shows all evidence and symptoms."""
     paint = _Paint(color)
-    blocks = [render_finding(finding, color=color, details=details) for finding in report.findings]
+    blocks = ["\n".join(_section(section, paint, details)) for section in report.sections]
+    blocks += [render_finding(finding, color=color, details=details) for finding in report.findings]
     blocks.append("\n".join(_summary(report, paint, details)))
     return "\n\n".join(blocks) + "\n"
 
@@ -38,6 +42,13 @@ class _Paint:
     def __call__(self, text: str, *names: str) -> str:
         codes = ";".join(_COLORS[name] for name in names)
         return f"\x1b[{codes}m{text}\x1b[0m" if self._color else text
+
+
+def _section(section: Section, paint: _Paint, details: bool) -> Iterator[str]:
+    yield paint(shown(section.title), "bold")
+    for number, line in enumerate(table_lines(section, wide=details)):
+        yield "  " + (paint(line, "dim") if number == 0 and any(section.columns) else line)
+    yield from textwrap.wrap(shown(section.note), WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
@@ -80,13 +91,7 @@ def _symptoms(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
 
 def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
     summary = report.summary
-    parts = [
-        counted(summary.inputs, "input"),
-        counted(summary.lines_read, "line"),
-        size_in_words(summary.bytes_read),
-    ]
-    parts += [counted(len(summary.ranks), "rank")] if summary.ranks else []
-    read = f"read {', '.join(parts)}"
+    read = f"read {', '.join(read_in_words(summary))}"
     yield paint(read, "dim") if report.findings else f"{paint(summary.text, 'bold')}: {read}"
     if summary.harmless and report.findings and not details:
         total = sum(each.count for each in summary.harmless)
@@ -104,9 +109,12 @@ def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
         yield paint(f"   = not read: {shown(note)}", "warning")
 
 
-def counted(number: int, what: str) -> str:
-    """Return the number with its noun: "1 line", "2 lines"."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def read_in_words(summary: Summary) -> list[str]:
+    """Return what was read, part by part; artifacts have no lines to count."""
+    parts = [counted(summary.inputs, "input")]
+    if summary.lines_read or summary.bytes_read:
+        parts += [counted(summary.lines_read, "line"), size_in_words(summary.bytes_read)]
+    return parts + ([counted(len(summary.ranks), "rank")] if summary.ranks else [])
 
 
 def sureness(confidence: float) -> str:
@@ -114,15 +122,6 @@ def sureness(confidence: float) -> str:
     scale = ((0.9, "observed"), (0.7, "likely"), (0.4, "possible"), (0.0, "a guess"))
     word = next(word for least, word in scale if confidence >= least)
     return f"{word} ({confidence:.0%})"
-
-
-def size_in_words(size: int) -> str:
-    value = float(size)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
 
 
 def shown(text: str, *, lines: bool = False) -> str:

@@ -17,12 +17,14 @@ def table() -> tuple[Agreement, ...]:
         lora,
         machine,
         model,
+        onnx,
         parallel,
         quantization,
         runtime,
+        shapes,
         tokens,
         triton,
     )
 
-    modules = (model, tokens, quantization, parallel, runtime, triton, lora, machine, files)
+    modules = (model, tokens, quantization, parallel, runtime, triton, lora, machine, onnx, shapes, files)
     return tuple(row for module in modules for row in module.ROWS)

@@ -1,10 +1,371 @@
-"""PLACEHOLDER files."""
+"""What files promise about each other: every one is there, whole, readable, and what the others say it is."""
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trtdx.inspect.agreement import Agreement
+from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.readers.safetensors import DTYPES
+from trtdx.model import Evidence, Severity
+from trtdx.words import counted, size_in_words
 
-ROWS: tuple[Agreement, ...] = ()
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trtdx.inspect.agreement import Agreement
+    from trtdx.inspect.artifact import Artifact, Deployment
+
+ON_DISK = ("hf", "tokenizer", "checkpoint", "engine", "lora")
+LFS_WORDS = "Git-LFS pointer"
+INCOMPLETE = ("weights.missing", "weights.truncated", "weights.lfs_pointers", "weights.corrupt")
+FLOATS = tuple(DTYPES.values())
+WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+NEARLY_ALL = 0.9  # norms and routers are often kept in another type
+PICKLES = ("bin", "pt", "pth", "ckpt")
+FILE_ENDS = (".safetensors", ".gguf", ".onnx")
+
+
+def some(items: Sequence[str], most: int = 3) -> str:
+    """Return the first few items, and how many more there are."""
+    shown = ", ".join(items[:most])
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+
+
+def folder_of(artifact: Artifact) -> str:
+    """Return the artifact's directory as it can be pasted into a shell."""
+    path = artifact.path.rpartition("/")[0] or "." if artifact.path.endswith(FILE_ENDS) else artifact.path
+    return shlex.quote(path.rstrip("/") or "/")
+
+
+def file_in(problem: str) -> str:
+    """Return the file of a problem such as "model.safetensors: is empty"."""
+    return problem.partition(": ")[0]
+
+
+def remade(artifact: Artifact, file: str) -> dict[str, str]:
+    """Return how a damaged file is made anew: what TensorRT-LLM wrote itself cannot be downloaded."""
+    if artifact.kind == "checkpoint":
+        command = "python3 convert_checkpoint.py --model_dir <model> --output_dir <empty directory>"
+        return {"remedy": "convert the model again into an empty directory", "command": command}
+    if artifact.kind == "engine":
+        command = "trtllm-build --checkpoint_dir <checkpoint> --output_dir <empty directory>"
+        return {"remedy": "build the engine again into an empty directory", "command": command}
+    name = shlex.quote(file)
+    command = f"hf download <org/model> {name} --local-dir {folder_of(artifact)} --force-download"
+    return {"remedy": f"download, copy or save {file} again", "command": command}
+
+
+def whole(artifact: Artifact) -> bool:
+    """Return whether everything was there and was read, so that what is absent is known to be absent."""
+    return not artifact.unread and not any(artifact.items(name) for name in INCOMPLETE)
+
+
+@agreement("DX086", *ON_DISK, "onnx")
+def files_fetched(deployment: Deployment) -> Iterator[Violation]:
+    """Files are the files themselves, not the pointers Git LFS leaves in their place."""
+    for artifact in deployment.artifacts:
+        weights = [file_in(each) for each in artifact.items("weights.lfs_pointers")]
+        others = [file_in(each) for each in artifact.items("unparsed") if LFS_WORDS in each]
+        if weights or others:
+            facts = [name for name in ("weights.lfs_pointers", "unparsed") if artifact.has(name)]
+            yield Violation(
+                artifact.evidence(*facts),
+                {
+                    "files": some(weights + others),
+                    "count": len(weights + others),
+                    "folder": folder_of(artifact),
+                },
+            )
+
+
+@agreement("DX087", *ON_DISK)
+def weights_whole(deployment: Deployment) -> Iterator[Violation]:
+    """Files of weights are as long as their headers say, and their headers can be right."""
+    for artifact in deployment.of(*ON_DISK):
+        faults = [*artifact.items("weights.truncated"), *artifact.items("weights.corrupt")]
+        if not faults:
+            continue
+        facts = [name for name in ("weights.truncated", "weights.corrupt") if artifact.has(name)]
+        file, _, problem = faults[0].partition(": ")
+        more = f", and {counted(len(faults) - 1, 'other file')} too" if len(faults) > 1 else ""
+        yield Violation(
+            artifact.evidence(*facts),
+            {
+                "file": file,
+                "problem": problem + more,
+                "folder": folder_of(artifact),
+                **remade(artifact, file),
+            },
+        )
+
+
+@agreement("DX088", "hf")
+def shards_there(deployment: Deployment) -> Iterator[Violation]:
+    """Every file of weights that the index or the other shards' names promise is there."""
+    for model in deployment.of("hf"):
+        missing = model.items("weights.missing")
+        if missing:
+            yield Violation(
+                model.evidence("weights.missing"),
+                {
+                    "what": f"{counted(len(missing), 'file')} of weights that the index (or the name of another "
+                    f"shard) promises {'is' if len(missing) == 1 else 'are'} not there: {some(missing)}",
+                    "folder": folder_of(model),
+                },
+            )
+
+
+@agreement("DX088", "hf")
+def weights_there(deployment: Deployment) -> Iterator[Violation]:
+    """A model directory from which nothing was made yet holds weights."""
+    if deployment.first("checkpoint", "engine", "triton"):
+        return  # the directory may be kept for its tokenizer only
+    for model in deployment.of("hf"):
+        if model.integer("weights.files") == 0 and model.has("architecture") and not model.has("unparsed"):
+            yield Violation(
+                model.evidence("weights.files", "architecture"),
+                {
+                    "what": f"{model.path} holds a model's configuration and no weights",
+                    "folder": folder_of(model),
+                },
+                Severity.WARNING,
+                0.7,
+            )
+
+
+@agreement("DX138", "hf")
+def tensors_in_place(deployment: Deployment) -> Iterator[Violation]:
+    """Every tensor is in the file where the index places it."""
+    for model in deployment.of("hf"):
+        absent = model.items("weights.missing_tensors")
+        if absent and whole(model):
+            yield Violation(
+                model.evidence("weights.missing_tensors"),
+                {
+                    "count": counted(len(absent), "tensor"),
+                    "tensors": some(absent),
+                    "folder": folder_of(model),
+                },
+            )
+
+
+@agreement("DX770", "hf")
+def one_generation(deployment: Deployment) -> Iterator[Violation]:
+    """A directory holds the shards of one save only.
+
+    TensorRT-LLM's loader (1.2.1) ignores the index and takes every *.safetensors, whichever comes last.
+    """
+    for model in deployment.of("hf"):
+        stray = model.items("weights.unindexed")
+        if stray:
+            folder = folder_of(model)
+            names = [f"{folder}/{shlex.quote(file_in(each))}" for each in stray[:8]]
+            yield Violation(
+                model.evidence("weights.unindexed"),
+                {"files": some(stray), "folder": folder, "moved": " ".join(names)},
+                confidence=0.85,
+            )
+
+
+@agreement("DX771", "hf", "checkpoint")
+def dtype_as_stated(deployment: Deployment) -> Iterator[Violation]:
+    """Weights have the data type the configuration states."""
+    for model in deployment.of("hf", "checkpoint"):
+        stated, stored = model.text("dtype"), stored_dtype(model)
+        if stated not in FLOATS or not stored or stored == stated:
+            continue
+        size = sum(model.table("weights.bytes_by_dtype").values())
+        yield Violation(
+            model.evidence("dtype", "weights.bytes_by_dtype"),
+            {
+                "stated": stated,
+                "stored": stored,
+                "effect": _effect(stated, stored),
+                **_remedy(model, stated, stored),
+                "size": size_in_words(size),
+                "folder": folder_of(model),
+            },
+            confidence=0.9,
+        )
+
+
+def _remedy(model: Artifact, stated: str, stored: str) -> dict[str, str]:
+    """Return which side to change: weights that are too wide are made anew, others are right."""
+    if model.kind == "checkpoint":
+        command = f"python3 convert_checkpoint.py --model_dir <model> --dtype {stated} --output_dir <empty directory>"
+        return {"remedy": f"convert the model again, all of it in {stated}", "command": command}
+    folder = folder_of(model)
+    if WIDTHS[stored] > WIDTHS[stated]:
+        program = (
+            "import sys; from transformers import AutoModelForCausalLM as M; "
+            f"M.from_pretrained(sys.argv[1], torch_dtype='{stated}').save_pretrained(sys.argv[2])"
+        )
+        command = f'python3 -c "{program}" {folder} <empty directory>'
+        return {"remedy": f"save the model as {stated}, the type it is meant to run in", "command": command}
+    return {
+        "remedy": f'set torch_dtype (dtype since transformers 5) to "{stored}", the type of the weights',
+        "command": f"grep -n dtype {folder}/config.json",
+    }
+
+
+def stored_dtype(model: Artifact) -> str:
+    """Return the type nearly all weights have; none where they are quantised or mixed."""
+    sizes = model.table("weights.bytes_by_dtype")
+    if not sizes or any(model.has(name) for name in ("quant.algo", "quant.method", "quant.per_layer")):
+        return ""
+    numbers = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    main = max(numbers, key=lambda name: numbers[name], default="")
+    enough = main in FLOATS and numbers[main] >= NEARLY_ALL * sum(numbers.values()) > 0
+    return main if enough else ""
+
+
+def _effect(stated: str, stored: str) -> str:
+    if WIDTHS[stored] > WIDTHS[stated]:
+        return "the files are larger than what is computed with, and every start reads and converts all of it"
+    if WIDTHS[stored] < WIDTHS[stated]:
+        return "the model takes more memory and time than its weights are precise"
+    if stated == "float16":
+        return "values above 65504, which bfloat16 holds, become infinite"
+    return "three bits of each weight are rounded away"
+
+
+@agreement("DX133", *ON_DISK)
+def files_parse(deployment: Deployment) -> Iterator[Violation]:
+    """Configuration and tokenizer files can be parsed."""
+    for artifact in deployment.of(*ON_DISK):
+        for problem in artifact.items("unparsed")[:8]:
+            file, _, reason = problem.partition(": ")
+            if LFS_WORDS not in reason:
+                yield Violation(
+                    (Evidence(f"{artifact.path.rstrip('/')}/{file}", reason),),
+                    {
+                        "file": file,
+                        "reason": reason,
+                        "folder": folder_of(artifact),
+                        **remade(artifact, file),
+                    },
+                )
+
+
+@agreement("DX772", *ON_DISK)
+def values_of_their_type(deployment: Deployment) -> Iterator[Violation]:
+    """Values are of the type that whoever reads them expects."""
+    for artifact in deployment.of(*ON_DISK):
+        for item in artifact.items("malformed")[:8]:
+            where, _, rest = item.partition(" = ")
+            value, _, expected = rest.rpartition(": ")
+            place = where.removeprefix(artifact.path).lstrip("/")
+            yield Violation(
+                (Evidence(where, value),),
+                {"place": place, "value": value, "expected": expected, "file": where.partition(": ")[0]},
+            )
+
+
+@agreement("DX773", "hf")
+def no_pickles(deployment: Deployment) -> Iterator[Violation]:
+    """Weights are stored as safetensors rather than as pickles."""
+    for model in deployment.of("hf"):
+        kind = model.text("weights.format")
+        if kind in PICKLES:
+            yield Violation(
+                model.evidence("weights.format", "weights.files"), {"kind": kind, "folder": folder_of(model)}
+            )
+
+
+@agreement("DX774", "hf")
+def no_gguf(deployment: Deployment) -> Iterator[Violation]:
+    """Weights are in a format that TensorRT-LLM reads, which GGUF is not."""
+    for model in deployment.of("hf"):
+        if model.text("weights.format") == "gguf":
+            yield Violation(model.evidence("weights.format"), {"path": model.path})
+
+
+@agreement("DX775", "hf", "checkpoint")
+def layers_there(deployment: Deployment) -> Iterator[Violation]:
+    """The weights have as many layers as the configuration says."""
+    for model in deployment.of("hf", "checkpoint"):
+        found, stated = model.integer("weights.layers"), model.integer("num_layers")
+        certain = not (model.get("encoder_decoder") or model.get("multimodal"))
+        if found and stated and found < stated and certain and whole(model):
+            yield Violation(
+                model.evidence("weights.layers", "num_layers"),
+                {"found": found, "stated": stated, "kind": model.title, "folder": folder_of(model)},
+            )
+
+
+@agreement("DX776", "hf")
+def config_there(deployment: Deployment) -> Iterator[Violation]:
+    """A config.json lies beside the weights."""
+    for model in deployment.of("hf"):
+        if "config.json" in model.items("absent") and model.integer("weights.files"):
+            yield Violation(
+                model.evidence("absent", "weights.files"), {"path": model.path, "folder": folder_of(model)}
+            )
+
+
+@agreement("DX777", "hf", "checkpoint")
+def dtypes_known(deployment: Deployment) -> Iterator[Violation]:
+    """Tensors have data types that the safetensors library knows."""
+    for model in deployment.of("hf", "checkpoint"):
+        unknown = model.items("weights.unknown_dtypes")
+        if unknown:
+            file, _, dtype = unknown[0].partition(": ")
+            yield Violation(
+                model.evidence("weights.unknown_dtypes"),
+                {"file": file, "dtype": dtype, "folder": folder_of(model)},
+            )
+
+
+@agreement("DX253", "hf", "tokenizer", "command", "llm-args", "triton")
+def tokenizer_there(deployment: Deployment) -> Iterator[Violation]:
+    """A tokenizer is among the files of a model, or is named elsewhere."""
+    if any(_brings_tokenizer(artifact) for artifact in deployment.artifacts):
+        return
+    for model in deployment.of("hf"):
+        stated = model.has("tokenizer.files", "architecture") and not model.items("tokenizer.files")
+        if stated and not model.get("encoder_decoder"):
+            yield Violation(
+                model.evidence("tokenizer.files"),
+                {"path": model.path, "folder": folder_of(model)},
+                Severity.WARNING,
+                0.8,
+            )
+
+
+def _brings_tokenizer(artifact: Artifact) -> bool:
+    return bool(
+        artifact.items("tokenizer.files")
+        or artifact.has("tokenizer.size")
+        or artifact.has("runtime.tokenizer")
+        or artifact.table("triton.tokenizer_dirs")
+    )
+
+
+@agreement("DX697", "lora")
+def adapter_whole(deployment: Deployment) -> Iterator[Violation]:
+    """An adapter has its configuration and its weights."""
+    for adapter in deployment.of("lora"):
+        absent = adapter.items("absent")
+        if absent:
+            yield Violation(adapter.evidence("absent"), {"files": some(absent), "folder": folder_of(adapter)})
+
+
+ROWS: tuple[Agreement, ...] = (
+    files_fetched,
+    weights_whole,
+    shards_there,
+    weights_there,
+    tensors_in_place,
+    one_generation,
+    dtype_as_stated,
+    files_parse,
+    values_of_their_type,
+    no_pickles,
+    no_gguf,
+    layers_there,
+    config_there,
+    dtypes_known,
+    tokenizer_there,
+    adapter_whole,
+)

@@ -1,10 +1,265 @@
-"""PLACEHOLDER machine."""
+"""What the machine must offer: a release and a TensorRT that read the engine, and GPUs that compute it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trtdx.inspect.agreement import Agreement
+from trtdx import versions
+from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreements import plans
+from trtdx.inspect.agreements.plans import folder_of, listed
+from trtdx.inspect.compatibility import (
+    FIRST_BF16,
+    FP8,
+    capability,
+    gpus_of,
+    kernels_lack,
+    lack_of,
+    runs_no_engine,
+    same_release,
+    writer_of,
+)
+from trtdx.inspect.runtime_keys import demands
+from trtdx.model import Severity
 
-ROWS: tuple[Agreement, ...] = ()
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trtdx.inspect.agreement import Agreement
+    from trtdx.inspect.artifact import Artifact, Deployment
+
+MODELS = ("engine", "checkpoint", "hf")  # the more finished first: one finding for one model
+
+
+def pairs(deployment: Deployment, *kinds: str) -> Iterator[tuple[Artifact, Artifact]]:
+    """Yield artifacts and the machines they are to run on; a release without engines is told once, elsewhere."""
+    for machine in deployment.of("machine"):
+        for artifact in deployment.of(*kinds):
+            if artifact.kind not in ("engine", "checkpoint", "plan") or not runs_no_engine(machine):
+                yield artifact, machine
+
+
+def gpu_of(machine: Artifact) -> str:
+    """Return words for the machine's GPU."""
+    words = f"compute capability {capability(machine.integer('gpu.sm') or 0)}"
+    return f"{machine.text('gpu.name')} ({words})" if machine.has("gpu.name") else f"a GPU of {words}"
+
+
+@agreement("DX247", "engine", "machine")
+def engines_run(deployment: Deployment) -> Iterator[Violation]:
+    """An engine is given to a release that still runs engines."""
+    for machine in deployment.of("machine"):
+        for engine in deployment.of("engine"):
+            if runs_no_engine(machine):
+                values = {
+                    "runtime": machine.text("gpu.runtime"),
+                    "version": engine.text("version") or "1.2.1",
+                }
+                yield Violation(engine.evidence("version") + machine.evidence("gpu.runtime"), values)
+
+
+@agreement("DX200", "engine", "plan", "machine")
+def tensorrt_release(deployment: Deployment) -> Iterator[Violation]:
+    """A plan is read by the TensorRT release that wrote it."""
+    for artifact, machine in pairs(deployment, "engine", "plan"):
+        writer = writer_of(artifact, machine)
+        if writer is None or writer.same:
+            continue
+        name = "plan.versions" if writer.seen else "version"
+        values = {
+            "wrote": writer.wrote,
+            "reads": writer.reads,
+            "runtime": machine.text("gpu.runtime") or "it",
+        }
+        evidence = artifact.evidence(name) + machine.evidence(_stated(machine, "gpu.tensorrt", "gpu.runtime"))
+        sure = artifact.kind == "engine" and not writer.near  # plain plans may be version-compatible
+        severity, confidence = (None, 0.97 if writer.seen else 0.85) if sure else (Severity.WARNING, 0.7)
+        yield Violation(evidence, values, severity, confidence)
+
+
+def _stated(artifact: Artifact, *names: str) -> str:
+    return next((name for name in names if artifact.has(name)), names[0])
+
+
+@agreement("DX207", "engine", "machine")
+def release(deployment: Deployment) -> Iterator[Violation]:
+    """An engine is read by the release that built it; where TensorRT differs too, that is the finding."""
+    for engine, machine in pairs(deployment, "engine"):
+        made_by, runtime = _made_by(engine), machine.text("gpu.runtime")
+        if not made_by or not runtime or made_by == runtime or _read_otherwise(engine, machine):
+            continue
+        keys = _demanded(engine, runtime)
+        lacking = f", and its config.json lacks {listed(keys, 5)}" if keys else ""
+        values = {"version": made_by, "runtime": runtime, "folder": folder_of(engine), "lacking": lacking}
+        names = ("version", "build.missing_keys") if keys else ("version",)
+        severity, confidence = _gravity(made_by, runtime, bool(keys))
+        yield Violation(
+            engine.evidence(*names) + machine.evidence("gpu.runtime"), values, severity, confidence
+        )
+
+
+def _made_by(engine: Artifact) -> str:
+    return engine.text("version") or ("0.7" if engine.text("era") == "before 0.8" else "")
+
+
+def _gravity(made_by: str, runtime: str, keys: bool) -> tuple[Severity | None, float]:
+    """Return how bad another release is: it stops at missing keys, and a patch release seldom matters."""
+    if keys:
+        return None, 0.95
+    return (Severity.NOTE, 0.7) if same_release(made_by, runtime) else (Severity.WARNING, 0.8)
+
+
+@agreement("DX908", "engine")
+def demanded_keys(deployment: Deployment) -> Iterator[Violation]:
+    """An engine's config.json has the keys that the runtime of its own release demands."""
+    for engine in deployment.of("engine"):
+        missing = _demanded(engine, _made_by(engine))
+        if missing:
+            values = {
+                "keys": listed(missing, 5),
+                "version": _made_by(engine),
+                "folder": folder_of(engine),
+            }
+            yield Violation(engine.evidence("build.missing_keys"), values)
+
+
+def _demanded(engine: Artifact, runtime: str) -> list[str]:
+    return [key for key in map(str, engine.items("build.missing_keys")) if demands(runtime, key)]
+
+
+def _read_otherwise(engine: Artifact, machine: Artifact) -> bool:
+    """Return whether the engine cannot be read for a reason that goes before its keys."""
+    writer = writer_of(engine, machine)
+    return runs_no_engine(machine) or (writer is not None and not writer.same)
+
+
+@agreement("DX201", "engine", "plan", "machine")
+def compute_capability(deployment: Deployment) -> Iterator[Violation]:
+    """A plan runs on the compute capability it was built for."""
+    for artifact, machine in pairs(deployment, "engine", "plan"):
+        sm, built = machine.integer("gpu.sm"), artifact.items("plan.sms")
+        if sm is None or not built or sm in built or "RTX" in artifact.text("plan.product"):
+            continue
+        if lack_of(artifact, machine) or kernels_lack(machine):
+            continue  # a rebuild would not help
+        values = {"built": ", ".join(map(capability, built)), "run": capability(sm)}
+        values |= {"built_gpus": gpus_of(tuple(built)), "gpu": machine.text("gpu.name") or "the GPU"}
+        sure = artifact.kind == "engine"  # plain plans may be hardware-compatible; TensorRT-LLM's never are
+        severity, confidence = (None, 0.9) if sure else (Severity.WARNING, 0.7)
+        evidence = artifact.evidence("plan.sms") + machine.evidence("gpu.sm")
+        yield Violation(evidence, values, severity, confidence)
+
+
+@agreement("DX060", "machine")
+def kernels(deployment: Deployment) -> Iterator[Violation]:
+    """The release has kernels for the GPU."""
+    for machine in deployment.of("machine"):
+        lack, sm = kernels_lack(machine), machine.integer("gpu.sm") or 0
+        if lack is None:
+            continue
+        values = {"gpu": gpu_of(machine), "sm": capability(sm), "runtime": machine.text("gpu.runtime")}
+        values |= {"releases": _releases(sm), "listed": ", ".join(map(capability, lack.sm))}
+        near = any(each // 10 == sm // 10 for each in lack.sm)
+        severity, confidence = (Severity.WARNING, 0.6) if near else (None, 0.9)
+        yield Violation(machine.evidence("gpu.sm", "gpu.runtime"), values, severity, confidence)
+
+
+def _releases(sm: int) -> str:
+    """Return the releases that have kernels for a compute capability, in words."""
+    rows = versions.table().kernels
+    serving = [at for at, row in enumerate(rows) if row.serve(sm)]
+    if not serving:
+        return "no release has"
+    first, after = rows[serving[0]].since, rows[serving[-1] + 1 :]
+    return f"releases from {first} on{f' and before {after[0].since}' if after else ''} have"
+
+
+@agreement("DX102", "engine", "checkpoint", "hf", "machine")
+def fp8(deployment: Deployment) -> Iterator[Violation]:
+    """A model in FP8 runs on a GPU that computes FP8."""
+    yield from _precision(deployment, lambda algo: algo in FP8)
+
+
+@agreement("DX325", "engine", "checkpoint", "hf", "machine")
+def quantisation(deployment: Deployment) -> Iterator[Violation]:
+    """A quantised model runs on a GPU there are kernels for its quantisation on."""
+    yield from _precision(deployment, lambda algo: algo not in FP8)
+
+
+def _precision(deployment: Deployment, ours: Callable[[str], bool]) -> Iterator[Violation]:
+    told: set[tuple[str, str]] = set()
+    for kind in MODELS:
+        for artifact, machine in pairs(deployment, kind):
+            lack = lack_of(artifact, machine)
+            if (
+                lack is None
+                or kernels_lack(machine)
+                or not ours(lack.algo)
+                or (lack.algo, machine.path) in told
+            ):
+                continue
+            told.add((lack.algo, machine.path))
+            values = {"gpu": gpu_of(machine), "algo": lack.algo, "works_on": gpus_of(lack.works_on)}
+            values["verb"] = "cannot compute" if lack.certain else "is not listed for"
+            severity = None if lack.certain else Severity.WARNING
+            evidence = artifact.evidence("quant.algo") + machine.evidence("gpu.sm")
+            yield Violation(evidence, values, severity, 0.95 if lack.certain else 0.7)
+
+
+@agreement("DX158", "engine", "checkpoint", "hf", "machine")
+def bfloat16(deployment: Deployment) -> Iterator[Violation]:
+    """A model in bfloat16 runs on a GPU that computes bfloat16."""
+    for kind in MODELS:
+        for artifact, machine in pairs(deployment, kind):
+            sm = machine.integer("gpu.sm")
+            old = sm is not None and sm < FIRST_BF16 and kernels_lack(machine) is None
+            if old and artifact.get("dtype") == "bfloat16" and lack_of(artifact, machine) is None:
+                yield Violation(
+                    artifact.evidence("dtype") + machine.evidence("gpu.sm"), {"gpu": gpu_of(machine)}
+                )
+                return
+
+
+@agreement("DX467", "engine", "checkpoint", "llm-args", "command", "machine")
+def gpus_for_ranks(deployment: Deployment) -> Iterator[Violation]:
+    """A machine has a GPU for each rank it is to run."""
+    for kind in ("engine", "checkpoint", "command", "llm-args"):
+        for artifact, machine in pairs(deployment, kind):
+            ranks, count = _ranks_here(artifact), machine.integer("gpu.count")
+            if count is not None and ranks > count:
+                values = {"ranks": ranks, "count": count, "sizes": _sizes(artifact)}
+                names = [
+                    name for name in ("world_size", "tp_size", "pp_size", "cp_size") if artifact.has(name)
+                ]
+                yield Violation(artifact.evidence(*names) + machine.evidence("gpu.count"), values)
+                return
+
+
+def _ranks_here(artifact: Artifact) -> int:
+    """Return the ranks one machine runs: all of them, or as many as a machine is said to have GPUs."""
+    sizes = [artifact.integer(name) or 1 for name in ("tp_size", "pp_size", "cp_size")]
+    ranks = artifact.integer("world_size") or sizes[0] * sizes[1] * sizes[2]
+    return min(ranks, artifact.integer("gpus_per_node") or ranks)
+
+
+def _sizes(artifact: Artifact) -> str:
+    named = (("tensor", "tp_size"), ("pipeline", "pp_size"), ("context", "cp_size"))
+    return (
+        " x ".join(f"{word} {artifact.get(name)}" for word, name in named if artifact.has(name))
+        or "its mapping"
+    )
+
+
+ROWS: tuple[Agreement, ...] = (
+    engines_run,
+    tensorrt_release,
+    release,
+    demanded_keys,
+    compute_capability,
+    kernels,
+    fp8,
+    quantisation,
+    bfloat16,
+    gpus_for_ranks,
+    *plans.ROWS,
+)

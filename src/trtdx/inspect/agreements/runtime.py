@@ -1,10 +1,362 @@
-"""PLACEHOLDER runtime."""
+"""What a server's options must agree with: the release that reads them, the model, the engine, and each other."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trtdx.inspect.agreement import Agreement
+from packaging.version import Version
 
-ROWS: tuple[Agreement, ...] = ()
+from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreements import runtime_engine
+from trtdx.inspect.agreements.serving import (
+    SIDES,
+    listed,
+    model_of,
+    place_of,
+    release_of,
+    servers,
+    serves_engine,
+    stated,
+)
+from trtdx.inspect.options import table
+from trtdx.model import Evidence, Severity
+from trtdx.versions import has_engine_flow, parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreement import Agreement
+    from trtdx.inspect.artifact import Artifact, Deployment
+
+KEY_LISTS = ("runtime.unknown_keys", "runtime.renamed_keys", "runtime.removed_keys")
+# The spellings of data types that LLM(dtype=...) takes.
+DTYPES = {
+    "half": "float16",
+    "fp16": "float16",
+    "float16": "float16",
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
+    "fp32": "float32",
+    "float32": "float32",
+}
+STRETCHED = ("linear", "dynamic", "yarn")  # rotary scalings whose factor lengthens the model's positions
+
+
+@agreement("DX246", *SIDES)
+def known_options(deployment: Deployment) -> Iterator[Violation]:
+    """Options are those the release that reads them has."""
+    for server in servers(deployment):
+        words = [str(item) for name in KEY_LISTS for item in server.items(name)]
+        if not words or server.text("runtime.command").startswith("trtllm-build"):
+            continue
+        release = release_of(deployment, server)
+        severity, confidence = _gravity(server, release)
+        yield Violation(
+            tuple(_evidence_of(server, each) for each in words[:8]),
+            {
+                "what": "; ".join(words[:5]) + (f"; and {len(words) - 5} more" if len(words) > 5 else ""),
+                "release": f"TensorRT-LLM {release}" if release else "TensorRT-LLM of today",
+                "path": place_of(server),
+                "consequence": _consequence(release),
+            },
+            severity,
+            confidence,
+        )
+
+
+def _gravity(server: Artifact, release: str) -> tuple[Severity, float]:
+    """Return how sure it is that this stops the start: an old name works in an old release."""
+    known, newest = parsed(release), Version(table().releases[-1])
+    if known is None:
+        is_new = all("did you mean" in item for item in server.items("runtime.unknown_keys"))
+        certain = server.has("runtime.unknown_keys") and is_new
+        return (Severity.ERROR, 0.9) if certain else (Severity.WARNING, 0.75)
+    if known > newest:
+        return Severity.WARNING, 0.6
+    if known <= Version(table().top_level_ignored_until):
+        return Severity.WARNING, 0.9
+    return Severity.ERROR, 0.95
+
+
+def _consequence(release: str) -> str:
+    known = parsed(release)
+    if known is not None and known <= Version(table().top_level_ignored_until):
+        return f"{release} drops them without a word"
+    return "the start is refused"
+
+
+def _evidence_of(server: Artifact, words: str) -> Evidence:
+    """Return the place of an option by the words said about it, which begin with its name."""
+    key = words.partition(": ")[0]
+    for name, fact in server.facts.items():
+        if name == f"option.{key}" or name.startswith(f"option.{key}."):
+            return Evidence(fact.where, words.partition(": ")[2])
+    return Evidence(server.path, words)
+
+
+@agreement("DX154", "command")
+def known_build_flags(deployment: Deployment) -> Iterator[Violation]:
+    """The flags of trtllm-build are those its release has."""
+    for command in deployment.of("command"):
+        words = [str(item) for item in command.items("runtime.unknown_keys")]
+        if words and command.text("runtime.command").startswith("trtllm-build"):
+            yield Violation(
+                tuple(_evidence_of(command, each) for each in words[:8]),
+                {"what": "; ".join(words[:5])},
+                confidence=0.9,
+            )
+
+
+@agreement("DX262", "command")
+def one_place(deployment: Deployment) -> Iterator[Violation]:
+    """An option is set in one place only, or to the same value in both."""
+    for command in deployment.of("command"):
+        words, evidence = listed(command, "runtime.conflicts")
+        if words:
+            yield Violation(evidence, {"what": words}, Severity.WARNING)
+
+
+@agreement("DX249", "llm-args", "command", "triton")
+def options_readable(deployment: Deployment) -> Iterator[Violation]:
+    """A file of options is there, and can be parsed."""
+    for server in servers(deployment):
+        for name in ("unparsed", "runtime.paths_missing"):
+            words, evidence = listed(server, name)
+            if words:
+                what = f"{words}" if name == "unparsed" else f"there is no {words}"
+                yield Violation(evidence, {"what": what, "remedy": REMEDIES[name], "path": place_of(server)})
+
+
+REMEDIES = {
+    "unparsed": "correct the YAML at the line named: spaces instead of tabs, 'key: value' with a space, sections indented",
+    "runtime.paths_missing": "give the path as it is seen from where the command runs (inside a container: mounted with -v)",
+    "runtime.invalid_values": "write a value the option takes",
+    "malformed": "write a value of that type",
+}
+
+
+@agreement("DX249", "llm-args", "command", "triton")
+def values_fit(deployment: Deployment) -> Iterator[Violation]:
+    """Options have values of the type and among the choices they take."""
+    for server in servers(deployment):
+        for name in ("runtime.invalid_values", "malformed"):
+            words, evidence = listed(server, name)
+            if words:
+                values = {"what": words, "remedy": REMEDIES[name], "path": place_of(server)}
+                yield Violation(evidence, values, confidence=0.9)
+
+
+@agreement("DX249", "llm-args", "command", "triton")
+def graph_batches(deployment: Deployment) -> Iterator[Violation]:
+    """The batch sizes that CUDA graphs are captured for end at their largest one."""
+    names = ("option.cuda_graph_config.batch_sizes", "option.cuda_graph_config.max_batch_size")
+    for server in servers(deployment):
+        sizes = [each for each in server.items(names[0]) if isinstance(each, int)]
+        largest = server.integer(names[1])
+        if sizes and largest and max(sizes) != largest:
+            yield Violation(
+                server.evidence(*names),
+                {
+                    "what": f"cuda_graph_config.max_batch_size is {largest}, but batch_sizes end at {max(sizes)}",
+                    "remedy": "give only one of cuda_graph_config.batch_sizes and cuda_graph_config.max_batch_size",
+                    "path": place_of(server),
+                },
+                confidence=0.85,
+            )
+
+
+@agreement("DX876", "llm-args", "command")
+def keys_once(deployment: Deployment) -> Iterator[Violation]:
+    """A file of options states each option once."""
+    for server in servers(deployment, "llm-args", "command"):
+        words, evidence = listed(server, "runtime.duplicate_keys")
+        if words:
+            file = server.facts["runtime.duplicate_keys"].where.partition(": ")[0]
+            path = re.sub(r":\d+$", "", file)
+            yield Violation(evidence, {"what": words, "path": path})
+
+
+@agreement("DX247", "llm-args", "command", "triton", "machine")
+def backend_there(deployment: Deployment) -> Iterator[Violation]:
+    """The engine backend is asked of a release that has it."""
+    for server in servers(deployment):
+        release = release_of(deployment, server)
+        asks = (
+            server.text("runtime.backend") in ("tensorrt", "trt")
+            or server.text("triton.backend") == "tensorrtllm"
+        )
+        if asks and has_engine_flow(release) is False and deployment.first("engine") is None:
+            names = [name for name in ("runtime.backend", "triton.backend") if server.has(name)]
+            yield Violation(server.evidence(*names), {"runtime": release, "version": "1.2.1"})
+
+
+@agreement("DX248", "engine", "checkpoint", "llm-args", "command")
+def model_for_pytorch(deployment: Deployment) -> Iterator[Violation]:
+    """The PyTorch backend is given a Hugging Face model, not an engine or a checkpoint."""
+    for server in servers(deployment, "llm-args", "command"):
+        name, backend = server.text("runtime.model").rstrip("/"), server.text("runtime.backend")
+        release = parsed(release_of(deployment, server))
+        is_default = backend == "" and release is not None and release >= Version("1.0.0")
+        for made in deployment.of("engine", "checkpoint"):
+            if name and made.path.rstrip("/") == name and (backend == "pytorch" or is_default):
+                yield Violation(
+                    server.evidence("runtime.model") + stated(server, "runtime.backend"),
+                    {"kind": made.title, "model": name},
+                )
+
+
+@agreement("DX355", *SIDES)
+def cache_share(deployment: Deployment) -> Iterator[Violation]:
+    """The share of free memory for the cache is more than none and not more than all."""
+    for server in servers(deployment):
+        share = server.get("runtime.free_gpu_memory_fraction")
+        # The C++ executor refuses 1.0 as well; the PyTorch backend takes it.
+        is_cpp = server.kind == "triton" and server.text("triton.flow") != "llmapi"
+        if isinstance(share, float) and not (0 < share <= 1 and not (is_cpp and share == 1)):
+            yield Violation(
+                server.evidence("runtime.free_gpu_memory_fraction"),
+                {"value": share, "path": place_of(server)},
+            )
+
+
+@agreement("DX873", "engine", *SIDES)
+def block_size(deployment: Deployment) -> Iterator[Violation]:
+    """A cache block holds a power of two of tokens."""
+    for artifact in (*deployment.of("engine"), *servers(deployment)):
+        tokens = artifact.integer("tokens_per_block")
+        if tokens is not None and (tokens < 1 or tokens & (tokens - 1)):
+            values = {
+                "tokens": tokens,
+                "works": 1 << max(tokens.bit_length() - 1, 3),
+                "path": place_of(artifact),
+            }
+            yield Violation(artifact.evidence("tokens_per_block"), values)
+
+
+@agreement("DX449", "command")
+def led_by_one(deployment: Deployment) -> Iterator[Violation]:
+    """A program that starts its own workers is started once."""
+    for command in servers(deployment, "command"):
+        ranks, launcher = command.integer("runtime.world_size"), command.text("runtime.launcher")
+        is_server = command.text("runtime.command") in ("trtllm-serve", "trtllm-serve serve")
+        if is_server and ranks and ranks > 1 and launcher and "trtllm-llmapi-launch" not in launcher:
+            yield Violation(
+                command.evidence("runtime.world_size", "runtime.launcher"),
+                {"ranks": ranks, "launcher": launcher, "model": command.text("runtime.model") or "MODEL"},
+                confidence=0.85,
+            )
+
+
+@agreement("DX084", "hf", "llm-args", "command")
+def own_code(deployment: Deployment) -> Iterator[Violation]:
+    """A model that brings its own Python is served with leave to run it."""
+    model = model_of(deployment)
+    if model is None or model.get("remote_code") is not True:
+        return
+    for server in servers(deployment, "llm-args", "command"):
+        if server.get("runtime.trust_remote_code") is not True and server.has("runtime.model"):
+            yield Violation(
+                model.evidence("remote_code") + server.evidence("runtime.trust_remote_code"),
+                {"model": model.path, "server": place_of(server)},
+                Severity.WARNING,
+                0.7,  # transformers or TensorRT-LLM may have the model built in
+            )
+
+
+@agreement("DX871", "hf", "llm-args", "command")
+def length_in_reach(deployment: Deployment) -> Iterator[Violation]:
+    """Sequences are no longer than the model was made for."""
+    model = model_of(deployment)
+    positions = _positions(model) if model else None
+    if model is None or positions is None:
+        return
+    for server in servers(deployment, "llm-args", "command"):
+        asked = server.integer("max_seq_len")
+        if asked is not None and asked > positions and deployment.first("engine") is None:
+            yield Violation(
+                server.evidence("max_seq_len") + stated(model, "max_positions", "rope_scaling"),
+                {"asked": asked, "positions": positions},
+            )
+
+
+def _positions(model: Artifact) -> int | None:
+    """Return how long a text may be for a model, its rotary scaling counted in."""
+    positions, scaling = model.integer("max_positions"), model.table("rope_scaling")
+    factor = scaling.get("factor")
+    if positions is None or not isinstance(factor, (int, float)) or scaling.get("type") not in STRETCHED:
+        return positions
+    return int(positions * factor)
+
+
+@agreement("DX877", "hf", "llm-args", "command")
+def model_dtype(deployment: Deployment) -> Iterator[Violation]:
+    """A data type that is asked for is the one the model was saved in."""
+    from trtdx.inspect.agreements.model import PRONE_TO_OVERFLOW
+
+    model = model_of(deployment)
+    if model is None or not model.has("dtype"):
+        return
+    for server in servers(deployment, "llm-args", "command"):
+        asked, saved = DTYPES.get(server.text("runtime.dtype")), model.text("dtype")
+        overflows = asked == "float16" and model.text("model_type").startswith(PRONE_TO_OVERFLOW)
+        if asked and asked != saved and not overflows and not model.has("quant.algo"):
+            yield Violation(
+                server.evidence("runtime.dtype") + model.evidence("dtype"), {"asked": asked, "saved": saved}
+            )
+
+
+@agreement("DX878", "llm-args", "command")
+def batch_in_budget(deployment: Deployment) -> Iterator[Violation]:
+    """A step has room for a token of each request of a full batch."""
+    for server in servers(deployment, "llm-args", "command"):
+        batch, tokens = server.integer("max_batch_size"), server.integer("max_num_tokens")
+        if batch is not None and tokens is not None and batch > tokens:
+            yield Violation(
+                server.evidence("max_batch_size", "max_num_tokens"), {"batch": batch, "tokens": tokens}
+            )
+
+
+@agreement("DX879", "llm-args", "command")
+def prompt_in_budget(deployment: Deployment) -> Iterator[Violation]:
+    """The longest prompt fits into one step, or is cut into chunks."""
+    if deployment.first("request"):
+        return  # the prompts that are to come are known, and judged themselves
+    for server in servers(deployment, "llm-args", "command"):
+        tokens, longest = server.integer("max_num_tokens"), server.integer("max_seq_len")
+        is_bench = server.text("runtime.command").startswith("trtllm-bench")  # chunks by default
+        if tokens is None or longest is None or is_bench or server.get("runtime.chunked_context") is True:
+            continue
+        if longest > tokens and not serves_only_engine(server):
+            yield Violation(
+                server.evidence("max_num_tokens", "max_seq_len", "runtime.chunked_context"),
+                {"tokens": tokens, "longest": longest},
+                confidence=0.8,
+            )
+
+
+def serves_only_engine(server: Artifact) -> bool:
+    return serves_engine(server) and server.text("runtime.backend") in ("tensorrt", "trt")
+
+
+ROWS: tuple[Agreement, ...] = (
+    known_options,
+    known_build_flags,
+    one_place,
+    options_readable,
+    values_fit,
+    graph_batches,
+    keys_once,
+    backend_there,
+    model_for_pytorch,
+    cache_share,
+    block_size,
+    led_by_one,
+    own_code,
+    length_in_reach,
+    model_dtype,
+    batch_in_budget,
+    prompt_in_budget,
+    *runtime_engine.ROWS,
+)

@@ -1,10 +1,314 @@
-"""PLACEHOLDER tokens."""
+"""What must agree about token ids: tokenizer, vocabulary, the ids that end an answer, chat template, server."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trtdx.inspect.agreement import Agreement
+from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreements.lineage import called, in_words, quoted, related, servers
+from trtdx.model import Severity
 
-ROWS: tuple[Agreement, ...] = ()
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreement import Agreement
+    from trtdx.inspect.artifact import Artifact, Deployment
+
+SPECIAL_IDS = {
+    "tokenizer.eos_id": "the tokenizer's end",
+    "tokenizer.bos_id": "the tokenizer's beginning",
+    "tokenizer.pad_id": "the tokenizer's filling",
+    "generation.bos_id": "generation_config.json's beginning",
+    "generation.pad_id": "generation_config.json's filling",
+}
+# Models that end an answer with another token than the one that closes a message in their template:
+# gpt-oss closes with <|end|> and ends with <|return|>; the first Gemma ends with <eos> after <end_of_turn>.
+ENDS_OTHERWISE = ("gpt_oss", "gemma")
+CHAT_NAMES = ("instruct", "chat")
+
+
+def tokenizers(deployment: Deployment) -> Iterator[Artifact]:
+    """Yield the artifacts that hold a tokenizer."""
+    return (each for each in deployment.of("tokenizer", "hf") if _holds_tokenizer(each))
+
+
+def _holds_tokenizer(artifact: Artifact) -> bool:
+    return any(name.startswith("tokenizer.") for name in artifact.facts)
+
+
+def tokenizer_in_use(deployment: Deployment) -> Artifact | None:
+    """Return the tokenizer that requests meet, if there is no doubt which one it is."""
+    alone = list(deployment.of("tokenizer"))
+    found = alone or list(tokenizers(deployment))
+    return found[0] if len(found) == 1 else None
+
+
+def models_for(deployment: Deployment, tokenizer: Artifact) -> list[Artifact]:
+    """Return the artifacts whose vocabulary a tokenizer's ids must fit, the nearest to the source first."""
+    models = [each for each in deployment.of("hf", "checkpoint", "engine") if each.has("vocab_size")]
+    if tokenizer.kind == "hf":
+        return [each for each in models if each is tokenizer or _made_from(deployment, tokenizer, each)]
+    first = models[0] if models else None
+    return models if first and all(related(first, each) for each in models) else []
+
+
+def _made_from(deployment: Deployment, source: Artifact, artifact: Artifact) -> bool:
+    only_one = sum(1 for _ in deployment.of("hf")) == 1
+    return artifact.kind != "hf" and only_one and related(source, artifact)
+
+
+def room(artifact: Artifact) -> int:
+    """Return how many ids a model has rows for: its embedding may be larger than its configuration says."""
+    table = artifact.items("weights.embedding_shape")
+    rows = table[0] if artifact.kind == "hf" and len(table) == 2 else 0
+    return max(artifact.integer("vocab_size") or 0, rows)
+
+
+@agreement("DX820", "hf", "tokenizer", "checkpoint", "engine")
+def ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
+    """Every id the tokenizer can give has a row in the model's embedding."""
+    for tokenizer in tokenizers(deployment):
+        size = tokenizer.integer("tokenizer.size")
+        small = [each for each in models_for(deployment, tokenizer) if size is not None and room(each) < size]
+        if size is None or not small or _reads_more_than_text(deployment):
+            continue
+        least = min(small, key=room)
+        only_filler = size - room(least) == 1 and tokenizer.integer("tokenizer.pad_id") == size - 1
+        yield Violation(
+            tokenizer.evidence("tokenizer.size") + least.evidence("vocab_size"),
+            {
+                "last_id": size - 1,
+                "vocab_size": room(least),
+                "kind": called(least),
+                "extra": size - room(least),
+                "model": quoted(tokenizer) if tokenizer.kind == "hf" else "model",
+                "tokenizer": quoted(tokenizer),
+                "size": size,
+            },
+            Severity.WARNING if only_filler else None,
+            0.7 if only_filler else 0.95,
+        )
+
+
+def _reads_more_than_text(deployment: Deployment) -> bool:
+    """Return whether ids beyond the vocabulary are placeholders, such as the image token of Llama 3.2 Vision."""
+    return any(each.get("multimodal") for each in deployment.of("hf", "checkpoint", "engine"))
+
+
+@agreement("DX822", "hf", "tokenizer", "checkpoint", "engine")
+def special_ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
+    """The ids that begin, end and fill a text are in the vocabulary."""
+    for tokenizer in deployment.of("tokenizer", "hf"):
+        models = models_for(deployment, tokenizer)
+        least = min(models, key=room, default=None)
+        if least is None or (tokenizer.integer("tokenizer.size") or 0) > room(least):
+            continue  # the tokenizer as a whole is too large: DX820
+        outside = [
+            (name, which, number)
+            for name, which, number in _special_ids(tokenizer)
+            if number >= room(least) and not _reads_more_than_text(deployment)
+        ]
+        for name, which, number in outside[:1]:
+            yield Violation(
+                tokenizer.evidence(name) + least.evidence("vocab_size"),
+                {"which": which, "id": number, "vocab_size": room(least), "kind": called(least)},
+                Severity.WARNING if "pad" in name else None,  # Vicuna's 32000 never reaches the model
+            )
+
+
+def _special_ids(artifact: Artifact) -> Iterator[tuple[str, str, int]]:
+    for name, which in SPECIAL_IDS.items():
+        number = artifact.integer(name)
+        if number is not None:
+            yield name, which, number
+    for number in artifact.items("generation.eos_ids"):
+        if isinstance(number, int):
+            yield "generation.eos_ids", "generation_config.json's end", number
+
+
+@agreement("DX509", "tokenizer", "hf", "checkpoint", "engine")
+def tokenizer_of_model(deployment: Deployment) -> Iterator[Violation]:
+    """A tokenizer beside a model is the model's: it gives the ids the model was trained with."""
+    for tokenizer in deployment.of("tokenizer"):
+        for model in deployment.of("hf"):
+            names = [
+                name for name in ("tokenizer.size", "tokenizer.eos_id") if _differs(tokenizer, model, name)
+            ]
+            if len(names) == 2:
+                yield Violation(
+                    tokenizer.evidence(*names) + model.evidence(*names),
+                    {
+                        "what": f"the tokenizer has {tokenizer.get('tokenizer.size')} ids and ends a text with "
+                        f"{tokenizer.get('tokenizer.eos_id')}, the model's own has "
+                        f"{model.get('tokenizer.size')} and {model.get('tokenizer.eos_id')}",
+                        "tokenizer": quoted(tokenizer),
+                    },
+                    Severity.ERROR,
+                )
+                return
+    yield from _far_too_small(deployment)
+
+
+def _differs(one: Artifact, other: Artifact, name: str) -> bool:
+    return one.has(name) and other.has(name) and one.get(name) != other.get(name)
+
+
+def _far_too_small(deployment: Deployment) -> Iterator[Violation]:
+    """Yield a tokenizer with less than half the ids a model has; vocabularies are padded by far less."""
+    tokenizer = tokenizer_in_use(deployment)
+    size = tokenizer.integer("tokenizer.size") if tokenizer else None
+    if tokenizer is None or size is None or tokenizer.kind == "hf":
+        return
+    for model in models_for(deployment, tokenizer)[:1]:
+        if size * 2 < room(model):
+            yield Violation(
+                tokenizer.evidence("tokenizer.size") + model.evidence("vocab_size"),
+                {
+                    "what": f"the tokenizer has {size} ids, the model's vocabulary {room(model)}",
+                    "tokenizer": quoted(tokenizer),
+                },
+                confidence=0.7,
+            )
+
+
+@agreement("DX502", "hf", "tokenizer")
+def turn_end_stops(deployment: Deployment) -> Iterator[Violation]:
+    """The token by which the chat template ends a turn is one at which generation stops."""
+    for holder in tokenizers(deployment):
+        turn_end = holder.integer("tokenizer.turn_end_id")
+        stops = _stops(holder)
+        if turn_end is None or not stops or turn_end in stops or _ends_otherwise(holder):
+            continue
+        yield Violation(
+            holder.evidence("tokenizer.turn_end", "tokenizer.eos_id", "generation.eos_ids"),
+            {
+                "token": holder.text("tokenizer.turn_end") or f"token {turn_end}",
+                "id": turn_end,
+                "stops": in_words(sorted(stops)),
+                "who": "generation",
+            },
+            confidence=0.85,
+        )
+
+
+def _stops(holder: Artifact) -> set[int]:
+    """Return the ids at which the LLM API stops: the tokenizer's and all of generation_config.json."""
+    named = [*holder.items("generation.eos_ids"), *holder.items("generation.config_eos_ids")]
+    own = holder.integer("tokenizer.eos_id")
+    return {each for each in (*named, own) if isinstance(each, int)}
+
+
+def _ends_otherwise(holder: Artifact) -> bool:
+    return holder.text("model_type") in ENDS_OTHERWISE or "<|return|>" in holder.text(
+        "tokenizer.chat_template"
+    )
+
+
+@agreement("DX823", "hf", "tokenizer")
+def template_tokens(deployment: Deployment) -> Iterator[Violation]:
+    """Every special token the chat template writes is one the tokenizer knows."""
+    for holder in tokenizers(deployment):
+        unknown = holder.items("tokenizer.template_unknown_tokens")
+        if unknown and holder.has("tokenizer.size"):
+            yield Violation(
+                holder.evidence("tokenizer.template_unknown_tokens", "tokenizer.size"),
+                {"tokens": in_words(unknown[:4]), "path": quoted(holder)},
+                confidence=0.8,
+            )
+
+
+@agreement("DX126", "hf", "tokenizer", "command")
+def template_there(deployment: Deployment) -> Iterator[Violation]:
+    """A chat model that is served has a chat template."""
+    serving = [each for each in servers(deployment, answering=True) if not each.has("option.chat_template")]
+    holder = tokenizer_in_use(deployment)
+    if not serving or holder is None or holder.has("tokenizer.chat_template"):
+        return
+    names = f"{holder.path} {serving[0].text('runtime.model')}".lower()
+    if holder.has("tokenizer.class") and any(name in names for name in CHAT_NAMES):
+        yield Violation(
+            holder.evidence("tokenizer.class", "tokenizer.chat_template")
+            + serving[0].evidence("runtime.model"),
+            {"path": quoted(holder)},
+            Severity.NOTE,
+            0.6,
+        )
+
+
+@agreement("DX824", "hf", "tokenizer", "engine")
+def tokenizer_length(deployment: Deployment) -> Iterator[Violation]:
+    """The tokenizer allows texts as long as the engine does."""
+    tokenizer = tokenizer_in_use(deployment)
+    longest = tokenizer.integer("tokenizer.model_max_length") if tokenizer else None
+    if tokenizer is None or longest is None or longest < 1:
+        return
+    for engine in deployment.of("engine"):
+        limit = engine.integer("max_input_len") if engine.has("max_input_len") else None
+        if limit is not None and longest < limit:
+            yield Violation(
+                tokenizer.evidence("tokenizer.model_max_length") + engine.evidence("max_input_len"),
+                {"longest": longest, "limit": limit, "path": quoted(tokenizer)},
+                confidence=0.7,
+            )
+
+
+def template_writes_beginning(holder: Artifact) -> bool:
+    template, token = holder.text("tokenizer.chat_template"), holder.text("tokenizer.bos_token")
+    return "bos_token" in template or bool(token and token in template)
+
+
+@agreement("DX501", "triton", "hf", "tokenizer")
+def some_beginning(deployment: Deployment) -> Iterator[Violation]:
+    """A beginning token the tokenizer would add is not left out by the preprocessing."""
+    holder = tokenizer_in_use(deployment)
+    for server in deployment.of("triton"):
+        if holder is None or server.get("triton.add_special_tokens") is not False:
+            continue
+        if holder.get("tokenizer.adds_bos") is True and not template_writes_beginning(holder):
+            yield Violation(
+                server.evidence("triton.add_special_tokens") + holder.evidence("tokenizer.adds_bos"),
+                {
+                    "token": holder.text("tokenizer.bos_token") or "the beginning token",
+                    "server": quoted(server),
+                },
+                confidence=0.8,
+            )
+
+
+@agreement("DX502", "triton", "hf", "tokenizer")
+def turn_end_stops_triton(deployment: Deployment) -> Iterator[Violation]:
+    """Triton's preprocessing ends an answer at the token that ends a turn.
+
+    It takes the tokenizer's end token alone and reads no generation_config.json (1.2.1).
+    """
+    holder = tokenizer_in_use(deployment)
+    turn_end = holder.integer("tokenizer.turn_end_id") if holder else None
+    own = holder.integer("tokenizer.eos_id") if holder else None
+    for server in deployment.of("triton"):
+        if holder is None or turn_end is None or own is None or turn_end == own or _ends_otherwise(holder):
+            continue
+        if turn_end in _stops(holder) and "preprocessing" in server.items("triton.models"):
+            yield Violation(
+                holder.evidence("tokenizer.turn_end", "tokenizer.eos_id") + server.evidence("triton.models"),
+                {
+                    "token": holder.text("tokenizer.turn_end") or f"token {turn_end}",
+                    "id": turn_end,
+                    "stops": str(own),
+                    "who": "Triton's preprocessing",
+                },
+                Severity.NOTE,
+                0.6,
+            )
+
+
+ROWS: tuple[Agreement, ...] = (
+    ids_in_vocabulary,
+    special_ids_in_vocabulary,
+    tokenizer_of_model,
+    turn_end_stops,
+    turn_end_stops_triton,
+    template_tokens,
+    template_there,
+    tokenizer_length,
+    some_beginning,
+)

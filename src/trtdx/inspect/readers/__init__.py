@@ -28,7 +28,8 @@ class Reader(NamedTuple):
     kind: str
     looked_for: str  # in words, for the error that lists what was looked for
     recognise: Callable[[Host, Found], bool]
-    read: Callable[[Host, str], Artifact]
+    read: Callable[..., Artifact]  # (host, path), or (host, path, version) for a reader `by_version`
+    by_version: bool = False  # the same file means different things to different releases
 
 
 def readers() -> tuple[Reader, ...]:
@@ -78,11 +79,14 @@ def found(host: Host, path: str) -> Found:
         return Found(path, False, frozenset(), stream.read(START_BYTES) or b"")
 
 
-def read_artifact(host: Host, path: str) -> Artifact:
-    """Return the artifact at a path; an unrecognised one gets the list of what was looked for."""
+def read_artifact(host: Host, path: str, *, version: str = "") -> Artifact:
+    """Return the artifact at a path, as the release `version` reads it where that matters.
+
+    An unrecognised path gets the list of what was looked for.
+    """
     here = found(host, path)
     for reader in readers():
         if reader.recognise(host, here):
-            return reader.read(host, path)
+            return reader.read(host, path, version) if reader.by_version else reader.read(host, path)
     wanted = "\n".join(f"  - {each.looked_for}" for each in readers())
     raise InputError(f"{path} is nothing that trtdx knows; it was looked for:\n{wanted}")

@@ -1,0 +1,136 @@
+"""`trtdx inspect`: the arguments, and nothing of the work."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from trtdx.cli.output import Color, FailOn, emit
+from trtdx.host import RealHost
+
+
+class Show(str, Enum):
+    """The sections there are."""
+
+    TENSORS = "tensors"
+    PROFILES = "profiles"
+    SETTINGS = "settings"
+    MAPPING = "mapping"
+    QUANTIZATION = "quantization"
+    DEBUG = "debug"
+    KERNELS = "kernels"
+    FACTS = "facts"
+    ALL = "all"
+
+
+def command(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH",
+            help="Model, checkpoint, engine, tokenizer, LoRA or Triton directories; plans, ONNX files, option files, build logs. Several are checked together.",
+            show_default=False,
+        ),
+    ] = None,
+    show: Annotated[
+        list[Show] | None,
+        typer.Option("--show", help="Also show this section. May be repeated.", show_default=False),
+    ] = None,
+    against: Annotated[
+        str,
+        typer.Option(
+            "--against",
+            metavar="OTHER",
+            help="Show what differs from this one instead, most consequential first.",
+            show_default=False,
+        ),
+    ] = "",
+    request: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--request",
+            metavar="KEY=N,...",
+            help="A request the engine is to take: batch=8,input_len=900,output_len=100,beam=1. May be repeated.",
+        ),
+    ] = None,
+    requests: Annotated[
+        str,
+        typer.Option(
+            "--requests",
+            metavar="FILE",
+            help="Real traffic as JSON lines: input_len, output_len ... of each request.",
+            show_default=False,
+        ),
+    ] = "",
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shapes",
+            metavar="LOG",
+            help="Tables of the shapes at run time, from a log or case at level TRACE.",
+        ),
+    ] = None,
+    command_line: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--command", metavar="TEXT", help="A trtllm-serve, trtllm-bench or trtllm-build command line."
+        ),
+    ] = None,
+    runtime: Annotated[
+        str,
+        typer.Option(
+            "--runtime",
+            metavar="VERSION",
+            help="The TensorRT-LLM release that is to run it.",
+            show_default=False,
+        ),
+    ] = "",
+    gpu: Annotated[
+        str,
+        typer.Option("--gpu", metavar="NAME", help="The GPU, such as L40S, or its SM.", show_default=False),
+    ] = "",
+    gpus: Annotated[
+        int, typer.Option("--gpus", metavar="N", help="How many GPUs there are.", show_default=False)
+    ] = 0,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rules", metavar="DIR", help="Also use the rule pages in this folder. May be repeated."
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a block that pastes well into a GitHub issue.")
+    ] = False,
+    fail_on: Annotated[
+        FailOn, typer.Option("--fail-on", help="Exit with 1 when a finding is at least this severe.")
+    ] = FailOn.ERROR,
+    color: Annotated[Color, typer.Option("--color", help="When to colour.")] = Color.AUTO,
+    details: Annotated[
+        bool, typer.Option("--details", "-v", help="Also show all evidence, and cells in full.")
+    ] = False,
+) -> None:
+    """Say what is in these artifacts, whether they take your requests, and what disagrees with what."""
+    from trtdx.inspect import Question, inspect
+    from trtdx.inspect.machine import machine_from
+    from trtdx.inspect.requests import requests_from
+    from trtdx.knowledge import load_book
+
+    if not (paths or command_line or shapes):
+        raise typer.BadParameter("name an artifact, or give --command or --shapes")
+    if json and markdown:
+        raise typer.BadParameter("--json and --markdown exclude each other")
+    host = RealHost()
+    question = Question(
+        paths=tuple(paths or ()),
+        commands=tuple(command_line or ()),
+        machine=machine_from(runtime=runtime, gpu=gpu, gpus=gpus),
+        show=tuple(each.value for each in show or ()),
+        against=against,
+        requests=requests_from(host, request or [], requests),
+        shape_logs=tuple(shapes or ()),
+    )
+    report = inspect(host, question, load_book(host, rules or []))
+    emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)

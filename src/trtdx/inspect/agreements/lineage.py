@@ -1,0 +1,174 @@
+"""Which artifact was made from which: a model, the checkpoint converted from it, the engine built from that."""
+
+from __future__ import annotations
+
+import shlex
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from packaging.version import InvalidVersion, Version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trtdx.inspect.artifact import Artifact, Deployment
+
+# What makes a model another model: where this many differ, nothing else is worth comparing.
+DIMENSIONS = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "head_size")
+ANOTHER_MODEL = 3
+
+
+SHORT = {
+    "hf": "model",
+    "llm-args": "options file",
+    "command": "command line",
+    "triton": "Triton repository",
+    "lora": "adapter",
+}
+
+
+class Step(NamedTuple):
+    """Two neighbours of a chain: what was there first, and what was made from it."""
+
+    source: Artifact
+    target: Artifact
+
+
+def differing(one: Artifact, other: Artifact, names: Sequence[str] = DIMENSIONS) -> list[str]:
+    """Return the facts that both state and that differ."""
+    return [name for name in names if one.has(name) and other.has(name) and one.get(name) != other.get(name)]
+
+
+def related(one: Artifact, other: Artifact) -> bool:
+    """Return whether both can be the same model."""
+    return len(differing(one, other)) < ANOTHER_MODEL
+
+
+def chains(deployment: Deployment) -> list[tuple[Artifact, ...]]:
+    """Return model, checkpoint and engine in the order they were made; what is not at hand is left out."""
+    found: list[tuple[Artifact, ...]] = []
+    for engine in deployment.of("engine"):
+        checkpoint = _origin(deployment, engine, "checkpoint")
+        model = _origin(deployment, checkpoint or engine, "hf")
+        found.append(tuple(each for each in (model, checkpoint, engine) if each is not None))
+    used = {id(each) for chain in found for each in chain}
+    for checkpoint in deployment.of("checkpoint"):
+        if id(checkpoint) not in used:
+            model = _origin(deployment, checkpoint, "hf")
+            found.append((model, checkpoint) if model is not None else (checkpoint,))
+    return found
+
+
+def steps(deployment: Deployment, name: str) -> Iterator[Step]:
+    """Yield neighbours that both state a fact, each pair once; one that does not state it is stepped over.
+
+    Encoder-decoder models are left out: their engine directory is two engines with facts of their own.
+    """
+    for step in all_steps(deployment, name):
+        if not (step.source.get("encoder_decoder") or step.target.get("encoder_decoder")):
+            yield step
+
+
+def all_steps(deployment: Deployment, name: str) -> Iterator[Step]:
+    seen = set()
+    for chain in chains(deployment):
+        stating = [artifact for artifact in chain if artifact.has(name)]
+        for source, target in pairwise(stating):
+            if related(source, target) and (id(source), id(target)) not in seen:
+                seen.add((id(source), id(target)))
+                yield Step(source, target)
+
+
+def pairs_made(deployment: Deployment) -> Iterator[Step]:
+    """Yield every neighbour pair of every chain once, whatever they state, other models included."""
+    seen = set()
+    for chain in chains(deployment):
+        for source, target in pairwise(chain):
+            if (id(source), id(target)) not in seen:
+                seen.add((id(source), id(target)))
+                yield Step(source, target)
+
+
+def model_of(deployment: Deployment, artifact: Artifact) -> Artifact | None:
+    """Return the Hugging Face model an engine or checkpoint was made from, where it is at hand."""
+    for chain in chains(deployment):
+        if chain[0].kind == "hf" and any(each is artifact for each in chain):
+            return chain[0]
+    return None
+
+
+def servers(deployment: Deployment, *, answering: bool = False) -> list[Artifact]:
+    """Return what loads a model by itself; with `answering`, what takes requests of people."""
+    found = [each for each in deployment.of("llm-args", "command") if not _is(each, "trtllm-build")]
+    return [each for each in found if not answering or not _is(each, "trtllm-bench", "trtllm-eval")]
+
+
+def _is(server: Artifact, *programs: str) -> bool:
+    return server.text("runtime.command").startswith(programs)
+
+
+def _origin(deployment: Deployment, made: Artifact, kind: str) -> Artifact | None:
+    """Return what an artifact was made from: the only one there is, or the only one that fits."""
+    candidates = list(deployment.of(kind))
+    makers = list(deployment.of(made.kind))
+    if len(candidates) == 1 and len(makers) == 1:
+        return candidates[0]
+    fitting = [each for each in candidates if not differing(each, made)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def remake(step: Step) -> dict[str, str]:
+    """Return how the later artifact is made again: in words, and as a command that overwrites nothing."""
+    source, target = step
+    if source.kind == "checkpoint":
+        return {
+            "remedy": "build the engine again from this checkpoint",
+            "command": _build(source.path, target),
+        }
+    if target.kind == "checkpoint":
+        return {"remedy": "convert the model again", "command": _convert(source.path, target)}
+    return {
+        "remedy": "convert the model again and build the engine from the new checkpoint",
+        "command": f"{_convert(source.path, target, 'checkpoint.new')} && {_build('checkpoint.new', target)}",
+    }
+
+
+def _convert(model: str, like: Artifact, output: str = "") -> str:
+    options = "".join(
+        f" --{name} {shlex.quote(str(like.get(name)))}"
+        for name in ("dtype", "tp_size", "pp_size")
+        if like.has(name) and like.get(name) != 1
+    )
+    return (
+        f"python3 convert_checkpoint.py --model_dir {shlex.quote(model)} "
+        f"--output_dir {shlex.quote(output or like.path.rstrip('/') + '.new')}{options}"
+    )
+
+
+def _build(checkpoint: str, engine: Artifact) -> str:
+    output = shlex.quote(engine.path.rstrip("/") + ".new")
+    return f"trtllm-build --checkpoint_dir {shlex.quote(checkpoint)} --output_dir {output}"
+
+
+def older_than(version: str, limit: str) -> bool:
+    """Return whether a release is older than another; an unknown one is not."""
+    try:
+        return Version(version) < Version(limit)
+    except InvalidVersion:
+        return False
+
+
+def in_words(items: Sequence[object], last: str = "and") -> str:
+    """Return "1, 2 and 4", or with another word before the last one."""
+    words = [str(item) for item in items]
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def called(artifact: Artifact) -> str:
+    """Return what an artifact is called within a sentence."""
+    return SHORT.get(artifact.kind, artifact.kind)
+
+
+def quoted(artifact: Artifact) -> str:
+    """Return the path of an artifact as it can be pasted."""
+    return shlex.quote(artifact.path.rstrip("/") or "/")

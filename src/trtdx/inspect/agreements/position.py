@@ -1,0 +1,265 @@
+"""What must agree for a model to know where a token stands: rotary settings, positions, attention windows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreements.lineage import (
+    Step,
+    called,
+    chains,
+    in_words,
+    pairs_made,
+    quoted,
+    related,
+    remake,
+    servers,
+    steps,
+)
+from trtdx.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.artifact import Artifact, Deployment
+
+# Kinds that are the same for a reader of the text: HF says "rope" where TensorRT-LLM says which layout of it.
+KINDS = {
+    "rope": "rotary",
+    "rotary": "rotary",
+    "rope_gpt_neox": "rotary",
+    "rope_gptj": "rotary",
+    "long_rope": "rotary",
+    "yarn": "rotary",
+    "mrope": "rotary",
+    "chatglm": "rotary",
+    "alibi": "alibi",
+    "alibi_with_scale": "alibi",
+    "learned_absolute": "learned",
+    "learned": "learned",
+    "absolute": "learned",
+    "relative": "relative",
+}
+LAYOUTS = ("rope_gpt_neox", "rope_gptj")
+# The position limit already counts the scaling for these types (`_init_max_seq_len` of the builder, 1.2.1).
+LIMIT_IS_SCALED = ("su", "longrope", "llama3", "mrope")
+# Keys of a scaling that change the numbers; others ("rope_type", "attn_factor") repeat or refine.
+SCALING_KEYS = (
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+)
+
+
+@agreement("DX471", "hf", "checkpoint", "engine")
+def rotary(deployment: Deployment) -> Iterator[Violation]:
+    """The rotary scaling, base and dimension of a model reach the checkpoint and the engine."""
+    for step in pairs_made(deployment):
+        if not related(*step) or step.source.get("encoder_decoder"):
+            continue
+        lost = [*_scaling(step), *_number(step, "rotary_base"), *_rotated(step)]
+        if lost:
+            names = [name for name, _ in lost]
+            yield Violation(
+                step.source.evidence(*names) + step.target.evidence(*names),
+                {
+                    "source": called(step.source),
+                    "kind": called(step.target),
+                    "differences": in_words([words for _, words in lost]),
+                    **remake(step),
+                },
+                Severity.ERROR,
+            )
+
+
+def _scaling(step: Step) -> Iterator[tuple[str, str]]:
+    """Yield how the scaling differs; an artifact that says nothing about positions cannot have lost it."""
+    here, there = _known(step.source), _known(step.target)
+    if here and not there and _carries_rotary(step.target, here):
+        yield "rope_scaling", f"no rotary scaling instead of {_told(here)}"
+    elif there and not here and step.source.has("rotary_base"):
+        yield "rope_scaling", f"the rotary scaling {_told(there)} instead of none"
+    elif here and there and not _same_scaling(here, there):
+        yield "rope_scaling", f"the rotary scaling {_told(there)} instead of {_told(here)}"
+
+
+def _known(artifact: Artifact) -> dict[str, Any]:
+    """Return the scaling, or nothing for the sections of multimodal positions, which scale nothing."""
+    scaling = artifact.table("rope_scaling")
+    return {} if scaling.get("type") in ("mrope", "default") else scaling
+
+
+def _carries_rotary(target: Artifact, scaling: dict[str, Any]) -> bool:
+    # Phi-3 (1.2.1, models/phi3/config.py) keeps longrope factors under keys of their own, with this kind.
+    if scaling.get("type") in ("su", "longrope") and target.text("position_embedding") == "long_rope":
+        return False
+    return target.has("rotary_base") or KINDS.get(target.text("position_embedding")) == "rotary"
+
+
+def _same_scaling(here: dict[str, Any], there: dict[str, Any]) -> bool:
+    if _type(here) != _type(there):
+        return False
+    return all(_close(here[key], there[key]) for key in SCALING_KEYS if key in here and key in there)
+
+
+def _type(scaling: dict[str, Any]) -> str:
+    named = str(scaling.get("type", ""))
+    return "longrope" if named == "su" else named
+
+
+def _told(scaling: dict[str, Any]) -> str:
+    factor = scaling.get("factor")
+    return f"{_type(scaling)} with factor {factor}" if factor is not None else _type(scaling)
+
+
+def _rotated(step: Step) -> Iterator[tuple[str, str]]:
+    # With compressed attention (MLA) the rotated part is a dimension of its own: DX812.
+    if not step.source.has("kv_lora_rank"):
+        yield from _number(step, "rotary_dim")
+
+
+def _number(step: Step, name: str) -> Iterator[tuple[str, str]]:
+    here, there = step.source.get(name), step.target.get(name)
+    if here is not None and there is not None and not _close(here, there):
+        yield name, f"{name} {_plain(there)} instead of {_plain(here)}"
+
+
+def _plain(number: float) -> str:
+    """Return a number without an exponent where it is whole."""
+    return str(int(number)) if float(number).is_integer() else f"{number:g}"
+
+
+def _close(one: object, other: object) -> bool:
+    if not isinstance(one, (int, float)) or not isinstance(other, (int, float)):
+        return one == other
+    return math.isclose(one, other, rel_tol=1e-5)
+
+
+@agreement("DX800", "hf", "checkpoint", "engine")
+def position_kind(deployment: Deployment) -> Iterator[Violation]:
+    """Positions are encoded in the same way in the model, the checkpoint and the engine."""
+    for step in steps(deployment, "position_embedding"):
+        here, there = (artifact.text("position_embedding") for artifact in step)
+        if KINDS.get(here) is None or KINDS.get(there) is None:
+            continue
+        other_layout = here != there and here in LAYOUTS and there in LAYOUTS
+        if KINDS[here] != KINDS[there] or other_layout:
+            yield Violation(
+                step.source.evidence("position_embedding") + step.target.evidence("position_embedding"),
+                {
+                    "source": called(step.source),
+                    "kind": called(step.target),
+                    "expected": here,
+                    "actual": there,
+                    **remake(step),
+                },
+            )
+
+
+@agreement("DX809", "engine", "checkpoint", "hf")
+def positions_in_reach(deployment: Deployment) -> Iterator[Violation]:
+    """An engine takes no longer sequences than the model has positions for."""
+    for chain in chains(deployment):
+        engine = chain[-1]
+        stating = next((each for each in reversed(chain) if each.has("max_positions")), None)
+        limit = _limit(stating) if stating else None
+        longest = engine.integer("max_seq_len")
+        if stating is None or limit is None or longest is None or _unbounded(engine):
+            continue
+        # Speculative decoding adds its draft tokens to the limit by itself (builder.py, 1.2.1).
+        if longest > limit + (engine.integer("max_draft_len") or 0) + _margin(engine):
+            yield Violation(
+                engine.evidence("max_seq_len") + stating.evidence("max_positions"),
+                {"max_seq_len": longest, "limit": limit},
+                Severity.ERROR if _learned(stating) else None,
+                0.9,
+            )
+
+
+def _margin(engine: Artifact) -> int:
+    return 64 if engine.integer("max_draft_len") else 0
+
+
+def _limit(artifact: Artifact) -> int | None:
+    """Return how many positions there are, with the scaling where the file states the number before it."""
+    positions = artifact.integer("max_positions")
+    scaling = artifact.table("rope_scaling")
+    factor = scaling.get("factor", 1)
+    if positions is None or not isinstance(factor, (int, float)) or _type(scaling) in LIMIT_IS_SCALED:
+        return positions
+    return math.ceil(positions * max(factor, 1))
+
+
+def _unbounded(engine: Artifact) -> bool:
+    """Return whether positions have no end: ALiBi and relative positions, StreamingLLM."""
+    kind = KINDS.get(engine.text("position_embedding"))
+    return kind in ("alibi", "relative") or engine.get("plugin.streamingllm") is True
+
+
+def _learned(artifact: Artifact) -> bool:
+    return KINDS.get(artifact.text("position_embedding")) == "learned"
+
+
+@agreement("DX485", "hf", "engine", "triton", "llm-args", "command")
+def window_lost(deployment: Deployment) -> Iterator[Violation]:
+    """A model's sliding window is asked for at run time where its engine does not carry it."""
+    serving = [*deployment.of("triton"), *servers(deployment)]
+    if not serving or any(each.has("runtime.attention_window") for each in serving):
+        return
+    for model, *made in chains(deployment):
+        engine = made[-1] if made else model
+        window, longest = model.integer("sliding_window"), engine.integer("max_seq_len")
+        if model.kind != "hf" or window is None or longest is None:
+            continue
+        if window < longest and not engine.has("sliding_window"):
+            yield Violation(
+                model.evidence("sliding_window") + engine.evidence("max_seq_len"),
+                {
+                    "what": f"the model attends to windows of {window} tokens, the engine takes sequences "
+                    f"of {longest}, and no attention window is set where it is served",
+                    "window": window,
+                    "server": quoted(serving[0]),
+                },
+                confidence=0.8,
+            )
+
+
+@agreement("DX485", "hf", "engine", "triton", "llm-args", "command")
+def window_cut(deployment: Deployment) -> Iterator[Violation]:
+    """A model that attends to the whole text is not served with a smaller attention window."""
+    for server in (*deployment.of("triton"), *servers(deployment)):
+        windows = [each for each in server.items("runtime.attention_window") if isinstance(each, int)]
+        made = _served(deployment)
+        longest = made.integer("max_seq_len") if made else None
+        if made is None or longest is None or not windows or _has_window(deployment):
+            continue
+        if max(windows) < longest:
+            yield Violation(
+                server.evidence("runtime.attention_window") + made.evidence("max_seq_len"),
+                {
+                    "what": f"it is served with an attention window of {max(windows)} tokens, but the model "
+                    f"has no sliding window and sequences may have {longest}",
+                    "window": longest,
+                    "server": quoted(server),
+                },
+            )
+
+
+def _served(deployment: Deployment) -> Artifact | None:
+    """Return the one engine, if there is just one and the model it was made from is at hand."""
+    engines = list(deployment.of("engine"))
+    models = list(deployment.of("hf"))
+    return engines[0] if len(engines) == 1 and len(models) == 1 and models[0].has("max_positions") else None
+
+
+def _has_window(deployment: Deployment) -> bool:
+    return any(each.has("sliding_window") for each in deployment.of("hf", "checkpoint", "engine"))
+
+
+ROWS = (rotary, position_kind, positions_in_reach, window_lost, window_cut)

@@ -1,0 +1,230 @@
+"""What a server asks for, and what the engine it runs was built for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreements.serving import (
+    SIDES,
+    place_of,
+    ranks_of,
+    served_engines,
+    servers,
+    sizes_of,
+    stated,
+)
+from trtdx.inspect.vocabulary import term
+from trtdx.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreement import Agreement
+    from trtdx.inspect.artifact import Artifact, Deployment
+
+SPECULATIVE = {
+    "medusa": "MEDUSA",
+    "eagle": "EAGLE",
+    "lookahead": "LOOKAHEAD_DECODING",
+    "redrafter": "EXPLICIT_DRAFT_TOKENS",
+}
+# Architectures with cross attention, which readers need not mark as encoder-decoder.
+CROSS_ATTENTION = (
+    "EncoderModel",
+    "DecoderModel",
+    "WhisperEncoder",
+    "MLLaMAForCausalLM",
+    "MllamaForConditionalGeneration",
+)
+
+
+def _is_above(server: Artifact, engine: Artifact, name: str) -> bool:
+    asked, built = server.integer(name), engine.integer(name)
+    return asked is not None and built is not None and asked > built
+
+
+@agreement("DX212", "engine", *SIDES)
+def limits(deployment: Deployment) -> Iterator[Violation]:
+    """A server asks for no larger batch and no more beams than its engine was built for."""
+    for server, engine in served_engines(deployment):
+        # Triton's max_batch_size is Triton's own: the backend takes the batch size from the engine.
+        names = ("max_beam_width",) if server.kind == "triton" else ("max_batch_size", "max_beam_width")
+        for name in names:
+            if _is_above(server, engine, name):
+                values = {"name": name, "asked": server.integer(name), "built": engine.integer(name)}
+                yield Violation(
+                    server.evidence(name) + engine.evidence(name), values | {"server": place_of(server)}
+                )
+
+
+@agreement("DX870", "engine", "llm-args", "command")
+def ignored_limits(deployment: Deployment) -> Iterator[Violation]:
+    """A server asks for no more tokens than its engine was built for."""
+    for server, engine in served_engines(deployment, "llm-args", "command"):
+        for name in ("max_num_tokens", "max_seq_len", "max_input_len"):
+            if _is_above(server, engine, name):
+                values = {"name": name, "asked": server.integer(name), "built": engine.integer(name)}
+                values["meaning"] = term(name).meaning
+                yield Violation(server.evidence(name) + engine.evidence(name), values)
+
+
+@agreement("DX216", "engine", *SIDES)
+def paged_context(deployment: Deployment) -> Iterator[Violation]:
+    """Chunked context and cache reuse have an engine whose context phase reads the paged cache."""
+    for server, engine in served_engines(deployment):
+        lack = _lack(engine)
+        for name, feature, severity in FEATURES if lack else ():
+            if lack and server.get(name) is True:
+                values = {"feature": feature, "lack": lack[1], "server": place_of(server)}
+                yield Violation(server.evidence(name) + engine.evidence(lack[0]), values, severity)
+
+
+# Without paged context FMHA the executor refuses chunked context, and switches reuse off with a warning.
+FEATURES = (
+    ("runtime.chunked_context", "chunked context", Severity.ERROR),
+    ("runtime.block_reuse", "cache reuse", Severity.WARNING),
+)
+
+
+def _lack(engine: Artifact) -> tuple[str, str] | None:
+    """Return the setting an engine lacks for reading the cache in the context phase, with words for it."""
+    if engine.get("plugin.use_paged_context_fmha") is False:
+        return "plugin.use_paged_context_fmha", "without use_paged_context_fmha"
+    if engine.get("plugin.context_fmha") is False:
+        return "plugin.context_fmha", "without context_fmha"
+    kind = engine.text("kv_cache_type").rpartition(".")[2].lower()
+    if kind in ("continuous", "disabled"):
+        return "kv_cache_type", f"with a {kind} key/value cache"
+    return None
+
+
+@agreement("DX245", "engine", "triton")
+def decoding_mode(deployment: Deployment) -> Iterator[Violation]:
+    """A speculative decoding mode is the one the engine was built for."""
+    for server, engine in served_engines(deployment, "triton"):
+        mode = server.text("runtime.decoding_mode")
+        built = engine.text("speculative_mode").rpartition(".")[2].upper()
+        if mode in SPECULATIVE and built and built != SPECULATIVE[mode]:
+            yield Violation(
+                server.evidence("runtime.decoding_mode") + engine.evidence("speculative_mode"),
+                {"mode": mode, "built": built, "flag": BUILD_MODES[mode]},
+                Severity.WARNING,
+            )
+
+
+BUILD_MODES = {
+    "medusa": "medusa",
+    "eagle": "eagle",
+    "lookahead": "lookahead_decoding",
+    "redrafter": "explicit_draft_tokens",
+}
+
+
+@agreement("DX210", "engine", "command")
+def started_ranks(deployment: Deployment) -> Iterator[Violation]:
+    """A launcher starts as many ranks as the parallel sizes need."""
+    for server in servers(deployment, "command"):
+        started, own = server.integer("runtime.world_size"), ranks_of(server)
+        if started is None or own is None or "llmapi-launch" not in server.text("runtime.launcher"):
+            continue
+        if started != own:
+            yield Violation(
+                stated(server, "runtime.world_size", "tp_size", "pp_size", "cp_size"),
+                {
+                    "what": f"{started} ranks are started, but {sizes_of(server)} needs {own}",
+                    "needed": own,
+                    "remedy": f"start {own} ranks with the launcher",
+                },
+            )
+
+
+@agreement("DX210", "engine", "llm-args", "command")
+def same_mapping(deployment: Deployment) -> Iterator[Violation]:
+    """A server's parallel sizes are those the engine was built for."""
+    for server, engine in served_engines(deployment, "llm-args", "command"):
+        names = [name for name in ("tp_size", "pp_size", "cp_size") if server.has(name) and engine.has(name)]
+        differ = [name for name in names if server.get(name) != engine.get(name)]
+        if differ:
+            told = ", ".join(f"{name} {server.get(name)} (engine: {engine.get(name)})" for name in differ)
+            wanted = ", ".join(f"{name} {engine.get(name)}" for name in differ)
+            yield Violation(
+                server.evidence(*differ) + engine.evidence(*differ),
+                {
+                    "what": f"the server is given {told}",
+                    "needed": ranks_of(engine),
+                    "remedy": f"give the sizes the engine was built for: {wanted}",
+                },
+            )
+
+
+@agreement("DX210", "engine", "triton")
+def device_ids(deployment: Deployment) -> Iterator[Violation]:
+    """Each instance of the Triton model has a GPU for each rank of its engine."""
+    for server, engine in served_engines(deployment, "triton"):
+        needed = ranks_of(engine)
+        nodes = str(server.get("parameter.tensorrt_llm.num_nodes") or "1").strip()
+        groups = [each for each in server.items("triton.gpu_device_ids") if isinstance(each, list) and each]
+        wrong = next((group for group in groups if len(group) != needed), None)
+        if needed is None or wrong is None or nodes != "1":
+            continue
+        yield Violation(
+            server.evidence("triton.gpu_device_ids") + stated(engine, "world_size", "tp_size", "pp_size"),
+            {
+                "what": f"gpu_device_ids lists {len(wrong)} GPUs ({', '.join(map(str, wrong))}) for an instance, "
+                f"but the engine has {needed} ranks",
+                "needed": needed,
+                "remedy": f"list {needed} ids for each instance in gpu_device_ids, or leave it empty",
+            },
+        )
+
+
+@agreement("DX241", "engine", "triton")
+def cross_share(deployment: Deployment) -> Iterator[Violation]:
+    """A share of the cache for the encoder is set for encoder-decoder models, and only for them."""
+    for server, engine in served_engines(deployment, "triton"):
+        has_encoder = engine.get("encoder_decoder") is True or server.has("triton.encoder_dir")
+        given, architecture = server.has("runtime.cross_kv_cache_fraction"), engine.text("architecture")
+        if has_encoder and not given:
+            yield _cross(server, engine, "is not set, but the engine has an encoder", "set it, e.g. to 0.5")
+        elif given and not has_encoder and architecture and architecture not in CROSS_ATTENTION:
+            yield _cross(server, engine, "is set, but the engine has a decoder only", "leave it empty")
+
+
+def _cross(server: Artifact, engine: Artifact, words: str, remedy: str) -> Violation:
+    name = "encoder_decoder" if engine.has("encoder_decoder") else "architecture"
+    return Violation(
+        server.evidence("runtime.cross_kv_cache_fraction") + engine.evidence(name),
+        {
+            "what": f"cross_kv_cache_fraction {words}",
+            "remedy": f"cross_kv_cache_fraction: {remedy}",
+            "path": place_of(server),
+        },
+        confidence=0.9,
+    )
+
+
+@agreement("DX872", "engine", *SIDES)
+def window_in_reach(deployment: Deployment) -> Iterator[Violation]:
+    """An attention window is not longer than the sequences it looks at."""
+    for server, engine in served_engines(deployment):
+        longest = engine.integer("max_seq_len")
+        windows = [each for each in server.items("runtime.attention_window") if isinstance(each, int)]
+        if longest is not None and windows and max(windows) > longest:
+            yield Violation(
+                server.evidence("runtime.attention_window") + engine.evidence("max_seq_len"),
+                {"window": max(windows), "longest": longest, "server": place_of(server)},
+            )
+
+
+ROWS: tuple[Agreement, ...] = (
+    limits,
+    ignored_limits,
+    paged_context,
+    decoding_mode,
+    started_ranks,
+    same_mapping,
+    device_ids,
+    cross_share,
+    window_in_reach,
+)

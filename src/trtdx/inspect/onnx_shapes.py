@@ -1,0 +1,121 @@
+"""What a profile's shapes become inside an ONNX graph: shape inference at concrete sizes, without the weights.
+
+TensorRT checks the optima of a profile against every layer and refuses the build where they do not fit; of the
+other bounds it says little. The `onnx` package infers the same shapes here, on a copy without weights.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
+from trtdx.inspect.artifact import Deployment, Fact
+from trtdx.inspect.onnx_case import cases, fault
+from trtdx.inspect.readers.onnx_strip import stripped
+from trtdx.inspect.readers.wire import Source, TooMuchError, WireError
+from trtdx.optional import need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.host import Host
+    from trtdx.inspect.artifact import Artifact, Profile
+    from trtdx.inspect.onnx_case import Case
+
+SELECTORS = ("opt", "max", "min")
+MOST_PROFILES = 16
+
+
+def with_shapes_checked(host: Host, deployment: Deployment) -> Deployment:
+    """Return the deployment whose profiles know the nodes at which their shapes do not fit, or why nobody does."""
+    checked = {case.given.path: _checked(host, case) for case in cases(deployment, "profiles")}
+    return Deployment(tuple(checked.get(each.path, each) for each in deployment.artifacts))
+
+
+def _checked(host: Host, case: Case) -> Artifact:
+    try:
+        unmet = list(unmet_nodes(host, case))
+    except (MissingExtraError, BrokenExtraError) as err:
+        return _unchecked(case, f"{err.message} ({err.fix})")
+    except (InputError, OSError, WireError, TooMuchError, ShapesUnknownError) as err:
+        return _unchecked(case, str(err) or "the graph is too large")
+    if not unmet:
+        return case.given
+    fact = Fact(unmet, f"{case.given.path}: profiles")
+    return msgspec.structs.replace(case.given, facts=case.given.facts | {"profiles.unmet": fact})
+
+
+def _unchecked(case: Case, why: str) -> Artifact:
+    note = f"what the shapes become inside {case.onnx.path} was not checked: {why}"
+    return msgspec.structs.replace(case.given, unread=(*case.given.unread, note))
+
+
+class ShapesUnknownError(Exception):
+    """Why shapes cannot be inferred at all."""
+
+
+def unmet_nodes(host: Host, case: Case) -> Iterator[dict[str, Any]]:
+    """Yield the first node of each profile whose inputs do not fit together, at its opt, max and min shapes."""
+    package = need("onnx", extra="onnx", to="check shapes inside the graph")
+    model = _weightless(host, case.onnx.path, package)
+    if _problem(package, model, {}):
+        raise ShapesUnknownError("shape inference fails on the model, whatever the shapes")
+    for profile in case.profiles[:MOST_PROFILES]:
+        if not _is_whole(case, profile):
+            continue
+        for selector in SELECTORS:
+            sizes = {each.tensor: getattr(each, selector) for each in profile.ranges}
+            node = _problem(package, model, sizes)
+            if node:
+                yield {"profile": profile.index, "shapes": selector, **node}
+
+
+def _is_whole(case: Case, profile: Profile) -> bool:
+    """Return whether every dynamic input has a sound range; otherwise that is told, and shapes follow from it."""
+    ranges = {each.tensor: each for each in profile.ranges}
+    return all(
+        name in ranges and not fault(ranges[name], dims)[0]
+        for name, dims in case.inputs.items()
+        if any(isinstance(dim, str) for dim in dims)
+    )
+
+
+def _weightless(host: Host, path: str, package: Any) -> Any:
+    need("onnx.shape_inference", extra="onnx", to="check shapes inside the graph")
+    with host.open(path) as stream:
+        data = stripped(Source(stream, host.size(path)))
+    try:
+        model = package.ModelProto.FromString(data)
+    except Exception as err:  # protobuf's own error class is private to its backend
+        raise ShapesUnknownError(f"the onnx package cannot parse it: {err}") from err
+    for output in model.graph.output:  # TensorRT does not look at declared shapes of outputs either
+        output.type.tensor_type.ClearField("shape")
+    return model
+
+
+def _problem(package: Any, model: Any, sizes: dict[str, tuple[int, ...]]) -> dict[str, str]:
+    """Return the node at which inference fails with these sizes, and why; nothing when all fits."""
+    trial = package.ModelProto()
+    trial.CopyFrom(model)
+    for value in trial.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
+            dim.dim_value = size
+    try:
+        package.shape_inference.infer_shapes(trial, strict_mode=True, data_prop=True)
+    except Exception as err:  # InferenceError, and what C++ throws besides
+        return _node(str(err))
+    return {}
+
+
+def _node(message: str) -> dict[str, str]:
+    """Return the node and reason that an error such as "(op_type:Add, node name: add): [...] why" tells."""
+    found = re.search(
+        r"op_type: ?(\S+?)(?:, node name: ?([^)]*))?\): ?\[ShapeInferenceError\] ?(.*)", message
+    )
+    if not found:  # an operator without a schema, say: nothing that shapes could mend
+        raise ShapesUnknownError(" ".join(message.split())[:200])
+    return {"node": found[2] or "", "operator": found[1], "why": found[3].strip()[:200]}

@@ -1,0 +1,355 @@
+"""Options of the LLM API (YAML or JSON), and command lines of trtllm-serve, -bench, -eval and -build."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from trtdx.errors import InputError
+from trtdx.inspect.artifact import Artifact, Facts
+from trtdx.inspect.documents import Document, UnreadableError, parse_json, read_bytes, read_json
+from trtdx.inspect.options import is_option, judged_flags, sections_are_merged, table, winner
+from trtdx.inspect.readers import START_BYTES, Found, Reader
+from trtdx.inspect.readers.commands import (
+    OTHER_FLAGS,
+    PROGRAMS,
+    CommandLine,
+    Given,
+    command_lines,
+    place_of,
+)
+from trtdx.inspect.readers.llm_options import (
+    MOST_SETTINGS,
+    Setting,
+    coerced,
+    put_judgement,
+    put_settings,
+    put_spelled,
+    settings_from,
+)
+from trtdx.inspect.shell import MOST_TEXT
+from trtdx.inspect.yaml_documents import parse_yaml, read_yaml
+
+if TYPE_CHECKING:
+    from trtdx.host import Host
+    from trtdx.inspect.shell import Script
+
+TRITON_SECTION = "triton_config"  # of Triton's llmapi/tensorrt_llm/1/model.yaml
+SUFFIXES = (".yaml", ".yml", ".json")
+LOG_LINE = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT|[IWEVD])\]")
+
+
+def is_options_file(host: Host, found: Found) -> bool:
+    """Return whether at least half of a file's top-level keys are options, or nearly so."""
+    if found.is_directory or not found.path.lower().endswith(SUFFIXES):
+        return False
+    keys = _top_level_keys(found)
+    known = [key for key in keys if key == TRITON_SECTION or is_option(key) or _is_nearly(key)]
+    return bool(known) and 2 * len(known) >= len(keys)
+
+
+def _top_level_keys(found: Found) -> list[str]:
+    """Return a file's top-level keys, from a broken file too: it is to be told what is wrong with it."""
+    if not found.path.lower().endswith(".json"):
+        text = found.start.decode("utf-8", "replace")
+        return list(dict.fromkeys(re.findall(r"^([A-Za-z_]\w{0,80})[ \t]*:(?:\s|$)", text, re.MULTILINE)))[
+            :500
+        ]
+    try:
+        return list(parse_json(found.start))[:500] if len(found.start) < START_BYTES else []
+    except UnreadableError:
+        return []
+
+
+def _is_nearly(key: str) -> bool:
+    names = [name for name in table().option if "." not in name]
+    return bool(get_close_matches(key, names, n=1, cutoff=0.85))
+
+
+def read_llm_args(host: Host, path: str, version: str = "") -> Artifact:
+    """Return what a file of options says."""
+    facts = Facts()
+    if version:
+        facts.put("runtime.version", version, "--runtime")
+    try:
+        document = read_json(host, path) if path.lower().endswith(".json") else read_yaml(host, path)
+    except UnreadableError as err:
+        facts.add("unparsed", f"{path}: {err}", path)
+        return Artifact("llm-args", path, facts.done(), unread=(f"{path} {err}",))
+    unread = put_document(facts, document, version)
+    return Artifact("llm-args", path, facts.done(), refers_to=_paths(host, facts, path), unread=unread)
+
+
+def put_document(facts: Facts, document: Document, version: str) -> tuple[str, ...]:
+    """Put all that a file of options says; return what was left out."""
+    settings = settings_from(document, skip=(TRITON_SECTION,))
+    kept = settings[:MOST_SETTINGS]
+    put_settings(facts, kept)
+    put_spelled(facts, kept)
+    put_judgement(facts, kept, version, str(facts.get("runtime.backend") or ""))
+    facts.put("triton.decoupled", document.at(f"{TRITON_SECTION}.decoupled"), document.where(TRITON_SECTION))
+    _put_duplicates(facts, document)
+    return (
+        () if len(kept) == len(settings) else (f"more than {MOST_SETTINGS} options; the rest was not read",)
+    )
+
+
+def _put_duplicates(facts: Facts, document: Document) -> None:
+    for duplicate in getattr(document, "duplicates", ())[:50]:
+        facts.add("runtime.duplicate_keys", duplicate.partition(": ")[2], duplicate)
+
+
+def is_command_file(host: Host, found: Found) -> bool:
+    """Return whether a text starts one of TensorRT-LLM's programs."""
+    if found.is_directory or b"\0" in found.start or found.path.lower().endswith(SUFFIXES):
+        return False
+    text = found.start.decode("utf-8", "replace")
+    if len(LOG_LINE.findall(text)) > 2:
+        return False
+    return any(name in text or f"commands.{name[7:]}" in text for name in PROGRAMS) and bool(
+        command_lines(text)[0]
+    )
+
+
+def read_command(host: Host, path: str, version: str = "") -> Artifact:
+    """Return what the command line in a shell script or a text file asks for."""
+    try:
+        text = read_bytes(host, path, MOST_TEXT).decode("utf-8", "replace")
+    except UnreadableError as err:
+        return Artifact("command", path, unread=(f"{path} {err}",))
+    return command_from_text(host, text, path, version=version)
+
+
+def command_from_text(host: Host, text: str, where: str, *, version: str = "") -> Artifact:
+    """Return what a command line asks for, with the YAML file it names, as a release merges the two."""
+    lines, script = command_lines(text)
+    if not lines:
+        wanted = ", ".join(PROGRAMS)
+        return Artifact("command", where, unread=(f"{where}: starts none of {wanted}",))
+    line = next((each for each in lines if each.program != "trtllm-build"), lines[0])
+    others = [
+        f"line {each.line}: another command, {each.name}, was not looked at" for each in lines if each != line
+    ]
+    reading = _Reading(host, where, line, script, version)
+    return reading.artifact(others)
+
+
+class _Reading:
+    """One command line on its way to an artifact."""
+
+    def __init__(self, host: Host, where: str, line: CommandLine, script: Script, version: str) -> None:
+        self._host, self._where, self._line, self._script = host, where, line, script
+        self._version = version
+        self._facts = Facts()
+        self._unread: list[str] = []
+
+    def artifact(self, unread: list[str]) -> Artifact:
+        line, facts = self._line, self._facts
+        if self._version:
+            facts.put("runtime.version", self._version, "--runtime")
+        place = place_of(self._where, line.line)
+        facts.put("runtime.command", line.name, place)
+        facts.put("runtime.launcher", " ".join(line.launcher) or None, place)
+        facts.put("runtime.world_size", line.ranks, place)
+        self._put_flags()
+        if line.program == "trtllm-build":
+            self._put_build_flags()
+        else:
+            self._put_options()
+        paths = _paths(self._host, facts, self._where) + self._named_paths()
+        return Artifact(
+            "command", self._where, facts.done(), refers_to=paths, unread=(*self._unread, *unread)
+        )
+
+    def _put_flags(self) -> None:
+        """Put each flag as it is spelled, and those the program does not have."""
+        places = {given.name: self._place(given) for given in self._line.given}
+        for given in self._line.given:
+            if not given.is_known:
+                self._unread.append(
+                    f"{self._place(given)}: the value {given.value} is only known to the shell"
+                )
+                continue
+            flag = table().flag[self._line.program].get(given.name)
+            value = True if given.value is None else coerced(flag.type if flag else "str", given.value)
+            self._facts.put(f"option.{given.name}", value, self._place(given))
+        if self._line.subcommand in OTHER_FLAGS or self._line.program == "trtllm-eval":
+            return  # has flags of its own, which the table does not hold
+        for verdict in judged_flags(self._line.program, places, self._version):
+            self._facts.add("runtime.unknown_keys", verdict.words, places[verdict.key])
+
+    def _put_build_flags(self) -> None:
+        for given in self._line.given:
+            name = BUILD_FACTS.get(given.name)
+            if name and given.is_known:
+                kind = "bool" if given.value is None else "int"
+                value = True if given.value is None else coerced(kind, given.value)
+                self._facts.put(name, value, self._place(given))
+
+    def _put_options(self) -> None:
+        """Put the options of the command line and its YAML file, each from the side that wins."""
+        flags = {setting.key: setting for setting in self._line.settings(self._where)}
+        if self._line.arguments and "model" not in flags and self._line.program == "trtllm-serve":
+            word = self._line.arguments[0]
+            if word.is_known:
+                where = f"{place_of(self._where, word.line)}: MODEL"
+                flags["model"] = Setting("model", word.text, where)
+        document = self._document()
+        written = {} if document is None else {each.key: each for each in self._written(document)}
+        put_settings(self._facts, self._merged(flags, written, document))
+        if document is not None:
+            put_spelled(self._facts, written.values())
+            backend = str(self._facts.get("runtime.backend") or "")
+            put_judgement(self._facts, list(written.values()), self._version, backend)
+            _put_duplicates(self._facts, document)
+
+    def _written(self, document: Document) -> list[Setting]:
+        settings = settings_from(document)
+        if len(settings) > MOST_SETTINGS:
+            self._unread.append(f"{document.path}: more than {MOST_SETTINGS} options; the rest was not read")
+        return settings[:MOST_SETTINGS]
+
+    def _document(self) -> Document | None:
+        """Return the file of options the command names: from disk, or from the here-document that writes it."""
+        given = self._line.first("config")
+        if given is None or given.value is None or not given.is_known:
+            return None
+        try:
+            return self._read(given)
+        except UnreadableError as err:
+            self._facts.add("unparsed", f"{given.value}: {err}", self._place(given))
+        return None
+
+    def _read(self, given: Given) -> Document | None:
+        name = str(given.value)
+        if name in self._script.files:
+            text, line = self._script.files[name]
+            document = parse_yaml(text.encode(), self._where)
+            document.lines = {key: line + at - 1 for key, at in document.lines.items()}
+            return document
+        path = _existing(self._host, name, self._where)
+        if path is None:
+            self._facts.add("runtime.paths_missing", f"{name} ({given.name})", self._place(given))
+            return None
+        return read_json(self._host, path) if path.endswith(".json") else read_yaml(self._host, path)
+
+    def _merged(
+        self, flags: dict[str, Setting], written: dict[str, Setting], document: Document | None
+    ) -> list[Setting]:
+        """Return the settings in force; one that two places set differently is told, and kept if it is clear."""
+        merged = {**flags, **written}
+        for key, flag in flags.items():
+            if key in written and written[key].value != flag.value:
+                self._settle(key, flag, written[key], merged)
+            elif key not in written and key.startswith("kv_cache_config.") and document is not None:
+                self._replaced_section(key, flag, document, merged)
+        for key in DEFAULTED:
+            if key in written and key not in flags and self._defaults_win():
+                self._conflict(
+                    f"{key}: {written[key].value} in the file is overridden by the command line's default in "
+                    f"{self._version}",
+                    written[key],
+                )
+                merged.pop(key)
+        return list(merged.values())
+
+    def _settle(self, key: str, flag: Setting, written: Setting, merged: dict[str, Setting]) -> None:
+        wins = winner(key, self._version)
+        both = f"{key}: {flag.value} on the command line, {written.value} in the file; "
+        if not wins:
+            self._conflict(
+                both + "the file wins up to 1.2.1, the command line in 1.3.0 (since rc19)", flag, written
+            )
+            merged.pop(key)
+            return
+        merged[key] = flag if wins == "flag" else written
+        side = "the command line" if wins == "flag" else "the file"
+        self._conflict(f"{both}{side} wins in {self._version}", flag, written)
+
+    def _replaced_section(
+        self, key: str, flag: Setting, document: Document, merged: dict[str, Setting]
+    ) -> None:
+        if not document.has("kv_cache_config") or sections_are_merged(self._version) is not False:
+            return
+        self._conflict(
+            f"{key}: {flag.value} on the command line is dropped in {self._version}, because kv_cache_config "
+            "in the file replaces the whole section",
+            flag,
+        )
+        merged.pop(key)
+
+    def _defaults_win(self) -> bool:
+        """Return whether the limits come from the command line's defaults: PyTorch in 0.21 and 1.0."""
+        return winner("max_batch_size", self._version) == "flag" and winner("dtype", self._version) == "yaml"
+
+    def _conflict(self, words: str, *settings: Setting) -> None:
+        self._facts.add("runtime.conflicts", words, "; ".join(each.where for each in settings))
+
+    def _place(self, given: Given) -> str:
+        return f"{place_of(self._where, given.line)}: {given.name}"
+
+    def _named_paths(self) -> tuple[str, ...]:
+        names = [each.value for each in self._line.given if each.name in PATH_FLAGS and each.is_known]
+        found = (_existing(self._host, name, self._where) for name in names if name)
+        return tuple(path for path in found if path)
+
+
+DEFAULTED = ("max_batch_size", "max_num_tokens", "max_beam_width")
+PATH_FLAGS = ("--engine_dir", "--model_path", "--checkpoint_dir")
+BUILD_FACTS = {
+    "--max_batch_size": "max_batch_size",
+    "--max_input_len": "max_input_len",
+    "--max_seq_len": "max_seq_len",
+    "--max_decoder_seq_len": "max_seq_len",
+    "--max_output_len": "max_output_len",
+    "--max_beam_width": "max_beam_width",
+    "--max_num_tokens": "max_num_tokens",
+    "--opt_num_tokens": "opt_num_tokens",
+    "--max_draft_len": "max_draft_len",
+    "--max_encoder_input_len": "max_encoder_input_len",
+    "--max_prompt_embedding_table_size": "max_prompt_table",
+    "--max_multimodal_len": "max_prompt_table",
+    "--max_lora_rank": "lora.max_rank",
+    "--gather_context_logits": "gather_context_logits",
+    "--gather_generation_logits": "gather_generation_logits",
+}
+
+
+def _paths(host: Host, facts: Facts, where: str) -> tuple[str, ...]:
+    """Return the model and tokenizer that are named, where they are on this machine."""
+    names = [facts.get("runtime.model"), facts.get("runtime.tokenizer")]
+    found = (_existing(host, name, where) for name in names if isinstance(name, str) and name)
+    return tuple(dict.fromkeys(path for path in found if path))
+
+
+def _existing(host: Host, name: str, where: str) -> str | None:
+    """Return a path as it can be opened: as it stands, or beside the file that names it."""
+    if "\0" in name or len(name) > 4096:
+        return None
+    beside = posixpath.join(posixpath.dirname(where), name)
+    return next((path for path in (name, beside) if _kind(host, path) in ("file", "directory")), None)
+
+
+def _kind(host: Host, path: str) -> str:
+    try:
+        return host.kind(path)
+    except (InputError, OSError, ValueError):
+        return "absent"
+
+
+READER = Reader(
+    "llm-args",
+    "options of the LLM API: a YAML or JSON file for --config (--extra_llm_api_options)",
+    is_options_file,
+    read_llm_args,
+    by_version=True,
+)
+COMMAND_READER = Reader(
+    "command",
+    "a text or shell script with a trtllm-serve, trtllm-bench, trtllm-eval or trtllm-build command",
+    is_command_file,
+    read_command,
+    by_version=True,
+)

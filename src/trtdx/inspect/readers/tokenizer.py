@@ -1,0 +1,273 @@
+"""Tokenizer files as facts: how many ids there are, what the special tokens are, and the chat template."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.inspect.documents import LFS_MARK
+from trtdx.inspect.readers.chat_template import put_template
+from trtdx.inspect.readers.sentencepiece import is_tiktoken, pieces_from_model, size_from_tiktoken
+
+if TYPE_CHECKING:
+    from trtdx.inspect.documents import Document
+    from trtdx.inspect.readers.folder import Folder
+
+SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model")
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "vocab.txt", "tekken.json", "chat_template.jinja", "chat_template.json", *SENTENCEPIECE,
+)  # fmt: skip
+VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", *SENTENCEPIECE)
+MOST_VOCABULARY_BYTES = 64 << 20
+MOST_ID = 1 << 26  # beyond it an id is damage, not a token
+MOST_LENGTH = 1 << 40  # "no limit" is written as 1e30
+BOS_BY_SWITCH = ("Llama", "CodeLlama", "Gemma")  # classes that rewrite the post-processor by add_bos_token
+
+
+class _Added(msgspec.Struct):
+    content: str
+    id: int
+
+
+class _Model(msgspec.Struct):
+    vocab: dict[str, int] | list[tuple[str, float]]
+
+
+class _TokenizerFile(msgspec.Struct):
+    """The parts of tokenizer.json that are needed; merges are many and are not kept."""
+
+    model: _Model
+    added_tokens: list[_Added] = []
+    post_processor: Any = None
+
+
+class Vocabulary:
+    """Tokens and their ids, from whichever files state them."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, int] = {}
+        self.special: dict[str, int] = {}
+        self.size = 0
+        self.where = ""
+        self.whole = False  # whether ids has every token, so that an absent one is absent
+        self.post_processor: Any = None
+
+    def known(self, token: str) -> bool:
+        return token in self.special or token in self.ids
+
+    def id_of(self, token: str) -> int | None:
+        return self.special.get(token, self.ids.get(token))
+
+    def add(self, token: str, at: int, where: str) -> None:
+        """Take in an added token; ids beyond any vocabulary are damage and left out."""
+        if 0 <= at < MOST_ID:
+            self.special[token] = at
+            self.grow(at + 1, where)
+
+    def grow(self, size: int, where: str) -> None:
+        if size > self.size:
+            self.size, self.where = size, where
+
+
+def tokenizer_files(folder: Folder) -> list[str]:
+    named = [name for name in TOKENIZER_FILES if name in folder.names]
+    return named + sorted(
+        name for name in folder.names if name.endswith(".tiktoken") or name == "tiktoken.model"
+    )
+
+
+def read_tokenizer(folder: Folder) -> None:
+    """Put every tokenizer.* fact; a directory without such files states that it has none."""
+    files = tokenizer_files(folder)
+    folder.facts.put("tokenizer.files", files, folder.path)
+    if not files:
+        return
+    config = folder.document("tokenizer_config.json")
+    specials = folder.document("special_tokens_map.json")
+    vocabulary = read_vocabulary(folder, files)
+    _take_added(folder, vocabulary, config)
+    if vocabulary.size:
+        folder.facts.put("tokenizer.size", vocabulary.size, vocabulary.where)
+    tokens = _put_special(folder, vocabulary, config, specials)
+    _put_config(folder, config)
+    _put_adds_bos(folder, vocabulary, config, tokens.get("bos"))
+    put_template(folder, vocabulary, config, tokens)
+
+
+def read_vocabulary(folder: Folder, files: list[str]) -> Vocabulary:
+    """Return the vocabulary of the first file that has one."""
+    vocabulary = Vocabulary()
+    readers = {
+        "tokenizer.json": _read_fast,
+        "vocab.json": _read_vocab_json,
+        **dict.fromkeys(SENTENCEPIECE, _read_pieces),
+        "vocab.txt": _read_lines,
+        "tekken.json": _read_tekken,
+    }
+    for name in [*(each for each in readers if each in files), *(f for f in files if "tiktoken" in f)]:
+        readers.get(name, _read_tiktoken)(folder, name, vocabulary)
+        if vocabulary.size:
+            break
+    return vocabulary
+
+
+def _decoded(folder: Folder, name: str, form: Any) -> Any:
+    """Return a JSON file as a type, or None with a fact that says why not."""
+    data = folder.content(name, MOST_VOCABULARY_BYTES)
+    if data is None:
+        return None
+    if data.startswith(LFS_MARK):
+        folder.unparsed(name, "is a Git-LFS pointer, not the file itself")
+        return None
+    try:
+        return msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=form)
+    except msgspec.ValidationError as err:
+        folder.unparsed(name, f"is not what such a file holds: {err}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        folder.unparsed(name, f"is not JSON: {err}" if data.strip() else "is empty")
+    except RecursionError:
+        folder.unparsed(name, "is nested too deeply")
+    return None
+
+
+def _read_fast(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
+    found = _decoded(folder, name, _TokenizerFile)
+    if found is None:
+        return
+    vocab = found.model.vocab
+    vocabulary.ids = vocab if isinstance(vocab, dict) else {text: at for at, (text, _) in enumerate(vocab)}
+    vocabulary.whole = True
+    vocabulary.post_processor = found.post_processor
+    _grow_by_ids(vocabulary, folder.at(name))
+    for token in found.added_tokens:
+        vocabulary.add(token.content, token.id, f"{folder.at(name)}: added_tokens")
+
+
+def _grow_by_ids(vocabulary: Vocabulary, where: str) -> None:
+    highest = max(vocabulary.ids.values(), default=-1)
+    if 0 <= highest < MOST_ID:
+        vocabulary.grow(highest + 1, where)
+
+
+def _read_vocab_json(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
+    vocabulary.ids = _decoded(folder, name, dict[str, int]) or {}
+    vocabulary.whole = bool(vocabulary.ids)
+    _grow_by_ids(vocabulary, folder.at(name))
+
+
+def _read_pieces(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
+    data = folder.content(name, MOST_VOCABULARY_BYTES)
+    if data is None:
+        return
+    if data.startswith(LFS_MARK):
+        folder.unparsed(name, "is a Git-LFS pointer, not the file itself")
+    elif is_tiktoken(data[:256]):
+        vocabulary.grow(size_from_tiktoken(data), folder.at(name))
+    else:
+        pieces = pieces_from_model(data)
+        if pieces.problem:
+            folder.unparsed(name, pieces.problem)
+            return
+        vocabulary.grow(pieces.count, folder.at(name))
+        vocabulary.special.update(pieces.special)
+
+
+def _read_tiktoken(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
+    data = folder.content(name, MOST_VOCABULARY_BYTES)
+    if data is not None:
+        vocabulary.grow(size_from_tiktoken(data), folder.at(name))
+
+
+def _read_lines(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
+    text = folder.text(name, MOST_VOCABULARY_BYTES)
+    if text:
+        vocabulary.ids = {
+            line.rstrip("\r"): at for at, line in enumerate(text.removesuffix("\n").split("\n"))
+        }
+        vocabulary.whole = True
+        _grow_by_ids(vocabulary, folder.at(name))
+
+
+def _read_tekken(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
+    document = folder.document(name)
+    size = document.at("config.default_vocab_size") if document else None
+    if document and isinstance(size, int) and 0 < size < MOST_ID:
+        vocabulary.grow(size, document.where("config.default_vocab_size"))
+
+
+def _take_added(folder: Folder, vocabulary: Vocabulary, config: Document | None) -> None:
+    """Take in tokens that are stated beside the vocabulary."""
+    table = config.at("added_tokens_decoder") if config else None
+    if config and isinstance(table, dict):
+        for key, entry in table.items():
+            token = _token(entry)
+            if token is not None and key.isdecimal() and len(key) < 12:
+                vocabulary.add(token, int(key), config.where("added_tokens_decoder"))
+    older = folder.document("added_tokens.json") if "tokenizer.json" not in folder.names else None
+    for token, at in (older.data if older else {}).items():
+        if isinstance(at, int):
+            vocabulary.add(token, at, folder.at("added_tokens.json"))
+
+
+def _token(value: Any) -> str | None:
+    """Return a token that is written as a text, or as a table with its content."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _put_special(
+    folder: Folder, vocabulary: Vocabulary, config: Document | None, specials: Document | None
+) -> dict[str, str]:
+    """Put the tokens that begin, end and fill, with their ids; return them."""
+    tokens = {}
+    for which in ("bos", "eos", "pad"):
+        key = f"{which}_token"
+        for document in (config, specials):
+            token = _token(document.at(key)) if document else None
+            if document is None or token is None:
+                continue
+            tokens[which] = token
+            folder.facts.put(f"tokenizer.{key}", token, document.where(key))
+            folder.facts.put(f"tokenizer.{which}_id", vocabulary.id_of(token), document.where(key))
+            break
+    return tokens
+
+
+def _put_config(folder: Folder, config: Document | None) -> None:
+    if config is None:
+        return
+    folder.facts.put("tokenizer.class", config.at("tokenizer_class"), config.where("tokenizer_class"))
+    length = config.at("model_max_length")
+    if isinstance(length, (int, float)) and length < MOST_LENGTH:
+        folder.facts.put("tokenizer.model_max_length", length, config.where("model_max_length"))
+
+
+def _put_adds_bos(folder: Folder, vocabulary: Vocabulary, config: Document | None, bos: str | None) -> None:
+    """Put whether encoding begins with the beginning token, where the files that decide it agree."""
+    switch = config.at("add_bos_token") if config else None
+    by_template = _begins_with(vocabulary.post_processor, bos)
+    if config is not None and isinstance(switch, bool):
+        decides = by_template is None or str(config.at("tokenizer_class")).startswith(BOS_BY_SWITCH)
+        if decides or by_template is switch:
+            folder.facts.put("tokenizer.adds_bos", switch, config.where("add_bos_token"))
+    elif by_template is not None:
+        folder.facts.put("tokenizer.adds_bos", by_template, folder.at("tokenizer.json") + ": post_processor")
+
+
+def _begins_with(processor: Any, bos: str | None, depth: int = 0) -> bool | None:
+    """Return whether a post-processor puts the token first; None where it cannot be told."""
+    if not isinstance(processor, dict) or bos is None or depth > 4:
+        return None
+    if processor.get("type") == "ByteLevel":
+        return False
+    if processor.get("type") == "Sequence" and isinstance(processor.get("processors"), list):
+        told = [_begins_with(each, bos, depth + 1) for each in processor["processors"][:16]]
+        return True if True in told else False if False in told else None
+    single = processor.get("single")
+    if processor.get("type") != "TemplateProcessing" or not isinstance(single, list) or not single:
+        return None
+    first = single[0].get("SpecialToken") if isinstance(single[0], dict) else None
+    return isinstance(first, dict) and first.get("id") == bos

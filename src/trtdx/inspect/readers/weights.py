@@ -1,0 +1,359 @@
+"""What the weights of a directory are, from names and headers: formats, types, layers, and what is missing."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.inspect.documents import LFS_MARK
+from trtdx.inspect.readers.safetensors import (
+    CORRUPT,
+    DTYPES,
+    LFS_POINTER,
+    TRUNCATED,
+    UNREADABLE,
+    Header,
+    read_header,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trtdx.inspect.readers.folder import Folder
+
+MOST_FILES = 2_000  # headers read; the largest models have about 200 shards
+MOST_TENSORS = 1_500_000
+MOST_LAYER = 10_000
+
+LAYER = re.compile(r"(?:(.*?)\.)?(?:layers|h|blocks?)\.(\d{1,5})\.(.+)")
+EXPERT = re.compile(r"(?:^|\.)experts\.(\d{1,5})\.")
+EMBEDDING = re.compile(
+    r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|vocab_embedding|tok_embeddings|shared)\.weight$"
+)
+HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer)\.(?:weight|qweight)$")
+OTHER_TOWER = re.compile(r"vision|visual|audio|image|encoder|speech|talker|code2wav|mtp|draft|eagle")
+QKV_BIAS = re.compile(
+    r"(?:^|\.)(?:[qkv]_proj|qkv_proj|query_key_value|c_attn|Wqkv|W_pack|attention\.qkv|query|key|value)\.bias$"
+)
+QK_NORM = re.compile(r"(?:^|\.)(?:[qk]_norm|[qk]_layernorm|query_layernorm|key_layernorm)\.weight$")
+KV_SCALE = re.compile(r"(?:^|[._])(?:[kv]_scale|kv_scale|kv_cache_scaling_factor)$")
+SCALE = re.compile(
+    r"(?:weight_scale(?:_inv|_2)?|scales|qzeros|weights_scaling_factor(?:_2)?|per_channel_scale|_scales)$"
+)
+FUSED_EXPERTS = re.compile(r"(?:^|\.)experts\.(?:gate_up_proj|down_proj|gate_proj|up_proj)(?:_blocks)?$")
+MAIN_STACKS = (
+    "model.language_model", "language_model.model", "language_model", "model", "model.decoder", "decoder",
+    "transformer", "gpt_neox", "model.text_model", "backbone", "model.model",
+)  # fmt: skip
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+NOT_WEIGHTS = {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state.pth"}
+
+
+class Index(msgspec.Struct, frozen=True):
+    """Which file holds which tensor."""
+
+    name: str
+    files: dict[str, list[str]]  # tensors by file
+
+
+class _IndexFile(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def read_index(folder: Folder, suffix: str = ".safetensors.index.json") -> Index | None:
+    """Return the index of a sharded model, if there is one that can be read."""
+    names = sorted(
+        (each for each in folder.names if each.endswith(suffix)), key=lambda each: (len(each), each)
+    )
+    for name in names[:1]:
+        data = folder.content(name)
+        if data is None:
+            return None
+        if data.startswith(LFS_MARK):
+            folder.unparsed(name, "is a Git-LFS pointer, not the file itself")
+            return None
+        try:
+            found = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_IndexFile)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+            folder.unparsed(name, f"is no index of weights: {err}")
+            return None
+        files: dict[str, list[str]] = {}
+        for tensor, file in found.weight_map.items():
+            files.setdefault(file, []).append(tensor)
+        return Index(name, files)
+    return None
+
+
+class Survey:
+    """Sums up headers one after the other, so that no more than one is kept in memory."""
+
+    def __init__(self) -> None:
+        self.files = 0
+        self.bytes = 0
+        self.tensors = 0
+        self.parameters = 0
+        self.dtypes: Counter[str] = Counter()
+        self.dtype_bytes: Counter[str] = Counter()
+        self.unknown_dtypes: list[str] = []
+        self.faults: dict[str, list[str]] = {}
+        self._stacks: dict[str, set[int]] = {}
+        self._shapes: dict[tuple[str, str], tuple[int, ...]] = {}  # by stack and name within a layer
+        self._varied: set[tuple[str, str]] = set()
+        self._loose: dict[str, tuple[int, ...]] = {}  # tensors outside of layers
+
+    def add(self, file: str, header: Header) -> None:
+        """Take in one file: its tensors, or what is wrong with it."""
+        self.files += 1
+        self.bytes += header.file_bytes
+        self.tensors += len(header.tensors)
+        if header.fault:
+            told = file if header.fault == LFS_POINTER else f"{file}: {header.problem}"
+            self.faults.setdefault(header.fault, []).append(told)
+        self.unknown_dtypes += [f"{file}: {each}" for each in header.unknown_dtypes]
+        for name, entry in header.tensors.items():
+            begin, end = entry.data_offsets
+            self.dtypes[entry.dtype] += 1
+            self.dtype_bytes[entry.dtype] += end - begin
+            if len(entry.shape) < 8:
+                self.parameters += math.prod(entry.shape)
+            self._place(name, entry.shape)
+
+    def _place(self, name: str, shape: tuple[int, ...]) -> None:
+        found = LAYER.match(name)
+        if found is None:
+            if len(self._loose) < 10_000:
+                self._loose[name] = shape
+            return
+        stack, number, part = found.groups("")
+        self._stacks.setdefault(stack, set()).add(int(number))
+        key = (stack, part)
+        if self._shapes.setdefault(key, shape) != shape:
+            self._varied.add(key)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether every file was read whole, so that what is not there is known to be absent."""
+        return bool(self.files) and not self.faults
+
+    def stack(self) -> str | None:
+        """Return the name of the language model's layers among those of vision and other towers."""
+        known = [each for each in MAIN_STACKS if each in self._stacks]
+        if known:
+            return known[0]
+        mains = [each for each in self._stacks if not OTHER_TOWER.search(each)]
+        return mains[0] if len(mains) == 1 else None
+
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        """Return the tensors of a layer and their shapes; those whose shape differs by layer have none."""
+        stack = self.stack()
+        return {
+            part: () if (where, part) in self._varied else shape
+            for (where, part), shape in self._shapes.items()
+            if where == stack
+        }
+
+    def layers(self) -> int:
+        stack = self.stack()
+        return 0 if stack is None else len(self._stacks[stack])
+
+    def loose(self, pattern: re.Pattern[str]) -> dict[str, tuple[int, ...]]:
+        """Return the tensors outside of layers that a pattern fits, other towers' left out."""
+        return {
+            name: shape
+            for name, shape in self._loose.items()
+            if pattern.search(name) and not OTHER_TOWER.search(name)
+        }
+
+
+def put_survey(folder: Folder, survey: Survey, where: str) -> None:
+    """Put what was found in headers as facts; what needs all files to be read is put only when they were."""
+    facts = folder.facts
+    facts.put("weights.files", survey.files, where)
+    facts.put("weights.bytes", survey.bytes, where)
+    for fault, name in FACT_OF_FAULT.items():
+        folder.put_list(name, survey.faults.get(fault, ()), where)
+    folder.unread += survey.faults.get(UNREADABLE, [])
+    folder.put_list("weights.unknown_dtypes", survey.unknown_dtypes, where)
+    if not survey.tensors:
+        return
+    facts.put("weights.parameters", survey.parameters, where)
+    facts.put("weights.dtypes", {dtype_word(key): each for key, each in survey.dtypes.items()}, where)
+    sizes = {dtype_word(key): each for key, each in survey.dtype_bytes.items()}
+    facts.put("weights.bytes_by_dtype", sizes, where)
+    _put_embeddings(folder, survey, where)
+    _put_layers(folder, survey, where)
+
+
+FACT_OF_FAULT = {
+    LFS_POINTER: "weights.lfs_pointers",
+    TRUNCATED: "weights.truncated",
+    CORRUPT: "weights.corrupt",
+}
+DTYPE_WORDS = DTYPES | {
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1",
+    "I8": "int8", "U8": "uint8", "I16": "int16", "I32": "int32", "I64": "int64", "BOOL": "bool",
+}  # fmt: skip
+
+
+def dtype_word(dtype: str) -> str:
+    """Return a safetensors type in the spelling of facts: bfloat16 for BF16."""
+    return DTYPE_WORDS.get(dtype, dtype[:40])
+
+
+def _put_embeddings(folder: Folder, survey: Survey, where: str) -> None:
+    embeddings = survey.loose(EMBEDDING)
+    heads = survey.loose(HEAD)
+    if len(set(embeddings.values())) == 1:
+        name, shape = next(iter(embeddings.items()))
+        folder.facts.put("weights.embedding_shape", list(shape), f"{where}: {name}")
+    plain = {name: shape for name, shape in heads.items() if name.endswith(".weight")}
+    if len(set(plain.values())) == 1:
+        name, shape = next(iter(plain.items()))
+        folder.facts.put("weights.lm_head_shape", list(shape), f"{where}: {name}")
+    if heads or (embeddings and survey.complete):
+        folder.facts.put("weights.has_lm_head", bool(heads), where)
+
+
+def _put_layers(folder: Folder, survey: Survey, where: str) -> None:
+    parts = survey.parts()
+    if not parts:
+        return
+    facts = folder.facts
+    facts.put("weights.layers", survey.layers(), where)
+    if survey.complete:
+        facts.put("weights.qkv_bias", _any(QKV_BIAS, parts), where)
+        facts.put("weights.qk_norm", _any(QK_NORM, parts), where)
+        facts.put("weights.kv_scales", _any(KV_SCALE, parts), where)
+        facts.put("weights.scales", _any(SCALE, parts), where)
+    facts.put("weights.experts", _experts(parts), where)
+    for name, end in (
+        ("weights.q_rows", "self_attn.q_proj.weight"),
+        ("weights.kv_rows", "self_attn.k_proj.weight"),
+    ):
+        shape = parts.get(end, ())
+        if len(shape) == 2:
+            facts.put(name, shape[0], f"{where}: {end}")
+
+
+def _any(pattern: re.Pattern[str], parts: Iterable[str]) -> bool:
+    return any(pattern.search(part) for part in parts)
+
+
+def _experts(parts: dict[str, tuple[int, ...]]) -> int | None:
+    numbers = [int(found[1]) for part in parts if (found := EXPERT.search(part))]
+    if numbers:
+        return max(numbers) + 1
+    fused = [shape[0] for part, shape in parts.items() if FUSED_EXPERTS.search(part) and len(shape) >= 3]
+    return fused[0] if fused else None
+
+
+def read_weights(folder: Folder) -> None:
+    """Put every weights.* fact of a Hugging Face directory; no weight is read, and no pickle is opened."""
+    files = sorted(name for name in folder.names if name.endswith(".safetensors"))
+    index = read_index(folder)
+    if files or index:
+        folder.facts.put("weights.format", "safetensors", folder.at(index.name if index else files[0]))
+        _read_safetensors(folder, files, index)
+    else:
+        _read_other_formats(folder)
+
+
+def _read_safetensors(folder: Folder, files: list[str], index: Index | None) -> None:
+    where = folder.at(index.name if index else files[0])
+    stray = _unindexed(files, index)
+    ours = [name for name in files if name in index.files] if index else [n for n in files if n not in stray]
+    missing = [name for name in index.files if not folder.is_file(name)] if index else _missing_by_name(ours)
+    survey, absent = survey_files(folder, [n for n in ours if n not in missing], index)
+    put_survey(folder, survey, where)
+    folder.put_list("weights.missing", sorted(missing), where)
+    folder.put_list("weights.unindexed", stray, where)
+    folder.put_list("weights.missing_tensors", absent, where)
+
+
+def survey_files(folder: Folder, files: list[str], index: Index | None = None) -> tuple[Survey, list[str]]:
+    """Return the sum of the files' headers, and the tensors an index places in a file that lacks them."""
+    survey = Survey()
+    absent: list[str] = []
+    for at, name in enumerate(files):
+        if at == MOST_FILES or survey.tensors > MOST_TENSORS:
+            folder.unread.append(f"{len(files) - at:,} of {len(files):,} files of weights were not looked at")
+            break
+        header = read_header(folder.host, folder.at(name))
+        survey.add(name, header)
+        if index and header.tensors:
+            absent += [f"{each} ({name})" for each in index.files[name] if each not in header.tensors]
+    return survey, absent
+
+
+SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
+
+
+def _unindexed(files: list[str], index: Index | None) -> list[str]:
+    """Return files beside the model that look like shards of it: TensorRT-LLM loads every one of them.
+
+    Its loader (1.2.1, HfWeightLoader) takes all *.safetensors but those named "consolidated".
+    """
+    if index is None:
+        return _other_generation(files)
+    stems = {found[1] for name in index.files if (found := SHARD.fullmatch(name))}
+    return [name for name in files if name not in index.files and _could_be_shard(name, stems)]
+
+
+def _could_be_shard(name: str, stems: set[str]) -> bool:
+    found = SHARD.fullmatch(name)
+    return found[1] in stems if found else name == "model.safetensors"
+
+
+def _other_generation(files: list[str]) -> list[str]:
+    """Return the shards of an incomplete set beside a complete one: model-00001-of-00002 beside ...-of-00004."""
+    sets: dict[tuple[str, int], list[str]] = {}
+    for name in files:
+        if found := SHARD.fullmatch(name):
+            sets.setdefault((found[1], int(found[3])), []).append(name)
+    whole = [key for key, names in sets.items() if len(names) == key[1]]
+    if len(sets) < 2 or len(whole) != 1:
+        return []
+    return [
+        name for key, names in sets.items() if key not in whole and key[0] == whole[0][0] for name in names
+    ]
+
+
+def _missing_by_name(files: list[str]) -> list[str]:
+    """Return the shards that the names of the others promise."""
+    numbered = [found for name in files if (found := SHARD.fullmatch(name))]
+    totals = {(found[1], found[3], found[4]) for found in numbered}
+    if len(totals) != 1 or len(numbered) != len(files):
+        return []
+    stem, total, end = totals.pop()
+    if int(total) > MOST_FILES:
+        return []
+    there = {int(found[2]) for found in numbered}
+    return [f"{stem}-{n:05}-of-{total}{end}" for n in range(1, int(total) + 1) if n not in there]
+
+
+def _read_other_formats(folder: Folder) -> None:
+    """Put the facts of weights that are no safetensors: how many, and whether they are there at all."""
+    index = read_index(folder, ".bin.index.json")
+    pickles = sorted(n for n in folder.names if n.endswith(PICKLES) and n not in NOT_WEIGHTS)
+    ggufs = sorted(name for name in folder.names if name.endswith(".gguf"))
+    files = pickles or ggufs
+    if not files and index is None:
+        if folder.names:
+            folder.facts.put("weights.files", 0, folder.path)
+        return
+    where = folder.at(index.name if index else files[0])
+    kind = "gguf" if ggufs and not pickles else (files[0] if files else ".bin").rpartition(".")[2]
+    folder.facts.put("weights.format", kind, where)
+    folder.facts.put("weights.files", len(files), where)
+    folder.facts.put("weights.bytes", sum(folder.size(name) for name in files[:MOST_FILES]), where)
+    missing = [name for name in index.files if not folder.is_file(name)] if index else _missing_by_name(files)
+    folder.put_list("weights.missing", sorted(missing), where)
+    small = [name for name in files[:MOST_FILES] if folder.is_file(name) and folder.size(name) < 1024]
+    starts: dict[str, Any] = {name: folder.start(name) for name in small}
+    folder.put_list("weights.lfs_pointers", [n for n, b in starts.items() if b.startswith(LFS_MARK)], where)
+    folder.put_list("weights.truncated", [f"{n}: is empty" for n, b in starts.items() if not b], where)

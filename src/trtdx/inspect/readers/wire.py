@@ -1,0 +1,159 @@
+"""Protobuf's wire format, walked over a stream: large fields are skipped by seeking and never held."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VARINT, FIXED64, SPAN, FIXED32, NO_KIND = 0, 1, 2, 5, 7
+LONGEST_VARINT = 10
+LENGTHS = {FIXED64: 8, SPAN: 0, FIXED32: 4}
+HEADER_BYTES = 2 * LONGEST_VARINT  # a tag and a number (or a length)
+FIRST_READ, MOST_READ = 4 << 10, 256 << 10  # read ahead little after a seek, more while reading on
+MOST_FIELDS = 1_500_000  # 100,000 nodes, which is ten times the largest graphs in use
+MOST_BYTES = 256 << 20  # read in all; weights are not read
+LONGEST_TEXT = 64 << 10
+
+Field = tuple[int, int, int, int]
+"""(number, wire type, value, 0) of a number; (number, wire type, start, end) of anything else."""
+
+
+class WireError(ValueError):
+    """Why the bytes from `at` on are not what they should be; `truncated` when the file just ends."""
+
+    def __init__(self, problem: str, at: int, *, truncated: bool = False) -> None:
+        super().__init__(problem)
+        self.problem, self.at, self.truncated = problem, at, truncated
+
+
+class TooMuchError(Exception):
+    """The message has more fields than any real one: reading ends here with what is known."""
+
+
+class Source:
+    """A seekable stream of known length with a small read-ahead buffer and an allowance of work."""
+
+    def __init__(
+        self, stream: BinaryIO, size: int, *, most_fields: int = MOST_FIELDS, most_bytes: int = MOST_BYTES
+    ) -> None:
+        self._stream, self.size = stream, size
+        self.buffer, self.base = b"", 0
+        self.fields_left, self._bytes_left = most_fields, most_bytes
+        self._ahead = FIRST_READ
+
+    def fill(self, at: int) -> None:
+        """Make `buffer` hold the next header from `at` on, less at the end of the file."""
+        end = self.base + len(self.buffer)
+        if self.base <= at and min(at + HEADER_BYTES, self.size) <= end:
+            return
+        reads_on = self.base <= at <= end + HEADER_BYTES
+        self._ahead = min(2 * self._ahead, MOST_READ) if reads_on else FIRST_READ
+        self.buffer, self.base = self._from_stream(at, self._ahead), at
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return the bytes of a span; the caller has seen that it is small."""
+        first = start - self.base
+        if first >= 0 and end <= self.base + len(self.buffer):
+            return self.buffer[first : first + end - start]
+        data = self._from_stream(start, end - start)
+        if len(data) < end - start:
+            raise WireError("the file ends inside a field", start + len(data), truncated=True)
+        return data
+
+    def text(self, start: int, end: int) -> str:
+        """Return a span as text, its first 64 KiB where it is longer."""
+        return self.read(start, min(end, start + LONGEST_TEXT)).decode("utf-8", "replace")
+
+    def _from_stream(self, at: int, length: int) -> bytes:
+        self._bytes_left -= length
+        if self._bytes_left < 0:
+            raise TooMuchError
+        self._stream.seek(at)
+        parts: list[bytes] = []
+        while length > 0:
+            part = self._stream.read(length)
+            if not part:
+                break
+            parts.append(part)
+            length -= len(part)
+        return b"".join(parts)
+
+
+def fields(source: Source, start: int, end: int, *, clip: bool = False) -> Iterator[Field]:
+    """Yield the fields of the message in a span; only their headers are read.
+
+    With `clip`, a field that the file cuts off is yielded as far as it goes before the error comes.
+    """
+    at = start
+    while at < end:
+        source.fields_left -= 1
+        if source.fields_left < 0:
+            raise TooMuchError
+        source.fill(at)
+        field, after = _field(source, at)
+        if after > end:
+            if clip and after > source.size:
+                yield (*field[:3], end)
+            raise _overrun(source, at, after)
+        at = after
+        yield field
+
+
+def _field(source: Source, at: int) -> tuple[Field, int]:
+    """Return the field at an offset, and the offset after it."""
+    buffer, base, here = source.buffer, source.base, at - source.base
+    try:
+        tag, here = _varint(buffer, here)
+        kind, number = tag & 7, tag >> 3
+        if kind == VARINT and number:
+            value, here = _varint(buffer, here)
+            return (number, kind, value, 0), base + here
+        length = LENGTHS[kind if number else NO_KIND]
+        if kind == SPAN:
+            length, here = _varint(buffer, here)
+    except IndexError:
+        raise WireError("the file ends inside a field", at, truncated=True) from None
+    except (OverflowError, KeyError):
+        raise WireError("no field starts here", at) from None
+    return (number, kind, base + here, base + here + length), base + here + length
+
+
+def _overrun(source: Source, at: int, after: int) -> WireError:
+    if after <= source.size:
+        return WireError("a field is longer than what it is part of", at)
+    missing = f"a field needs {after - source.size:,} bytes more than the file has"
+    return WireError(missing, at, truncated=True)
+
+
+def _varint(buffer: bytes, at: int) -> tuple[int, int]:
+    """Return a number and the offset after it."""
+    value = buffer[at]
+    if value < 0x80:
+        return value, at + 1
+    value &= 0x7F
+    for count in range(1, LONGEST_VARINT):
+        byte = buffer[at + count]
+        value |= (byte & 0x7F) << (7 * count)
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at + count + 1
+    raise OverflowError
+
+
+def packed(data: bytes, most: int) -> list[int]:
+    """Return the numbers of a packed field, the first `most` of them."""
+    found: list[int] = []
+    at = 0
+    try:
+        while at < len(data) and len(found) < most:
+            value, at = _varint(data, at)
+            found.append(value)
+    except (IndexError, OverflowError):
+        raise WireError("a list of numbers has no end", at) from None
+    return found
+
+
+def signed(value: int) -> int:
+    """Return what a varint says as an int64."""
+    return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,0 +1,299 @@
+"""Requests an engine is to take: one given in words, or a trace of real traffic as JSON lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.errors import InputError, UnknownNameError
+from trtdx.inspect.artifact import Artifact, Facts
+from trtdx.inspect.streams import line_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from trtdx.host import Host
+
+MOST = 2**31 - 1  # TensorRT's dimensions and TensorRT-LLM's lengths are 32-bit
+MOST_SHAPES = 1 << 16
+LONGEST_LINE = 16 << 20
+MOST_BAD_LINES = 5
+
+# The names a field goes by. Of several names for the answer's length the asked one comes first: an engine
+# must have room for what is asked, however short the answer turned out.
+NAMES: dict[str, tuple[str, ...]] = {
+    "batch": ("batch", "batch_size"),
+    "input_len": (
+        "input_len", "input_length", "prompt_tokens", "isl", "prompt_len", "prompt_length", "input_tokens",
+        "num_prompt_tokens", "num_input_tokens", "ContextTokens",
+    ),
+    "output_len": (
+        "max_tokens", "max_new_tokens", "max_completion_tokens", "request_output_len", "output_len",
+        "output_length", "output_tokens", "completion_tokens", "osl", "num_output_tokens", "GeneratedTokens",
+    ),
+    "beam": ("beam", "beam_width", "num_beams"),
+    "draft_len": ("draft_len", "num_draft_tokens"),
+    "prompt_table": ("prompt_table", "prompt_vocab_size", "prompt_table_size"),
+    "lora_rank": ("lora_rank",),
+    "encoder_input_len": ("encoder_input_len", "encoder_input_length"),
+}  # fmt: skip
+AT_LEAST_ONE = ("batch", "input_len", "beam")
+TOKEN_LISTS = ("input_ids", "prompt_token_ids", "logits")
+PROMPTS = ("prompt", "messages", "text_input", "inputs", "input")
+_KEY_OF = {name: key for key, names in NAMES.items() for name in names}
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request, or as many as `count` that are alike, first seen at `where`."""
+
+    batch: int = 1
+    input_len: int = 1
+    output_len: int = 1
+    beam: int = 1
+    draft_len: int = 0
+    prompt_table: int = 0
+    lora_rank: int = 0
+    encoder_input_len: int = 0
+    count: int = 1
+    where: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return it as it would be given on the command line."""
+        told = [(key, getattr(self, key), usual) for key, usual in zip(NAMES, _USUAL, strict=True)]
+        lengths = ("input_len", "output_len")
+        return ",".join(f"{key}={value}" for key, value, usual in told if value != usual or key in lengths)
+
+
+_USUAL = tuple(getattr(Request(), key) for key in NAMES)
+
+
+def requests_from(host: Host, texts: Sequence[str], path: str = "") -> tuple[Artifact, ...]:
+    """Return what `--request` and `--requests` say as artifacts."""
+    given = tuple(parse_request(text) for text in texts)
+    return (*given, read_requests(host, path)) if path else given
+
+
+def requests_in(artifacts: Iterable[Artifact]) -> Iterator[Request]:
+    """Yield the requests that artifacts of kind "request" stand for."""
+    for artifact in artifacts:
+        if artifact.has("request.shapes"):
+            for *numbers, count, line in artifact.items("request.shapes"):
+                yield _request(numbers, count=count, where=f"{artifact.path}:{line}")
+            continue
+        stated = [artifact.integer(f"request.{key}") for key in NAMES]
+        numbers = [usual if value is None else value for value, usual in zip(stated, _USUAL, strict=True)]
+        yield _request(numbers, count=artifact.integer("request.count") or 1, where=artifact.path)
+
+
+def _request(numbers: Sequence[int], *, count: int = 1, where: str = "") -> Request:
+    """Return the request of these numbers, in the order of NAMES."""
+    return Request(**dict(zip(NAMES, numbers, strict=True)), count=count, where=where)
+
+
+def parse_request(text: str) -> Artifact:
+    """Return the request that "batch=8,input_len=9000,output_len=512" asks for."""
+    facts = Facts()
+    path = f"--request {text}"
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise InputError(f"{part!r} in the request {text!r} is not a key=number", fix=_EXAMPLE)
+        key = _key(name.strip(), text)
+        if facts.has(f"request.{key}"):
+            raise InputError(f"{key} is given twice in the request {text!r}", fix=_EXAMPLE)
+        facts.put(f"request.{key}", _number(key, value.strip(), text), f"{path}: {name.strip()}")
+    if not facts.done():
+        raise InputError("the request is empty", fix=_EXAMPLE)
+    return Artifact("request", path, facts.done())
+
+
+_EXAMPLE = "write it as batch=8,input_len=900,output_len=100,beam=1"
+
+
+def _key(name: str, text: str) -> str:
+    known = _KEY_OF.get(name) or _KEY_OF.get(name.lower().replace("-", "_"))
+    if known is None:
+        near = UnknownNameError("part of a request", name, NAMES)
+        raise InputError(
+            f"no part of a request is called {name!r} (in {text!r})",
+            fix=near.fix or f"the parts are {', '.join(NAMES)}",
+        )
+    return known
+
+
+def _number(key: str, value: str, text: str) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        raise InputError(
+            f"{key}={value} in the request {text!r} is not a whole number", fix=_EXAMPLE
+        ) from None
+    problem = _problem(key, number)
+    if problem:
+        raise InputError(f"{problem} in the request {text!r}", fix=_EXAMPLE)
+    return number
+
+
+def _problem(key: str, number: int) -> str:
+    least = 1 if key in AT_LEAST_ONE else 0
+    if number < least:
+        return f"{key} is {number}, and at least {least} is needed"
+    return f"{key} is {number}, more than any engine takes" if number > MOST else ""
+
+
+def read_requests(host: Host, path: str) -> Artifact:
+    """Return a trace as one artifact: its distinct requests with their counts, and what was no request."""
+    trace = Trace()
+    problems: list[str] = []
+    for block in line_blocks(host, path, LONGEST_LINE, problems):
+        for number, line in enumerate(block.lines, block.number):
+            trace.add(line, number)
+    return trace.artifact(path, problems)
+
+
+class NotARequestError(Exception):
+    """Why a line is no request."""
+
+
+class Trace:
+    """Counts distinct requests in bounded memory; of those beyond the bound the extreme ones are kept."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[tuple[int, ...], list[int]] = {}  # numbers of a request -> count, first line
+        self._extremes: dict[str, tuple[int, tuple[int, ...], int]] = {}
+        self._others = self._uncounted = self._bad = 0
+        self._bad_lines: list[str] = []
+        self._decode = msgspec.json.Decoder().decode
+
+    def add(self, line: bytes, number: int) -> None:
+        """Take one line of the trace; a blank one is passed over."""
+        if not line.strip():
+            return
+        try:
+            numbers = self._numbers(line)
+        except NotARequestError as err:
+            self._bad += 1
+            if len(self._bad_lines) < MOST_BAD_LINES:
+                self._bad_lines.append(f"line {number}: {err}")
+            return
+        if numbers is None:
+            self._uncounted += 1
+            return
+        seen = self._shapes.get(numbers)
+        if seen:
+            seen[0] += 1
+        elif len(self._shapes) < MOST_SHAPES:
+            self._shapes[numbers] = [1, number]
+        else:
+            self._others += 1
+            self._keep_extremes(numbers, number)
+
+    def _numbers(self, line: bytes) -> tuple[int, ...] | None:
+        if len(line) >= LONGEST_LINE:
+            raise NotARequestError(f"is longer than {LONGEST_LINE >> 20} MiB")
+        try:
+            record = self._decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
+            raise NotARequestError(f"is not JSON: {err}") from err
+        if not isinstance(record, dict):
+            raise NotARequestError(f"holds a {type(record).__name__}, not an object")
+        return numbers_from(record)
+
+    def _keep_extremes(self, numbers: tuple[int, ...], line: int) -> None:
+        for name, value in _measures(numbers).items():
+            if value > self._extremes.get(name, (0,))[0]:
+                self._extremes[name] = (value, numbers, line)
+
+    def artifact(self, path: str, problems: list[str]) -> Artifact:
+        facts = Facts()
+        shapes = [[*numbers, count, line] for numbers, (count, line) in self._shapes.items()]
+        kept = {numbers: line for _, numbers, line in self._extremes.values()}
+        shapes += [[*numbers, 1, line] for numbers, line in kept.items()]
+        others = self._others - len(kept)
+        facts.put("request.shapes", shapes, path)
+        facts.put("request.count", sum(shape[-2] for shape in shapes) + others, path)
+        for name, value in (("others", others), ("uncounted", self._uncounted)):
+            facts.put(f"request.{name}", value or None, path)
+        facts.put("request.bad_lines", self._bad_lines or None, path)
+        return Artifact("request", path, facts.done(), unread=(*problems, *self._notes(others)))
+
+    def _notes(self, others: int) -> Iterator[str]:
+        if self._bad:
+            more = f" and {self._bad - len(self._bad_lines)} more" * (self._bad > len(self._bad_lines))
+            yield f"{self._bad} lines are no requests: {'; '.join(self._bad_lines)}{more}"
+        if self._uncounted:
+            yield f"{self._uncounted} requests have a prompt as text only; without its tokens it cannot be counted"
+        if others:
+            yield f"{others} requests differ from the first {MOST_SHAPES} shapes; of them only the extreme ones are checked"
+
+
+def _measures(numbers: tuple[int, ...]) -> dict[str, int]:
+    """Return what limits are compared with: the largest of each decides whether any request breaks one."""
+    each = _request(numbers)
+    return {
+        **{key: getattr(each, key) for key in NAMES},
+        "total": each.input_len + each.output_len + each.draft_len,
+        "tokens": each.batch * each.input_len,
+        "sequences": each.batch * each.beam,
+    }
+
+
+def numbers_from(record: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return a record's numbers in the order of `Request`; None where its prompt is text nobody tokenized."""
+    layers = list(_layers(record))
+    stated = {key: _stated(layers, key) for key in NAMES}
+    if stated["input_len"] is None:
+        tokens = next((v for each in layers for k in TOKEN_LISTS if isinstance(v := each.get(k), list)), None)
+        if tokens:
+            stated["input_len"] = len(tokens)
+        elif any(each.get(name) for each in layers for name in PROMPTS):
+            return None
+        elif stated["encoder_input_len"] is None:
+            raise NotARequestError(f"states no prompt length ({', '.join(NAMES['input_len'][:4])}, ...)")
+    if record.get("use_beam_search") is True and stated["beam"] is None:
+        stated["beam"] = _whole("n", record.get("best_of") or record.get("n") or 1)
+    values = zip(stated.values(), _USUAL, strict=True)
+    return tuple(usual if value is None else value for value, usual in values)
+
+
+def _layers(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the record and what OpenAI-style records wrap: its body, its response and the usage in either."""
+    response = record.get("response")
+    places = [
+        record,
+        record.get("body"),
+        response,
+        response.get("body") if isinstance(response, dict) else None,
+    ]
+    for place in places:
+        if isinstance(place, dict):
+            yield place
+            if isinstance(place.get("usage"), dict):
+                yield place["usage"]
+
+
+def _stated(layers: list[Mapping[str, Any]], key: str) -> int | None:
+    for name in NAMES[key]:
+        for layer in layers:
+            if layer.get(name) is not None:
+                return _checked(key, _whole(name, layer[name]))
+    return None
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, str) and value.strip().isdigit() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise NotARequestError(f"{name} is {str(value)[:40]!r}, not a whole number")
+    return value
+
+
+def _checked(key: str, number: int) -> int:
+    problem = _problem(key, number)
+    if problem:
+        raise NotARequestError(problem)
+    return number

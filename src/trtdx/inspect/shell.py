@@ -1,0 +1,253 @@
+"""Commands in shell text: words, line numbers, variables that are set in the text, and files it writes.
+
+Not a shell: nothing is run and no control flow is followed. A word whose value cannot be known from the text
+alone (an unset variable, `$(...)`) keeps its spelling and says so.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MOST_TEXT = 1 << 20
+MOST_WORDS = 50_000
+LONGEST_VALUE = 4096
+
+
+class Word(NamedTuple):
+    """One word, its value as far as the text tells, and the line it begins on."""
+
+    text: str
+    line: int
+    is_known: bool = True  # no part of it depends on something outside the text
+
+
+class Command(NamedTuple):
+    """One simple command: what stands between `;`, `&&`, `|` or line ends."""
+
+    words: tuple[Word, ...]
+    line: int
+
+
+class Script(NamedTuple):
+    """All commands of a text, and the files its here-documents write."""
+
+    commands: tuple[Command, ...]
+    files: dict[str, tuple[str, int]]  # path: content and the line it begins on
+    is_whole: bool = True  # False: the text was longer than is looked at
+
+
+OPERATORS = re.compile(r";;|&&|\|\||[;|&()\n]")
+REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|&>>?|>>|>&|<&|>\||>|<)")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+PARAMETER = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-=]([^{}$]*))?\})")
+
+
+def parse_shell(text: str) -> Script:
+    """Return the commands of a shell text; text that is no shell gives odd commands, never an error."""
+    lexer = _Lexer(text[:MOST_TEXT])
+    lexer.run()
+    return Script(tuple(lexer.commands), lexer.files, len(text) <= MOST_TEXT and not lexer.is_full)
+
+
+class _Here(NamedTuple):
+    """A here-document: the line that ends it, and what is done to its text."""
+
+    mark: str
+    tabs_go: bool
+    is_literal: bool
+
+
+class _Lexer:
+    """Reads shell text once from its beginning to its end."""
+
+    def __init__(self, text: str) -> None:
+        self.commands: list[Command] = []
+        self.files: dict[str, tuple[str, int]] = {}
+        self.is_full = False
+        self._text = text
+        self._at = 0
+        self._line = 1
+        self._words: list[Word] = []
+        self._count = 0
+        self._variables: dict[str, str] = {}
+        self._here: list[_Here] = []  # that begin after this line
+        self._filled_in = 0
+        self._target = ""  # the file that this command's output goes to
+
+    def run(self) -> None:
+        while self._at < len(self._text) and not self.is_full:
+            self._step()
+        self._end_command()
+
+    def _step(self) -> None:
+        rest = self._text[self._at : self._at + 3]
+        if rest.startswith("\\\n") or rest.startswith("\\\r\n"):
+            self._skip(rest.index("\n") + 1)
+        elif rest[0] in " \t\r":
+            self._skip(1)
+        elif rest[0] == "#":
+            self._skip(len(self._until("\n")))
+        elif REDIRECTION.match(self._text, self._at) and not self._is_process():
+            self._redirection()
+        elif OPERATORS.match(self._text, self._at):
+            self._operator()
+        else:
+            self._take(self._word())
+
+    def _skip(self, length: int) -> None:
+        self._line += self._text.count("\n", self._at, self._at + length)
+        self._at += length
+
+    def _until(self, end: str) -> str:
+        found = self._text.find(end, self._at)
+        return self._text[self._at : found if found >= 0 else len(self._text)]
+
+    def _take(self, word: Word) -> None:
+        self._count += 1
+        self.is_full = self._count >= MOST_WORDS
+        self._words.append(word)
+
+    def _operator(self) -> None:
+        found = OPERATORS.match(self._text, self._at)
+        operator = found[0] if found else "\n"
+        self._end_command(is_piped=operator == "|")
+        self._skip(len(operator))
+        if operator == "\n":
+            self._here_documents()
+
+    def _end_command(self, *, is_piped: bool = False) -> None:
+        words = self._words
+        self._words = []
+        if not is_piped and not self._here:
+            self._target = ""
+        if not words:
+            return
+        if words[0].text == "tee":
+            self._target = self._target or next((w.text for w in words[1:] if not w.text.startswith("-")), "")
+        assignments = [
+            ASSIGNMENT.fullmatch(word.text) for word in words if word.text not in ("export", "local")
+        ]
+        if all(assignments):
+            self._set(assignments, words)
+        else:
+            self.commands.append(Command(tuple(words), words[0].line))
+
+    def _set(self, assignments: list[re.Match[str] | None], words: list[Word]) -> None:
+        unknown = {word.text.partition("=")[0] for word in words if not word.is_known}
+        for found in assignments:
+            if found and found[1] not in unknown and len(found[2]) <= LONGEST_VALUE:
+                self._variables[found[1]] = found[2]
+            elif found:
+                self._variables.pop(found[1], None)
+
+    def _redirection(self) -> None:
+        found = REDIRECTION.match(self._text, self._at)
+        operator = found[0].lstrip("0123456789") if found else ""
+        self._skip(len(found[0]) if found else 1)
+        while self._text[self._at : self._at + 1] in (" ", "\t"):
+            self._skip(1)
+        if self._text[self._at : self._at + 1] in ("", "\r", *"\n;|&()<>"):
+            return
+        is_literal = self._text[self._at] in "'\"\\"
+        word = self._word()
+        if operator in ("<<", "<<-"):
+            self._here.append(_Here(word.text, operator == "<<-", is_literal))
+        elif operator in (">", ">>", ">|"):
+            self._target = word.text
+
+    def _here_documents(self) -> None:
+        """Pass over the texts that begin after this line, and keep what goes into a file."""
+        for here in self._here:
+            begin, lines = self._line, []
+            while self._at < len(self._text):
+                line = self._until("\n")
+                self._skip(len(line) + 1)
+                line = line.rstrip("\r").lstrip("\t" if here.tabs_go else "")
+                if line == here.mark:
+                    break
+                lines.append(line if here.is_literal else self._filled(line))
+            if self._target:
+                self.files[self._target] = ("\n".join(lines) + "\n", begin)
+        self._here, self._target = [], ""
+
+    def _filled(self, text: str) -> str:
+        return PARAMETER.sub(lambda found: found[0] if (value := self._value(found)) is None else value, text)
+
+    def _value(self, found: re.Match[str]) -> str | None:
+        """Return what a `$NAME` or `${NAME:-default}` stands for, where the text tells."""
+        value = self._variables.get(found[1] or found[2], found[3])
+        self._filled_in += len(value or "")
+        return value if self._filled_in <= MOST_TEXT else None
+
+    def _is_process(self) -> bool:
+        return self._text.startswith(("<(", ">("), self._at)
+
+    def _word(self) -> Word:
+        line, parts, is_known = self._line, [], True
+        while self._at < len(self._text):
+            char = self._text[self._at]
+            if char in " \t\r\n;|&()<>" and not self._is_process():
+                break
+            part, known = self._part(char)
+            parts.append(part)
+            is_known = is_known and known
+        return Word("".join(parts), line, is_known)
+
+    def _part(self, char: str) -> tuple[str, bool]:
+        """Return the next piece of a word without its quotes, and whether its value is known."""
+        if char == "'":
+            return self._quoted("'"), True
+        if char == '"':
+            return self._expanded(self._quoted('"'))
+        if char == "\\":
+            self._skip(1)
+            taken = self._text[self._at : self._at + 1]
+            self._skip(len(taken))
+            return ("" if taken == "\n" else taken), True
+        if char in "$`" or self._is_process():
+            return self._substitution()
+        plain = re.compile(r"[^\s;|&()<>'\"\\$`]+").match(self._text, self._at)
+        taken = plain[0] if plain else char
+        self._skip(len(taken))
+        return taken, True
+
+    def _quoted(self, quote: str) -> str:
+        """Return what stands between quotes; a quote that is never closed reaches to the end."""
+        self._skip(1)
+        pattern = r"[^']*" if quote == "'" else r'(?:[^"\\]|\\.)*'
+        found = re.compile(pattern, re.DOTALL).match(self._text, self._at)
+        inside = found[0] if found else ""
+        self._skip(len(inside) + 1)
+        return inside
+
+    def _expanded(self, text: str) -> tuple[str, bool]:
+        """Return double-quoted text with its variables; what stays unknown keeps its spelling."""
+        plain = re.sub(r"\\\n", "", text)
+        filled = self._filled(plain)
+        filled = re.sub(r"\\([\"\\`])", r"\1", filled)
+        return filled.replace("\\$", "$"), not re.search(r"(?<!\\)[$`]", self._filled(plain))
+
+    def _substitution(self) -> tuple[str, bool]:
+        found = PARAMETER.match(self._text, self._at)
+        if found:
+            self._skip(len(found[0]))
+            value = self._value(found)
+            return (found[0], False) if value is None else (value, True)
+        begin = self._at
+        if self._text[begin] == "`":
+            self._skip(1)
+            self._skip(len(self._until("`")) + 1)
+        elif self._text[begin + 1 : begin + 2] in ("(", "{"):
+            self._skip(self._length_of_brackets(begin + 1) + 1)
+        else:
+            self._skip(1)
+        return self._text[begin : self._at], False
+
+    def _length_of_brackets(self, begin: int) -> int:
+        depth = 0
+        for at in range(begin, min(len(self._text), begin + 10_000)):
+            depth += (self._text[at] in "({") - (self._text[at] in ")}")
+            if depth == 0:
+                return at + 1 - begin
+        return min(len(self._text), begin + 10_000) - begin

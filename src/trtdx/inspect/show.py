@@ -1,0 +1,138 @@
+"""The sections a user asks for with `--show`: one function for each, each a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.artifact import shortened
+from trtdx.model import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trtdx.inspect.artifact import Artifact, Deployment
+    from trtdx.model import Cell
+
+
+def tensors(artifact: Artifact, _: Deployment) -> Iterator[Section]:
+    """Yield what goes in and out: name, type, and shape with the names of its dynamic dimensions."""
+    if not artifact.tensors:
+        return
+    rows = tuple(
+        (each.mode, each.name, each.dtype, f"({', '.join(map(str, each.shape))})")
+        for each in artifact.tensors
+    )
+    yield Section("tensors", f"tensors of {artifact.path}", ("", "name", "type", "shape"), rows)
+
+
+def profiles(artifact: Artifact, _: Deployment) -> Iterator[Section]:
+    """Yield the optimization profiles: smallest, best and largest shape of each tensor."""
+    for profile in artifact.profiles:
+        rows = tuple(
+            (each.tensor, _shape(each.min), _shape(each.opt), _shape(each.max)) for each in profile.ranges
+        )
+        title = f"optimization profile {profile.index} of {artifact.path}"
+        yield Section("profiles", title, ("tensor", "min", "opt", "max"), rows, note=profile.source)
+
+
+def _shape(dims: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, dims))})"
+
+
+def settings(artifact: Artifact, _: Deployment) -> Iterator[Section]:
+    """Yield build settings and plugins; those that differ from the release's default come first, marked."""
+    from trtdx.inspect.defaults import settings_section
+
+    if artifact.kind == "engine":
+        yield settings_section(artifact)
+
+
+def mapping(artifact: Artifact, _: Deployment) -> Iterator[Section]:
+    """Yield the ranks: the place of each in the parallel layout, and the file it loads."""
+    tp, pp, cp = (artifact.integer(f"{name}_size") or 1 for name in ("tp", "pp", "cp"))
+    if not artifact.has("tp_size") or artifact.kind not in ("checkpoint", "engine") or tp * pp * cp > 4096:
+        return
+    rows = tuple(_rank_row(artifact, rank, tp, cp) for rank in range(tp * pp * cp))
+    yield Section("mapping", f"ranks of {artifact.path}", ("rank", "tp", "pp", "cp", "file", ""), rows)
+
+
+def _rank_row(artifact: Artifact, rank: int, tp: int, cp: int) -> tuple[Cell, ...]:
+    # Ranks of one context-parallel group lie side by side and share a checkpoint file (1.2.1 mapping.py).
+    file_rank = rank if artifact.kind == "engine" else rank // cp
+    name = f"rank{file_rank}.{'engine' if artifact.kind == 'engine' else 'safetensors'}"
+    there = artifact.get("weights.ranks")
+    missing = "" if there is None or file_rank in there else "is missing"
+    return rank, rank // cp % tp, rank // (cp * tp), rank % cp, name, missing
+
+
+def quantization(artifact: Artifact, _: Deployment) -> Iterator[Section]:
+    """Yield the quantisation of all layers, of those that have their own, and what is left out."""
+    layers = artifact.table("quant.per_layer")
+    algo = artifact.text("quant.algo") or artifact.text("quant.method")
+    if not (layers or algo or artifact.text("quant.kv_algo")):
+        return
+    rows: list[tuple[Cell, ...]] = [("all layers", algo or "not quantised")]
+    rows += [(name, shortened(value)) for name, value in sorted(layers.items())]
+    rows += [(str(name), "not quantised") for name in artifact.items("quant.excluded")]
+    rows.append(("key/value cache", artifact.text("quant.kv_algo") or "not quantised"))
+    note = f"read from {artifact.text('quant.source')}" if artifact.text("quant.source") else ""
+    yield Section("quantization", f"quantisation of {artifact.path}", ("layer", "as"), tuple(rows), note)
+
+
+def debug(artifact: Artifact, _: Deployment) -> Iterator[Section]:
+    """Yield whether intermediate tensors are outputs, and what that costs."""
+    marked = artifact.get("debug_outputs")
+    if marked is None:
+        return
+    rows: tuple[tuple[Cell, ...], ...] = (("intermediate tensors are outputs", bool(marked)),)
+    note = COST_OF_DEBUGGING if marked else HOW_TO_DEBUG
+    yield Section("debug", f"debugging of {artifact.path}", ("", ""), rows, note)
+
+
+COST_OF_DEBUGGING = (
+    "Each marked tensor blocks the fusions around it and is written to memory at every step; a Python session "
+    "also writes it to disk. Only a session in debug mode takes such an engine. Build without "
+    "--enable_debug_output for production."
+)
+HOW_TO_DEBUG = "trtllm-build --enable_debug_output marks what the model registers by register_network_output."
+
+
+def kernels(artifact: Artifact, deployment: Deployment) -> Iterator[Section]:
+    """Yield the compiled kernels, the ONNX nodes each computes, and their modules."""
+    from trtdx.inspect.kernels import kernel_sections
+
+    if artifact.kernels:
+        yield from kernel_sections(artifact, deployment)
+
+
+def facts(artifact: Artifact, _: Deployment) -> Iterator[Section]:
+    """Yield every fact that was read and where it stands."""
+    rows = tuple(
+        (name, _cell(fact.value), fact.where.removeprefix(f"{artifact.path.rstrip('/')}/"))
+        for name, fact in sorted(artifact.facts.items())
+    )
+    yield Section("facts", f"facts of {artifact.path}", ("fact", "value", "where"), rows)
+
+
+def _cell(value: object) -> Cell:
+    return value if isinstance(value, (int, float, bool)) else shortened(value, 200)
+
+
+SHOWS: dict[str, Callable[[Artifact, Deployment], Iterator[Section]]] = {
+    "tensors": tensors,
+    "profiles": profiles,
+    "settings": settings,
+    "mapping": mapping,
+    "quantization": quantization,
+    "debug": debug,
+    "kernels": kernels,
+    "facts": facts,
+}
+
+
+def sections_from(deployment: Deployment, wanted: list[str]) -> Iterator[Section]:
+    """Yield the sections asked for, artifact by artifact."""
+    names = list(SHOWS) if "all" in wanted else wanted
+    for artifact in deployment.artifacts:
+        for name in names:
+            yield from SHOWS[name](artifact, deployment)

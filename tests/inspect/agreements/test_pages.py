@@ -1,0 +1,75 @@
+"""Every agreement is a rule page that keeps its promises, and every such page is an agreement."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtdx.host import RealHost
+from trtdx.inspect.agreement import findings_from
+from trtdx.inspect.agreements import table
+from trtdx.inspect.promises import deployment_from_example
+from trtdx.knowledge import load_book
+from trtdx.template import placeholders
+
+BOOK = load_book(RealHost())
+PAGES = [rule for rule in BOOK if rule.front.found is not None]
+FIRING = [(rule, number) for rule in PAGES for number in range(len(rule.artifacts_fire))]
+SILENT = [(rule, number) for rule in PAGES for number in range(len(rule.artifacts_silent))]
+
+
+def named(case):
+    return f"{case[0].code}-{case[1] + 1}"
+
+
+def templates(rule):
+    found = rule.front.found
+    yield from (found.message, found.why, found.verify)
+    yield from (part for fix in found.fix for part in (fix.text, fix.command or ""))
+
+
+@pytest.mark.parametrize("case", FIRING, ids=named)
+def test_the_violated_example_gives_exactly_this_rule(case):
+    rule, number = case
+    found = findings_from(table(), deployment_from_example(rule.artifacts_fire[number]), BOOK)
+    assert {finding.code for finding in found} == {rule.code}
+    assert all(finding.evidence and all(each.where for each in finding.evidence) for finding in found)
+
+
+@pytest.mark.parametrize("case", FIRING, ids=named)
+def test_the_page_is_filled_with_the_values_found(case):
+    rule, number = case
+    deployment = deployment_from_example(rule.artifacts_fire[number])
+    rows = tuple(row for row in table() if row.code == rule.code)
+    wanted = {name for template in templates(rule) for name, _ in placeholders(template)}
+    assert all(wanted <= set(each.values) for row in rows for each in row.check(deployment))
+    for finding in findings_from(rows, deployment, BOOK):
+        assert finding.message != rule.front.message or not rule.front.found.message
+        assert len(finding.fixes) == len(rule.front.found.fix or rule.front.fix)
+        told = (finding.message, *(part for fix in finding.fixes for part in (fix.text, fix.command or "")))
+        assert not any(f"{{{name}" in text for text in told for name in wanted)
+
+
+@pytest.mark.parametrize("case", SILENT, ids=named)
+def test_the_satisfied_example_does_not_give_it(case):
+    rule, number = case
+    found = findings_from(table(), deployment_from_example(rule.artifacts_silent[number]), BOOK)
+    assert rule.code not in {finding.code for finding in found}
+
+
+@pytest.mark.parametrize("row", table(), ids=lambda row: f"{row.code}-{row.check.__name__}")
+def test_every_agreement_has_a_page_that_shows_it(row):
+    rule = BOOK.get(row.code)
+    assert rule.front.found is not None
+    assert rule.front.harm is not None
+    assert row.sides
+    assert row.check.__doc__
+    fired = [text for text in rule.artifacts_fire if list(row.check(deployment_from_example(text)))]
+    assert fired, "no example of the page is found by this row"
+
+
+def test_every_page_with_words_for_a_finding_is_an_agreement():
+    assert {rule.code for rule in PAGES} - {row.code for row in table()} == set()
+
+
+def test_there_are_enough_agreements():
+    assert len({row.code for row in table()}) >= 45

@@ -1,0 +1,100 @@
+"""Commands in shell text, without a shell."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtdx.inspect.shell import MOST_TEXT, parse_shell
+
+
+def words(text: str) -> list[list[str]]:
+    return [[word.text for word in command.words] for command in parse_shell(text).commands]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b  c", [["a", "b", "c"]]),
+        ("a 'b c' \"d e\"f", [["a", "b c", "d ef"]]),
+        ("a \\\n  b", [["a", "b"]]),
+        ("a \\\r\n  b", [["a", "b"]]),
+        ("a; b && c || d | e & f", [["a"], ["b"], ["c"], ["d"], ["e"], ["f"]]),
+        ("a # b\nc", [["a"], ["c"]]),
+        ("a b#c", [["a", "b#c"]]),
+        ("a > out.txt 2>&1 b", [["a", "b"]]),
+        (r"a b\ c \"d", [["a", "b c", '"d']]),
+        ("X=1 a", [["X=1", "a"]]),
+        ("X=1\na $X ${X} \"$X\" '$X'", [["a", "1", "1", "1", "$X"]]),
+        ("a ${N:-8} ${M-9}", [["a", "8", "9"]]),
+        ("(a b)", [["a", "b"]]),
+    ],
+)
+def test_words_are_split_as_a_shell_splits_them(text: str, expected: list[list[str]]) -> None:
+    assert words(text) == expected
+
+
+def test_what_only_the_shell_knows_keeps_its_spelling_and_says_so() -> None:
+    [command] = parse_shell('a $UNSET $(nproc) `hostname` "x$Y" <(echo z) b').commands
+    assert [(word.text, word.is_known) for word in command.words] == [
+        ("a", True),
+        ("$UNSET", False),
+        ("$(nproc)", False),
+        ("`hostname`", False),
+        ("x$Y", False),
+        ("<(echo z)", False),
+        ("b", True),
+    ]
+
+
+def test_a_variable_that_becomes_unknown_is_forgotten() -> None:
+    [command] = parse_shell("N=4\nN=$(nproc)\na $N").commands
+    assert command.words[1] == ("$N", 3, False)
+
+
+def test_words_know_their_line() -> None:
+    [command] = parse_shell("# one\na \\\n  b \\\n  c").commands
+    assert [word.line for word in command.words] == [2, 3, 4]
+
+
+def test_a_here_document_is_no_command_and_its_file_is_kept() -> None:
+    text = "N=4\ncat > extra.yaml <<EOF\nmax_batch_size: $N\nEOF\ncat <<-'E' | tee -a other.yaml\n\tb: $N\n\tE\nrun\n"
+    script = parse_shell(text)
+    assert words(text) == [["cat"], ["cat"], ["tee", "-a", "other.yaml"], ["run"]]
+    assert script.files == {"extra.yaml": ("max_batch_size: 4\n", 3), "other.yaml": ("b: $N\n", 6)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'" * 100000,
+        '"' * 100000,
+        "$(" * 50000,
+        "`" * 99999,
+        "\\" * 100000,
+        "<<" * 50000,
+        "(" * 100000,
+        "<<A\n" * 20000,
+        "> " * 50000,
+        "${" * 50000,
+        "x=aaaaaaaaaaaaaaaa\n" + "x=$x$x\n" * 60,
+        "x=" + "a" * 4000 + "\n" + "$x " * 100000,
+    ],
+)
+def test_bombs_end_soon(text: str) -> None:
+    started = time.monotonic()
+    parse_shell(text)
+    assert time.monotonic() - started < 5
+
+
+def test_a_text_that_is_too_long_is_said_not_to_be_whole() -> None:
+    assert not parse_shell("a " * MOST_TEXT).is_whole
+    assert parse_shell("a b").is_whole
+
+
+@given(text=st.text(max_size=100) | st.text("ab $(){}<>'\"\\`|&;#=\n", max_size=60))
+def test_any_text_is_read_without_an_error(text: str) -> None:
+    assert all(command.words for command in parse_shell(text).commands)
