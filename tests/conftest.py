@@ -6,11 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from trtdx.diagnose import diagnose, text_source
 from trtdx.host import RealHost
 from trtdx.knowledge import load_book
 from trtdx.rule import RuleBook, parse_rule
+
+# Speed is measured in benchmarks/, never asserted: a loaded machine is no fault.
+settings.register_profile("trtdx", deadline=None)
+settings.load_profile("trtdx")
 
 ROOT = Path(__file__).parent.parent
 

@@ -21,7 +21,7 @@ def test_every_link_in_the_docs_resolves(page):
 
 def test_every_command_is_in_the_docs():
     text = (ROOT / "docs" / "cli.md").read_text()
-    for command in ("diagnose", "explain", "rules list", "rules show", "rules check", "rules new"):
+    for command in ("diagnose", "inspect", "explain", "rules list", "rules show", "rules check", "rules new"):
         assert f"## `trtdx {command}`" in text
 
 
@@ -63,8 +63,9 @@ def test_imports_point_one_way():
     for path in (ROOT / "src" / "trtdx").glob("*.py"):
         if path.name in ("__main__.py",):
             continue
-        assert not re.search(r"^from trtdx\.(?:cli|diagnose|render)", path.read_text(), re.MULTILINE), (
+        assert not re.search(r"^from trtdx\.(?:cli|diagnose|inspect|render)", path.read_text(), re.MULTILINE), (
             path.name
         )
-    for path in (ROOT / "src" / "trtdx" / "diagnose").glob("*.py"):
-        assert not re.search(r"^from trtdx\.cli", path.read_text(), re.MULTILINE), path.name
+    for room, others in (("diagnose", "cli|inspect"), ("inspect", "cli|diagnose|render")):
+        for path in (ROOT / "src" / "trtdx" / room).rglob("*.py"):
+            assert not re.search(rf"^\s*from trtdx\.(?:{others})", path.read_text(), re.MULTILINE), path.name

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 def counted(number: int, what: str) -> str:
     """Return the number with its noun: "1 line", "2 lines"."""
@@ -21,3 +26,10 @@ def size_in_words(size: float) -> str:
 def thousands(number: int) -> str:
     """Return a number with its digits in groups of three."""
     return f"{number:,}".replace(",", " ")
+
+
+def listed(items: Iterable[object], most: int = 6, by: str = ", ") -> str:
+    """Return the first few items and how many more there are: "a, b and 3 more"."""
+    words = [str(item) for item in items]
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return by.join(words[:most]) + more

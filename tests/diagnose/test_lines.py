@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.diagnose.lines import BLOCK_BYTES, CONTEXT_BYTES, segments
+from trtdx.diagnose.lines import CONTEXT_BYTES, segments
+from trtdx.streams import BLOCK_BYTES
 
 
 def joined(blocks):

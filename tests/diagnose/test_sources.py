@@ -10,10 +10,11 @@ import zstandard
 
 from trtdx.case import CaseWriter
 from trtdx.diagnose import diagnose
-from trtdx.diagnose.sources import read_blocks, sources
+from trtdx.diagnose.sources import sources
 from trtdx.errors import CaseError, InputError
 from trtdx.host import RealHost, RecordedHost
 from trtdx.knowledge import load_book
+from trtdx.streams import read_blocks
 
 LOG = b"[TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (2 != 4)\n"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 
-from make_onnx import run
+from make_onnx import needs, run
 
 BUILD = """
 import json, sys, time
@@ -42,6 +42,7 @@ print(0 if plan is None else plan.nbytes)
 
 def build_log(path, folder, profiles, verbosity="DETAILED"):
     """Return the verbose log of a real TensorRT-RTX build, in a process of its own."""
+    needs("tensorrt_rtx")
     log = folder / f"build-{verbosity.lower()}.log"
     size = int(run([sys.executable, "-c", BUILD, str(path), str(log), verbosity, json.dumps(profiles)]))
     assert size > 0

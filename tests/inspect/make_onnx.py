@@ -6,13 +6,17 @@ Graphs by `onnx.helper` (onnx 1.23); a tiny Llama with key/value cache by `torch
 
 from __future__ import annotations
 
+import atexit
 import functools
+import importlib.util
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -162,9 +166,19 @@ torch.onnx.export(Decoder().eval(), arguments, dynamo=True, opset_version=20, dy
 @functools.cache
 def exported_llama():
     """Return the path of a one-layer Llama with cache, exported by PyTorch; made once per test process."""
-    path = Path(tempfile.mkdtemp(prefix="trtdx-onnx-")) / "llama.onnx"
+    needs("torch", "transformers", "onnxscript")
+    folder = Path(tempfile.mkdtemp(prefix="trtdx-onnx-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / "llama.onnx"
     run([sys.executable, "-W", "ignore", "-c", EXPORT, str(path)])
     return path
+
+
+def needs(*packages):
+    """Skip the test where a package it runs for real is not installed."""
+    absent = [package for package in packages if importlib.util.find_spec(package) is None]
+    if absent:
+        pytest.skip(f"not installed: {', '.join(absent)}")
 
 
 def run(argv, text=""):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import pytest
 from hypothesis import given
@@ -80,3 +81,9 @@ def test_a_file_that_vanished_has_a_reason(tmp_path):
 def test_a_part_of_a_file_is_read_alone():
     assert read_at(RecordedHost({"a": b"0123456789"}), "a", 4, 3) == b"456"
     assert read_at(RecordedHost({"a": b"0123456789"}), "a", 8, 30) == b"89"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(UnreadableError, match="not a regular file"):
+        read_json(RealHost(), str(tmp_path / "config.json"))

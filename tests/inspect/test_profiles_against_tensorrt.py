@@ -2,9 +2,11 @@
 
 TensorRT (TensorRT-RTX 1.7, a real build on the CPU) refuses a profile in `set_shape`, by `bool(profile)`, by the index
 of `add_optimization_profile`, or by ending the build. trtdx refuses it by a finding of severity error. The two must
-agree, but for one class, where trtdx is stricter: opt shapes that do not fit inside the graph, where just one size of
-a dimension fits at all. TensorRT takes that size as fixed and no longer looks at the optimum (see `one_size_fits`);
-the engine cannot run with the opt shapes it was asked for. Of dimensions of one name trtdx judges this as TensorRT.
+agree, but for two classes, where trtdx is stricter because the profile cannot be run as it is:
+
+* opt shapes that do not fit inside the graph, where just one size of a dimension fits at all: TensorRT takes that size
+  as fixed and no longer looks at the optimum (`one_size_fits`); of dimensions of one name trtdx judges as TensorRT;
+* a profile that TensorRT refuses when it stands alone, and accepts beside another one that fixes the dimension.
 
 What TensorRT accepts without a word is a warning of trtdx at most, so it is no disagreement:
 
@@ -311,14 +313,22 @@ def one_size_fits(model, profile):
 
 
 def is_told_stricter(case, verdict, errors):
-    """Return whether this is the class where trtdx minds the optimum and TensorRT does not."""
-    if verdict != "accepted" or not all("at the opt shapes" in each.message for each in errors):
+    """Return whether this is a class where trtdx minds what TensorRT does not."""
+    model, profiles = case
+    if verdict != "accepted":
         return False
-    return any(one_size_fits(case[0], profile) for profile in case[1])
+    if len(profiles) > 1 and any(
+        "refused" in alone for alone, _ in by_tensorrt([(model, [each]) for each in profiles])
+    ):
+        return True
+    return all("at the opt shapes" in each.message for each in errors) and any(
+        one_size_fits(model, profile) for profile in profiles
+    )
 
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
+    make.needs("tensorrt_rtx")
     folder = tmp_path_factory.mktemp("cases")
     made = list(cases())
     return list(zip(made, by_tensorrt(made), [by_trtdx(case, folder) for case in made], strict=True))

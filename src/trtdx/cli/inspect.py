@@ -19,6 +19,7 @@ class Show(str, Enum):
     SETTINGS = "settings"
     MAPPING = "mapping"
     QUANTIZATION = "quantization"
+    SHAPES = "shapes"
     DEBUG = "debug"
     KERNELS = "kernels"
     FACTS = "facts"
@@ -127,7 +128,7 @@ def command(
         paths=tuple(paths or ()),
         commands=tuple(command_line or ()),
         machine=machine_from(runtime=runtime, gpu=gpu, gpus=gpus),
-        show=tuple(each.value for each in show or ()),
+        show=(*(each.value for each in show or ()), *(["shapes"] if json else [])),  # data is given whole
         against=against,
         requests=requests_from(host, request or [], requests),
         shape_logs=tuple(shapes or ()),

@@ -7,21 +7,17 @@ line can see its neighbours. Memory is bounded by the block size whatever the in
 from __future__ import annotations
 
 import codecs
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.diagnose.scan import count_newlines
+from trtdx.streams import ESCAPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-BLOCK_BYTES = 1 << 20
 CONTEXT_BYTES = 24 << 10
 LONGEST_LINE = 8192
 
-_ESCAPE = re.compile(
-    rb"\x1b(?:\[[0-9;:?<=>]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\^_])"
-)
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
@@ -82,7 +78,7 @@ def cleaned(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 def clean_block(block: bytes) -> bytes:
     """Return one block without NULs and terminal escapes, for a log that grows and is not held back."""
-    return _ESCAPE.sub(b"", block.replace(b"\0", b""))
+    return ESCAPE.sub(b"", block.replace(b"\0", b""))
 
 
 def _decoded(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -121,9 +117,9 @@ def _cleaned(blocks: Iterable[bytes]) -> Iterator[bytes]:
             data = data.replace(b"\0", b"")
         if b"\x1b" in data:
             at = data.rfind(b"\x1b")
-            if len(data) - at < 512 and not _ESCAPE.match(data, at):
+            if len(data) - at < 512 and not ESCAPE.match(data, at):
                 data, held = data[:at], data[at:]
-            data = _ESCAPE.sub(b"", data)
+            data = ESCAPE.sub(b"", data)
         yield data
     if held:
-        yield _ESCAPE.sub(b"", held).replace(b"\x1b", b"")
+        yield ESCAPE.sub(b"", held).replace(b"\x1b", b"")

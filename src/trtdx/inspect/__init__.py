@@ -43,20 +43,22 @@ def inspect(host: Host, question: Question, book: RuleBook) -> Report:
 
 def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
     """Return the artifacts named, those they refer to, and notes on what could not be looked at."""
+    from trtdx.inspect.onnx_shapes import with_shapes_checked
     from trtdx.inspect.readers import read_artifact
     from trtdx.inspect.readers.llm_args import command_from_text
 
     version = question.machine.text("gpu.runtime") if question.machine else ""
     artifacts = [read_artifact(host, path, version=version) for path in question.paths]
     artifacts += [command_from_text(host, text, "--command", version=version) for text in question.commands]
-    referred, notes = _referred(host, artifacts)
+    referred, notes = _referred(host, artifacts, version)
     given = [question.machine] if question.machine else []
     found = [_with_profiles(artifact) for artifact in (*artifacts, *referred)]
-    notes += [f"{artifact.path}: {note}" for artifact in found for note in artifact.unread]
-    return Deployment((*found, *given, *question.requests)), notes
+    deployment = with_shapes_checked(host, Deployment((*found, *given, *question.requests)))
+    notes += [f"{each.path}: {note}" for each in deployment.artifacts for note in each.unread]
+    return deployment, notes
 
 
-def _referred(host: Host, artifacts: list[Artifact]) -> tuple[list[Artifact], list[str]]:
+def _referred(host: Host, artifacts: list[Artifact], version: str) -> tuple[list[Artifact], list[str]]:
     """Return the artifacts that others name, such as the engine a Triton repository serves."""
     from trtdx.inspect.readers import read_artifact
 
@@ -70,7 +72,7 @@ def _referred(host: Host, artifacts: list[Artifact]) -> tuple[list[Artifact], li
             notes.append(f"{path}: not looked at; at most {MOST_REFERRED} artifacts that others name are")
             continue
         try:
-            found.append(read_artifact(host, path))
+            found.append(read_artifact(host, path, version=version))
         except TrtdxError as err:
             notes.append(f"{path}: {err.message.splitlines()[0]}")
     return found, notes
@@ -95,7 +97,7 @@ def _sections(host: Host, deployment: Deployment, question: Question) -> Iterato
         return
     yield from map(overview, shown)
     yield from sections_from(deployment, list(question.show))
-    yield from _answers(deployment)
+    yield from _answers(deployment, whole=not {"shapes", "all"}.isdisjoint(question.show))
     for path in question.shape_logs:
         yield from _shape_tables(host, path, deployment)
 
@@ -109,18 +111,21 @@ def _differences(host: Host, artifacts: list[Artifact], question: Question) -> I
         yield differences(artifact, other)
 
 
-def _answers(deployment: Deployment) -> Iterator[Section]:
+def _answers(deployment: Deployment, whole: bool) -> Iterator[Section]:
     """Yield what a request or a machine was given for: does it fit, must it be rebuilt."""
     for engine in deployment.of("engine"):
-        yield from _fits(engine, list(deployment.of("request")))
+        yield from _fits(engine, deployment, whole)
         yield from _must_be_rebuilt(engine, deployment.first("machine"))
 
 
-def _fits(engine: Artifact, requests: list[Artifact]) -> Iterator[Section]:
+def _fits(engine: Artifact, deployment: Deployment, whole: bool) -> Iterator[Section]:
     from trtdx.inspect.shapes import shape_section
 
+    requests = list(deployment.of("request"))
+    servers = deployment.of("triton", "llm-args", "command")
+    chunked = any(server.get("runtime.chunked_context") for server in servers)
     if requests:
-        yield shape_section(engine, requests)
+        yield shape_section(engine, requests, chunked=chunked, whole=whole)
 
 
 def _must_be_rebuilt(engine: Artifact, machine: Artifact | None) -> Iterator[Section]:

@@ -12,7 +12,7 @@ from trtdx.errors import InputError
 if TYPE_CHECKING:
     from trtdx.host import Host
 
-MOST_JSON_BYTES = 64 << 20  # the largest tokenizer.json in use has about 35 MB
+MOST_JSON_BYTES = 4 << 20  # no configuration comes near; parsed, hostile JSON takes forty times its size
 MOST_YAML_BYTES = 4 << 20
 LFS_MARK = b"version https://git-lfs"
 
@@ -55,6 +55,8 @@ def read_at(host: Host, path: str, offset: int, length: int) -> bytes:
     """Return up to `length` bytes from `offset`; fewer at the end of the file."""
     parts: list[bytes] = []
     left = length
+    if host.kind(path) == "other":
+        raise UnreadableError("is not a regular file")  # opening a pipe would wait for somebody to write
     try:
         with host.open(path) as stream:
             stream.seek(offset)

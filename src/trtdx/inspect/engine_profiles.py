@@ -117,8 +117,8 @@ def spans_of(settings: Settings) -> dict[str, tuple[Span, ...]]:
         "batch_size_beam_width": sequences,
         "batch_size_beam_width_0": tuple((0, best, high) for _, best, high in sequences),
         "batch_size_last_token_ids": tuple((low, best * step, high * step) for low, best, high in sequences),
-        "input_len": _inputs_by_phase(s, middle(s.max_input_len), (1, 1, step), whole, count),
-        "position_ids_inlen_range": _inputs_by_phase(s, middle(s.max_input_len), (1, 1, 1), whole, count),
+        "input_len": _by_phase(s, middle(s.max_input_len), (1, 1, step), count, whole),
+        "position_ids_inlen_range": _by_phase(s, middle(s.max_input_len), (1, 1, 1), count, whole),
         "batch_size_cache": (prompts,) * count,
         "beam_width": (middle(s.max_beam_width),) * count,
         "max_seq_len": (middle(s.max_seq_len),) * count,
@@ -133,15 +133,11 @@ def spans_of(settings: Settings) -> dict[str, tuple[Span, ...]]:
     }
 
 
-def _by_phase(settings: Settings, prompts: Span, answers: Span, count: int) -> tuple[Span, ...]:
-    """Return one span for prompts and one for answers, or the latter's for every profile."""
-    return (prompts, answers)[:count] if settings.splits_phases else (answers,) * count
-
-
-def _inputs_by_phase(
-    settings: Settings, prompts: Span, answers: Span, both: Span, count: int
+def _by_phase(
+    settings: Settings, prompts: Span, answers: Span, count: int, both: Span | None = None
 ) -> tuple[Span, ...]:
-    return (prompts, answers)[:count] if settings.splits_phases else (both,) * count
+    """Return one span for prompts and one for answers, or for every profile one that serves both."""
+    return (prompts, answers)[:count] if settings.splits_phases else (both or answers,) * count
 
 
 def _token_spans(settings: Settings) -> tuple[Span, ...]:

@@ -146,12 +146,27 @@ def _refuse(engine: Artifact) -> None:
     architecture = engine.text("architecture")
     if architecture.startswith(OF_ITS_OWN):
         raise NotDerivableError(f"{architecture} prepares inputs of its own, which are not derived")
-    if engine.text("era") == "pre-0.8" or engine.integer("max_batch_size") is None:
-        raise NotDerivableError("the engine does not state max_batch_size, or is older than release 0.8")
+    if engine.integer("max_batch_size") is None:
+        raise NotDerivableError("the engine does not state max_batch_size")
     if engine.integer("max_seq_len") is None and engine.integer("max_input_len") is None:
         raise NotDerivableError("the engine states neither max_seq_len nor max_input_len")
     if architecture == "DecoderModel" and _release(engine.text("version"))[0] < (0, 12):
         raise NotDerivableError("the inputs of encoder-decoder models are known from release 0.12 on")
+    for name, most in SENSIBLE.items():
+        size = engine.integer(name)
+        if size is not None and not 0 <= size <= most:
+            raise NotDerivableError(f"the engine states {name} {size}, which no engine has")
+
+
+# Sizes beyond these are no engine's, and would make as many inputs.
+SENSIBLE = {
+    **dict.fromkeys(("max_batch_size", "max_beam_width", "max_input_len", "max_seq_len"), 2**31),
+    **dict.fromkeys(("max_num_tokens", "opt_num_tokens", "max_output_len", "max_draft_len"), 2**31),
+    **dict.fromkeys(("max_prompt_table", "max_encoder_input_len", "tokens_per_block"), 2**31),
+    **dict.fromkeys(("num_heads", "num_kv_heads", "head_size", "hidden_size", "vocab_size"), 2**31),
+    **dict.fromkeys(("num_layers", "tp_size", "pp_size"), 4096),
+}
+MOST_MODULES = 64
 
 
 def _release(version: str) -> tuple[tuple[int, ...], bool]:
@@ -229,7 +244,7 @@ def _most_profiles(engine: Artifact) -> int:
 def _lora_modules(engine: Artifact) -> tuple[str, ...]:
     if not _on(engine, "plugin.lora_plugin", default=False):
         return ()
-    return tuple(map(str, engine.items("lora.target_modules")))
+    return tuple(map(str, engine.items("lora.target_modules")[:MOST_MODULES]))
 
 
 def _speculative_mode(engine: Artifact) -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from trtdx.inspect.artifact import Kernel
 from trtdx.model import Section
+from trtdx.words import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from trtdx.inspect.artifact import Artifact, Deployment
     from trtdx.model import Cell
@@ -128,11 +129,11 @@ def kernel_section(log: Artifact, scopes: dict[str, str]) -> Section:
     rows = tuple(
         (
             kernel.profile,
-            kernel.name,
             kernel.kind,
-            _listed(kernel.nodes),
-            _listed(modules_of(kernel, scopes)),
-            kernel.tactic,
+            kernel.name,
+            _tactic(kernel),
+            listed(kernel.nodes, 4),
+            listed(modules_of(kernel, scopes), 4),
         )
         for kernel in log.kernels[:MOST_ROWS]
     )
@@ -142,16 +143,15 @@ def kernel_section(log: Artifact, scopes: dict[str, str]) -> Section:
     return Section(
         "kernels",
         f"kernels of {log.path}",
-        ("profile", "kernel", "type", "ONNX nodes", "module", "tactic"),
+        ("profile", "type", "kernel", "tactic", "ONNX nodes", "module"),
         rows,
         note=f"{summary}; {left} more are not shown" if left else summary,
     )
 
 
-def _listed(names: Iterable[str], most: int = 4) -> str:
-    names = list(names)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _tactic(kernel: Kernel) -> str:
+    """Return the tactic where it tells something: Myelin's repeat the kernel's name, and stubs are chosen later."""
+    return "" if kernel.tactic.startswith("__my") else kernel.tactic
 
 
 def modules_of(kernel: Kernel, scopes: dict[str, str]) -> list[str]:

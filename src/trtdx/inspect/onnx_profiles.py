@@ -34,6 +34,8 @@ def profile_problems(onnx: Artifact, given: Artifact) -> Iterator[Violation]:
 
 def missing_inputs(case: Case) -> Iterator[Violation]:
     """Yield the dynamic inputs that a profile leaves out; a misspelt one is told by its wrong name."""
+    if case.given.has("malformed") or case.given.has("unparsed"):
+        return  # what was written of it could not be read, which is told already
     dynamic = [name for name, dims in case.inputs.items() if any(isinstance(dim, str) for dim in dims)]
     if dynamic and not case.profiles:
         nothing = Evidence(case.given.path, "holds no profile")

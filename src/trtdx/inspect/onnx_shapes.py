@@ -13,7 +13,7 @@ import msgspec
 
 from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
 from trtdx.inspect.artifact import Deployment, Fact
-from trtdx.inspect.onnx_case import cases, fault
+from trtdx.inspect.onnx_case import cases, fault, is_one_size, named_spans, shared
 from trtdx.inspect.readers.onnx_strip import stripped
 from trtdx.inspect.readers.wire import Source, TooMuchError, WireError
 from trtdx.optional import need
@@ -67,10 +67,19 @@ def unmet_nodes(host: Host, case: Case) -> Iterator[dict[str, Any]]:
         if not _is_whole(case, profile):
             continue
         for selector in SELECTORS:
-            sizes = {each.tensor: getattr(each, selector) for each in profile.ranges}
-            node = _problem(package, model, sizes)
+            node = _problem(package, model, _sizes(case, profile, selector))
             if node:
                 yield {"profile": profile.index, "shapes": selector, **node}
+
+
+def _sizes(case: Case, profile: Profile, selector: str) -> dict[str, list[int]]:
+    """Return the shapes to try; a named dimension that is left one size has it, as TensorRT fixes it there."""
+    sizes = {each.tensor: list(getattr(each, selector)) for each in profile.ranges}
+    for spans in named_spans(case, profile).values():
+        if is_one_size(spans):
+            for span in spans:
+                sizes[span.tensor][span.axis] = shared(spans)[0]
+    return sizes
 
 
 def _is_whole(case: Case, profile: Profile) -> bool:
@@ -96,7 +105,7 @@ def _weightless(host: Host, path: str, package: Any) -> Any:
     return model
 
 
-def _problem(package: Any, model: Any, sizes: dict[str, tuple[int, ...]]) -> dict[str, str]:
+def _problem(package: Any, model: Any, sizes: dict[str, list[int]]) -> dict[str, str]:
     """Return the node at which inference fails with these sizes, and why; nothing when all fits."""
     trial = package.ModelProto()
     trial.CopyFrom(model)

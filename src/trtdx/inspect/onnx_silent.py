@@ -43,6 +43,7 @@ class Sum(NamedTuple):
     terms: tuple[str, ...]
     values: tuple[int, int, int]
     tensors: tuple[str, ...]
+    confidence: float = 0.95
 
 
 def unmet_sums(case: Case) -> Iterator[Violation]:
@@ -65,7 +66,7 @@ def unmet_sums(case: Case) -> Iterator[Violation]:
                     "expected": expected,
                 }
                 evidence = case.evidence(profile, each.whole.tensor, *each.tensors)
-                yield Violation(evidence, values, Severity.WARNING)
+                yield Violation(evidence, values, Severity.WARNING, each.confidence)
 
 
 def _sums(case: Case, profile: Profile) -> Iterator[Sum]:
@@ -101,7 +102,7 @@ def _masked(case: Case, spans: list[Span]) -> Sum | None:
     told = [name for name in names if name not in UNNAMED]
     if "+" in str(names[0]) or len(set(told)) < len(told):
         return None  # its name says what it is; or mask and sequence are one dimension, without a past
-    return _added(mask, ("past", "sequence"), [past, sequence])
+    return _added(mask, ("past", "sequence"), [past, sequence])._replace(confidence=0.85)
 
 
 def _first(spans: list[Span], tensors: tuple[str, ...], axis: int) -> Span | None:

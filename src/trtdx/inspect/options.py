@@ -59,6 +59,7 @@ class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     build_releases: tuple[str, ...]
     top_level_ignored_until: str
     nested_ignored_until: str
+    autodeploy: tuple[str, ...]
     option: dict[str, Option]
     flag: dict[str, dict[str, Flag]]
     renamed: dict[str, Renamed]
@@ -87,6 +88,12 @@ def is_option(name: str) -> bool:
     """Tell whether any release knows a top-level key, under its old or its new name."""
     known = table()
     return name in known.option or name in known.renamed or name in known.meant
+
+
+def is_for_autodeploy(keys: Iterable[str], backend: str) -> bool:
+    """Tell whether options are for the AutoDeploy backend, which has many keys of its own."""
+    own = table().autodeploy
+    return backend == "_autodeploy" or (backend == "" and any(key.partition(".")[0] in own for key in keys))
 
 
 def judged(keys: Iterable[str], version: str | None = None, backend: str = "") -> Iterator[Verdict]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.model import Section
-from trtdx.words import counted, size_in_words
+from trtdx.words import counted, listed, size_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,13 +23,7 @@ class Line(NamedTuple):
 def overview(artifact: Artifact) -> Section:
     """Return the overview of one artifact."""
     rows = [(line.name, text) for line in LINES if (text := line.words(artifact))]
-    return Section(
-        "overview",
-        f"{artifact.title}: {artifact.path}",
-        ("", ""),
-        tuple(rows),
-        note="; ".join(artifact.unread[:5]),
-    )
+    return Section("overview", f"{artifact.title}: {artifact.path}", ("", ""), tuple(rows))
 
 
 def joined(*parts: str, by: str = ", ") -> str:
@@ -42,12 +36,6 @@ def said(artifact: Artifact, name: str, form: str = "{}") -> str:
     if value is None or value == "":
         return ""
     return form.format(f"{value:g}" if isinstance(value, float) else value)
-
-
-def listed(items: list[object], by: str = ", ", most: int = 6) -> str:
-    """Return the first few of a list in words."""
-    more = f"{by}{len(items) - most} more" if len(items) > most else ""
-    return by.join(str(item) for item in items[:most]) + more
 
 
 def _made_by(a: Artifact) -> str:
@@ -248,10 +236,8 @@ def _gpu(a: Artifact) -> str:
 
 def _io(a: Artifact) -> str:
     ins = sum(each.mode == "in" for each in a.tensors)
-    if not a.tensors:
-        return ""
     profiles = counted(len(a.profiles), "optimization profile") if a.profiles else ""
-    return joined(f"{ins} in", f"{len(a.tensors) - ins} out", profiles)
+    return joined(f"{ins} in, {len(a.tensors) - ins} out" if a.tensors else "", profiles)
 
 
 LINES = (

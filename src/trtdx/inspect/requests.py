@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from operator import le
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.inspect.artifact import Artifact, Facts
-from trtdx.inspect.streams import line_blocks
+from trtdx.streams import line_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from trtdx.host import Host
 
 MOST = 2**31 - 1  # TensorRT's dimensions and TensorRT-LLM's lengths are 32-bit
-MOST_SHAPES = 1 << 16
+MOST_SHAPES = 1 << 15
+MOST_BITS = 9  # of a length, the leading ones that are kept when there are too many distinct requests
 LONGEST_LINE = 16 << 20
 MOST_BAD_LINES = 5
 
@@ -42,6 +44,8 @@ AT_LEAST_ONE = ("batch", "input_len", "beam")
 TOKEN_LISTS = ("input_ids", "prompt_token_ids", "logits")
 PROMPTS = ("prompt", "messages", "text_input", "inputs", "input")
 _KEY_OF = {name: key for key, names in NAMES.items() for name in names}
+_ORDER = {name: order for names in NAMES.values() for order, name in enumerate(names)}
+Numbers = tuple[int, ...]  # of a request, in the order of NAMES
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -158,12 +162,18 @@ class NotARequestError(Exception):
 
 
 class Trace:
-    """Counts distinct requests in bounded memory; of those beyond the bound the extreme ones are kept."""
+    """Counts distinct requests in bounded memory.
+
+    Beyond the bound lengths are rounded down, so that no request seems larger than it is; the extreme ones,
+    which decide whether any request is over a limit, are kept as they are.
+    """
 
     def __init__(self) -> None:
-        self._shapes: dict[tuple[int, ...], list[int]] = {}  # numbers of a request -> count, first line
-        self._extremes: dict[str, tuple[int, tuple[int, ...], int]] = {}
-        self._others = self._uncounted = self._bad = 0
+        self._shapes: dict[Numbers, list[int]] = {}  # -> count, first line
+        self._bits = 0  # 0: lengths are exact
+        self._most: tuple[int, ...] = (0,) * 11
+        self._extremes: dict[int, tuple[Numbers, int]] = {}  # by measure
+        self._uncounted = self._bad = 0
         self._bad_lines: list[str] = []
         self._decode = msgspec.json.Decoder().decode
 
@@ -180,17 +190,45 @@ class Trace:
             return
         if numbers is None:
             self._uncounted += 1
-            return
-        seen = self._shapes.get(numbers)
+        else:
+            self._count(numbers, number)
+
+    def _count(self, numbers: Numbers, line: int) -> None:
+        key = numbers
+        if self._bits:
+            self._keep_extremes(numbers, line)
+            key = _rounded(numbers, self._bits)
+        seen = self._shapes.get(key)
         if seen:
             seen[0] += 1
-        elif len(self._shapes) < MOST_SHAPES:
-            self._shapes[numbers] = [1, number]
-        else:
-            self._others += 1
-            self._keep_extremes(numbers, number)
+            return
+        self._shapes[key] = [1, line]
+        if len(self._shapes) > MOST_SHAPES:
+            self._coarsen()
 
-    def _numbers(self, line: bytes) -> tuple[int, ...] | None:
+    def _coarsen(self) -> None:
+        """Round more until half of the room is free again."""
+        if not self._bits:
+            self._bits = MOST_BITS
+            for numbers, (_, line) in self._shapes.items():
+                self._keep_extremes(numbers, line)
+        while len(self._shapes) > MOST_SHAPES // 2 and self._bits > 1:
+            self._bits -= 1
+            known, self._shapes = self._shapes, {}
+            for numbers, (count, line) in known.items():
+                kept = self._shapes.setdefault(_rounded(numbers, self._bits), [0, line])
+                kept[0] += count
+
+    def _keep_extremes(self, numbers: Numbers, line: int) -> None:
+        measures = _measures(numbers)
+        if all(map(le, measures, self._most)):
+            return
+        for index, (value, most) in enumerate(zip(measures, self._most, strict=True)):
+            if value > most:
+                self._extremes[index] = (numbers, line)
+        self._most = tuple(map(max, measures, self._most))
+
+    def _numbers(self, line: bytes) -> Numbers | None:
         if len(line) >= LONGEST_LINE:
             raise NotARequestError(f"is longer than {LONGEST_LINE >> 20} MiB")
         try:
@@ -201,85 +239,89 @@ class Trace:
             raise NotARequestError(f"holds a {type(record).__name__}, not an object")
         return numbers_from(record)
 
-    def _keep_extremes(self, numbers: tuple[int, ...], line: int) -> None:
-        for name, value in _measures(numbers).items():
-            if value > self._extremes.get(name, (0,))[0]:
-                self._extremes[name] = (value, numbers, line)
-
     def artifact(self, path: str, problems: list[str]) -> Artifact:
+        """Return the trace; an extreme request stands by itself and no longer for those it was counted with."""
+        shapes = {numbers: list(seen) for numbers, seen in self._shapes.items()}
+        for numbers, line in set(self._extremes.values()):
+            rounded = _rounded(numbers, self._bits)
+            if rounded != numbers:
+                shapes[rounded][0] -= 1
+                shapes.setdefault(numbers, [0, line])[0] += 1
+        kept = [[*numbers, count, line] for numbers, (count, line) in shapes.items() if count > 0]
         facts = Facts()
-        shapes = [[*numbers, count, line] for numbers, (count, line) in self._shapes.items()]
-        kept = {numbers: line for _, numbers, line in self._extremes.values()}
-        shapes += [[*numbers, 1, line] for numbers, line in kept.items()]
-        others = self._others - len(kept)
-        facts.put("request.shapes", shapes, path)
-        facts.put("request.count", sum(shape[-2] for shape in shapes) + others, path)
-        for name, value in (("others", others), ("uncounted", self._uncounted)):
-            facts.put(f"request.{name}", value or None, path)
+        facts.put("request.shapes", kept, path)
+        facts.put("request.count", sum(shape[-2] for shape in kept), path)
+        facts.put("request.uncounted", self._uncounted or None, path)
         facts.put("request.bad_lines", self._bad_lines or None, path)
-        return Artifact("request", path, facts.done(), unread=(*problems, *self._notes(others)))
+        return Artifact("request", path, facts.done(), unread=(*problems, *self._notes()))
 
-    def _notes(self, others: int) -> Iterator[str]:
+    def _notes(self) -> Iterator[str]:
         if self._bad:
             more = f" and {self._bad - len(self._bad_lines)} more" * (self._bad > len(self._bad_lines))
             yield f"{self._bad} lines are no requests: {'; '.join(self._bad_lines)}{more}"
         if self._uncounted:
             yield f"{self._uncounted} requests have a prompt as text only; without its tokens it cannot be counted"
-        if others:
-            yield f"{others} requests differ from the first {MOST_SHAPES} shapes; of them only the extreme ones are checked"
+        if self._bits:
+            percent = 100 / 2 ** (self._bits - 1)
+            yield (
+                f"there are more than {MOST_SHAPES} distinct requests: the longest are exact, the lengths of the "
+                f"others are rounded down by up to {percent:.1f} % and counted together"
+            )
 
 
-def _measures(numbers: tuple[int, ...]) -> dict[str, int]:
+def _rounded(numbers: Numbers, bits: int) -> Numbers:
+    batch, prompt, answer, *rest = numbers
+    return batch, _leading(prompt, bits), _leading(answer, bits), *rest
+
+
+def _leading(length: int, bits: int) -> int:
+    shift = max(0, length.bit_length() - bits)
+    return length >> shift << shift
+
+
+def _measures(numbers: Numbers) -> tuple[int, ...]:
     """Return what limits are compared with: the largest of each decides whether any request breaks one."""
-    each = _request(numbers)
-    return {
-        **{key: getattr(each, key) for key in NAMES},
-        "total": each.input_len + each.output_len + each.draft_len,
-        "tokens": each.batch * each.input_len,
-        "sequences": each.batch * each.beam,
-    }
+    batch, prompt, answer, beam, drafts, *_ = numbers
+    return *numbers, prompt + answer + drafts, batch * prompt, batch * beam
 
 
-def numbers_from(record: Mapping[str, Any]) -> tuple[int, ...] | None:
+def numbers_from(record: Mapping[str, Any]) -> Numbers | None:
     """Return a record's numbers in the order of `Request`; None where its prompt is text nobody tokenized."""
     layers = list(_layers(record))
-    stated = {key: _stated(layers, key) for key in NAMES}
-    if stated["input_len"] is None:
+    stated = _stated(layers)
+    if "input_len" not in stated:
         tokens = next((v for each in layers for k in TOKEN_LISTS if isinstance(v := each.get(k), list)), None)
         if tokens:
             stated["input_len"] = len(tokens)
         elif any(each.get(name) for each in layers for name in PROMPTS):
             return None
-        elif stated["encoder_input_len"] is None:
+        elif "encoder_input_len" not in stated:
             raise NotARequestError(f"states no prompt length ({', '.join(NAMES['input_len'][:4])}, ...)")
-    if record.get("use_beam_search") is True and stated["beam"] is None:
-        stated["beam"] = _whole("n", record.get("best_of") or record.get("n") or 1)
-    values = zip(stated.values(), _USUAL, strict=True)
-    return tuple(usual if value is None else value for value, usual in values)
+    if record.get("use_beam_search") is True and "beam" not in stated:
+        stated["beam"] = _checked("beam", _whole("n", record.get("best_of") or record.get("n") or 1))
+    return tuple(stated.get(key, usual) for key, usual in zip(NAMES, _USUAL, strict=True))
 
 
 def _layers(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the record and what OpenAI-style records wrap: its body, its response and the usage in either."""
     response = record.get("response")
-    places = [
-        record,
-        record.get("body"),
-        response,
-        response.get("body") if isinstance(response, dict) else None,
-    ]
-    for place in places:
+    inner = response.get("body") if isinstance(response, dict) else None
+    for place in (record, record.get("body"), response, inner):
         if isinstance(place, dict):
             yield place
             if isinstance(place.get("usage"), dict):
                 yield place["usage"]
 
 
-def _stated(layers: list[Mapping[str, Any]], key: str) -> int | None:
-    for name in NAMES[key]:
-        for layer in layers:
-            if layer.get(name) is not None:
-                return _checked(key, _whole(name, layer[name]))
-    return None
+def _stated(layers: list[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the numbers the record states, each by the name that comes first in NAMES."""
+    best: dict[str, tuple[int, str, Any]] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            key = _KEY_OF.get(name)
+            if key and value is not None and (key not in best or _ORDER[name] < best[key][0]):
+                best[key] = (_ORDER[name], name, value)
+    return {key: _checked(key, _whole(name, value)) for key, (_, name, value) in best.items()}
 
 
 def _whole(name: str, value: Any) -> int:

@@ -15,7 +15,7 @@ from trtdx.errors import InputError
 from trtdx.inspect.artifact import Artifact, Profile, Range, TensorSpec
 from trtdx.inspect.shape_statistics import LoggedEngine, Shape
 from trtdx.inspect.shape_tables import shape_tables
-from trtdx.inspect.streams import line_blocks
+from trtdx.streams import line_blocks
 from trtdx.words import counted
 
 if TYPE_CHECKING:
@@ -83,9 +83,14 @@ def _sources(host: Host, path: str) -> Iterator[tuple[Host, str]]:
         case = open_case(host, path)
         yield from ((case.host, name) for name in case.texts())
     elif path != "-" and host.kind(path) == "directory":
-        yield from ((host, name) for name in host.files(path))
+        yield from ((host, name) for name in host.files(path) if _is_log(name))
     else:
         yield host, path
+
+
+def _is_log(name: str) -> bool:
+    last = name.rpartition("/")[2].lower()
+    return "." not in last or last.endswith((".log", ".txt", ".out", ".err", ".gz", ".xz", ".bz2"))
 
 
 def artifact_from(log: ShapeLog) -> Artifact:
@@ -269,7 +274,7 @@ class _Reader:
         return tuple(self._engines.values())
 
     def notes(self) -> Iterator[str]:
-        if not self._engines:
+        if not (self._engines or self._mixed or self._cut):
             yield (
                 "no table of shapes was found: they are written with TLLM_LOG_LEVEL=TRACE by engines "
                 "(0.15 to 1.3.0rc21), not by the PyTorch backend"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.shape_log import ShapeLog
     from trtdx.inspect.shape_statistics import Execution, Histogram, LoggedEngine, Shape
 
-MOST_CHANGES_SHOWN = 20
+MOST_CHANGES_SHOWN = 8
 NAMED = 2  # tensors named in a cell before the rest is counted
 FEW = 32  # below this the kernels are the same
 FAR = 2  # an optimum so many times away from the median is worth another build
@@ -37,10 +37,10 @@ def shape_tables(log: ShapeLog, engine: Artifact | None = None) -> list[Section]
             which = f" (engine {number})" if sum(bool(one.executions) for one in log.engines) > 1 else ""
             axes = list(_axes(each, profiles))
             found += [
-                _executions(log, each, which),
                 _ranges(log, axes, which, profiles),
                 _distribution(log, axes, which),
                 _profiles(log, each, which, profiles),
+                _executions(log, each, which),
             ]
     return found
 

@@ -255,23 +255,41 @@ def _answer_sizes(s: Settings, request: Request, total: int, past: int, drafts: 
     }
 
 
-def shape_section(engine: Artifact, requests: Iterable[Artifact], *, chunked: bool = False) -> Section:
-    """Return a table of every input in every step: its shape, what the engine allows, and whether it fits."""
-    title = f"Shapes of the requests in {engine.path}"
+def shape_section(
+    engine: Artifact, requests: Iterable[Artifact], *, chunked: bool = False, whole: bool = True
+) -> Section:
+    """Return a table of every input in every step: its shape, what the engine allows, and whether it fits.
+
+    A table of several requests has a first column more, with the request in words. One that is not `whole`
+    has only the inputs that do not fit.
+    """
     reason = why_not_derived(engine)
     if reason:
-        return Section("shapes", title, COLUMNS, (), f"not checked: {reason}")
+        return Section("shapes", f"Shapes in {engine.path}", COLUMNS, (), f"not checked: {reason}")
     checker = Checker(engine, chunked=chunked)
     given = list(requests)
     asked = list(requests_in(given))
     wrong = [each for each in asked if not checker.takes(each)]
     shown = _shown(asked, wrong)
-    rows = tuple(_row(request, fit) for request in shown for fit in _grouped(checker.fits(request)))
     notes = [*_notes(checker, asked, wrong, shown), *(note for each in given for note in each.unread)]
-    return Section("shapes", title, COLUMNS, rows, " ".join(notes))
+    fits = [(request.words, fit) for request in shown for fit in _grouped(checker.fits(request))]
+    columns = COLUMNS if whole else MISFIT_COLUMNS
+    rows = [
+        (words, *(_row(fit)[COLUMNS.index(column)] for column in columns))
+        for words, fit in fits
+        if whole or fit.misfits
+    ]
+    if len(rows) < len(fits):
+        notes.insert(0, f"{len(fits) - len(rows)} of {len(fits)} shapes fit (--show shapes lists them).")
+    if len(shown) == 1:
+        title = f"Shapes of {shown[0].words} in {engine.path}"
+        return Section("shapes", title, columns, tuple(row[1:] for row in rows), " ".join(notes))
+    title = f"Shapes in {engine.path}"
+    return Section("shapes", title, ("request", *columns), tuple(rows), " ".join(notes))
 
 
-COLUMNS = ("request", "step", "profile", "tensor", "shape", "allowed", "fits", "what is too large or small")
+COLUMNS = ("step", "profile", "tensor", "shape", "allowed", "fits", "what is too large or small")
+MISFIT_COLUMNS = ("step", "tensor", "shape", "what is too large or small")
 
 
 def _shown(asked: list[Request], wrong: list[Request]) -> list[Request]:
@@ -295,12 +313,10 @@ def _grouped(fits: Iterator[Fit]) -> Iterator[Fit]:
         yield fit if len(names) == 1 else fit._replace(tensor=f"{names[0]} to {last}")
 
 
-def _row(request: Request, fit: Fit) -> tuple[str | int | bool, ...]:
+def _row(fit: Fit) -> tuple[str | int | bool, ...]:
     allowed = _shape(fit.low) if fit.low == fit.high else f"{_shape(fit.low)} to {_shape(fit.high)}"
     wrong = "; ".join(misfit_in_words(fit, axis) for axis in fit.misfits)
-    return (
-        request.words, fit.step, fit.profile, fit.tensor, _shape(fit.shape), allowed, not fit.misfits, wrong,
-    )  # fmt: skip
+    return fit.step, fit.profile, fit.tensor, _shape(fit.shape), allowed, not fit.misfits, wrong
 
 
 def misfit_in_words(fit: Fit, axis: int) -> str:

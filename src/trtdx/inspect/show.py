@@ -131,8 +131,8 @@ SHOWS: dict[str, Callable[[Artifact, Deployment], Iterator[Section]]] = {
 
 
 def sections_from(deployment: Deployment, wanted: list[str]) -> Iterator[Section]:
-    """Yield the sections asked for, artifact by artifact."""
-    names = list(SHOWS) if "all" in wanted else wanted
+    """Yield the sections asked for, artifact by artifact; those of requests are answered with the requests."""
+    names = list(SHOWS) if "all" in wanted else [name for name in wanted if name in SHOWS]
     for artifact in deployment.artifacts:
         for name in names:
             yield from SHOWS[name](artifact, deployment)

@@ -30,10 +30,10 @@ def table_lines(section: Section, *, wide: bool = False) -> Iterator[str]:
     A long cell is cut, except in the last column, where it goes on in the next line.
     """
     rows = [_cells(row, wide) for row in section.rows]
-    if any(section.columns):
-        rows.insert(0, list(section.columns))
     if not rows:
         return
+    if any(section.columns):
+        rows.insert(0, list(section.columns))
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     right = [_is_number_column(section, index) for index in range(len(widths))]
     indent = sum(widths[:-1]) + 2 * len(widths[:-1])

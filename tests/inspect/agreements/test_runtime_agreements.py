@@ -94,7 +94,7 @@ def test_correct_commands_give_nothing(text: str) -> None:
         ({"kv_cache_config": {"free_gpu_memory_fraction": 90}}, "DX355"),
         ({"kv_cache_config": {"tokens_per_block": 48}}, "DX873"),
         ({"max_batch_size": 8192}, "DX878"),
-        ({"max_seq_len": 8192, "enable_chunked_prefill": False}, "DX879"),
+        ({"max_input_len": 8192, "enable_chunked_prefill": False}, "DX879"),
     ],
 )
 def test_each_mistake_in_options_gives_its_rule(tmp_path: Path, given: dict[str, Any], code: str) -> None:
@@ -118,6 +118,11 @@ def test_each_disagreement_with_engine_or_model_gives_its_rule(
     tmp_path: Path, given: dict[str, Any], facts: str, code: str
 ) -> None:
     assert codes(options(tmp_path, **given), *example(facts)) == {code}
+
+
+def test_a_budget_tuned_for_short_prompts_is_fine(tmp_path: Path) -> None:
+    tuned = options(tmp_path, max_seq_len=9416, max_num_tokens=3136, enable_chunked_prefill=False)
+    assert codes(tuned) == set()
 
 
 def test_the_pytorch_backend_has_no_engine_to_disagree_with(tmp_path: Path) -> None:

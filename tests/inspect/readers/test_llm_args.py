@@ -130,8 +130,9 @@ def test_keys_are_judged_by_the_release(tmp_path: Path) -> None:
 
 
 def test_autodeploy_takes_keys_that_nobody_else_takes(tmp_path: Path) -> None:
-    path = written(tmp_path / "e.yaml", "backend: _autodeploy\ncompile_backend: torch-opt\n")
-    assert not read_llm_args(HOST, path).has("runtime.unknown_keys")
+    for text in ("backend: _autodeploy\nanything: 1\n", "compile_backend: torch-opt\nfree_mem_ratio: 0.8\n"):
+        path = written(tmp_path / "e.yaml", text)
+        assert not read_llm_args(HOST, path).has("runtime.unknown_keys")
 
 
 def test_values_that_no_release_takes_are_told_and_not_kept(tmp_path: Path) -> None:
@@ -171,6 +172,7 @@ def test_a_broken_file_is_recognised_and_told(tmp_path: Path) -> None:
             "disagg.yaml",
             "hostname: a\nport: 1\nbackend: pytorch\ncontext_servers: {}\ngeneration_servers: {}\n",
         ),
+        ("visual.yaml", "attention_config: {}\nparallel_config: {}\ncuda_graph_config:\n  enable: true\n"),
         ("empty.yaml", ""),
         ("list.yaml", "- a\n- b\n"),
     ],
@@ -349,6 +351,12 @@ def test_the_same_value_in_both_places_is_no_conflict(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_told() -> None:
     artifact = command("trtllm-serve /m --config nowhere.yaml")
     assert artifact.items("runtime.paths_missing") == ["nowhere.yaml (--config)"]
+
+
+def test_a_file_that_the_script_may_write_is_not_called_missing() -> None:
+    artifact = command("echo 'dtype: auto' | sed s/x/y/ - > made.yaml; trtllm-serve /m --config made.yaml")
+    assert not artifact.has("runtime.paths_missing")
+    assert any("made.yaml" in note for note in artifact.unread)
 
 
 def test_paths_that_are_there_are_referred_to(tmp_path: Path) -> None:

@@ -117,6 +117,11 @@ def test_what_is_no_shape_is_told(text, told):
     assert any(told in each for each in reading(text).get("malformed"))
 
 
+def test_an_input_written_twice_is_told():
+    text = "profiles:\n- x: {min: [1], opt: [2], max: [3]}\n  x: {min: [1], opt: [2], max: [4]}\n"
+    assert reading(text).get("malformed") == ["p:3: profiles[0].x (first on line 2): is written twice"]
+
+
 def test_what_is_sound_is_kept_beside_what_is_not():
     artifact = reading("profiles:\n- x: {min: [1], opt: [2], max: [3]}\n  y: {min: 7}\n")
     assert list(shapes(artifact)[0]) == ["x"]

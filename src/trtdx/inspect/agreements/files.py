@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from trtdx.inspect.agreement import Violation, agreement
 from trtdx.inspect.readers.safetensors import DTYPES
 from trtdx.model import Evidence, Severity
-from trtdx.words import counted, size_in_words
+from trtdx.words import counted, listed, size_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from trtdx.inspect.agreement import Agreement
     from trtdx.inspect.artifact import Artifact, Deployment
@@ -24,12 +24,6 @@ WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 NEARLY_ALL = 0.9  # norms and routers are often kept in another type
 PICKLES = ("bin", "pt", "pth", "ckpt")
 FILE_ENDS = (".safetensors", ".gguf", ".onnx")
-
-
-def some(items: Sequence[str], most: int = 3) -> str:
-    """Return the first few items, and how many more there are."""
-    shown = ", ".join(items[:most])
-    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
 
 
 def folder_of(artifact: Artifact) -> str:
@@ -72,7 +66,7 @@ def files_fetched(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 artifact.evidence(*facts),
                 {
-                    "files": some(weights + others),
+                    "files": listed(weights + others, 3),
                     "count": len(weights + others),
                     "folder": folder_of(artifact),
                 },
@@ -110,7 +104,7 @@ def shards_there(deployment: Deployment) -> Iterator[Violation]:
                 model.evidence("weights.missing"),
                 {
                     "what": f"{counted(len(missing), 'file')} of weights that the index (or the name of another "
-                    f"shard) promises {'is' if len(missing) == 1 else 'are'} not there: {some(missing)}",
+                    f"shard) promises {'is' if len(missing) == 1 else 'are'} not there: {listed(missing, 3)}",
                     "folder": folder_of(model),
                 },
             )
@@ -144,7 +138,7 @@ def tensors_in_place(deployment: Deployment) -> Iterator[Violation]:
                 model.evidence("weights.missing_tensors"),
                 {
                     "count": counted(len(absent), "tensor"),
-                    "tensors": some(absent),
+                    "tensors": listed(absent, 3),
                     "folder": folder_of(model),
                 },
             )
@@ -163,7 +157,7 @@ def one_generation(deployment: Deployment) -> Iterator[Violation]:
             names = [f"{folder}/{shlex.quote(file_in(each))}" for each in stray[:8]]
             yield Violation(
                 model.evidence("weights.unindexed"),
-                {"files": some(stray), "folder": folder, "moved": " ".join(names)},
+                {"files": listed(stray, 3), "folder": folder, "moved": " ".join(names)},
                 confidence=0.85,
             )
 
@@ -326,7 +320,11 @@ def tokenizer_there(deployment: Deployment) -> Iterator[Violation]:
         stated = model.has("tokenizer.files", "architecture") and not model.items("tokenizer.files")
         if stated and not model.get("encoder_decoder"):
             yield Violation(
-                model.evidence("tokenizer.files"),
+                (
+                    Evidence(
+                        model.path, "no tokenizer.json, tokenizer.model, vocab.json or tokenizer_config.json"
+                    ),
+                ),
                 {"path": model.path, "folder": folder_of(model)},
                 Severity.WARNING,
                 0.8,
@@ -348,7 +346,9 @@ def adapter_whole(deployment: Deployment) -> Iterator[Violation]:
     for adapter in deployment.of("lora"):
         absent = adapter.items("absent")
         if absent:
-            yield Violation(adapter.evidence("absent"), {"files": some(absent), "folder": folder_of(adapter)})
+            yield Violation(
+                adapter.evidence("absent"), {"files": listed(absent, 3), "folder": folder_of(adapter)}
+            )
 
 
 ROWS: tuple[Agreement, ...] = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trtdx import versions
 from trtdx.inspect.agreement import Violation, agreement
 from trtdx.inspect.agreements import plans
-from trtdx.inspect.agreements.plans import folder_of, listed
+from trtdx.inspect.agreements.lineage import quoted
 from trtdx.inspect.compatibility import (
     FIRST_BF16,
     FP8,
@@ -21,6 +21,7 @@ from trtdx.inspect.compatibility import (
 )
 from trtdx.inspect.runtime_keys import demands
 from trtdx.model import Severity
+from trtdx.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,7 +91,7 @@ def release(deployment: Deployment) -> Iterator[Violation]:
             continue
         keys = _demanded(engine, runtime)
         lacking = f", and its config.json lacks {listed(keys, 5)}" if keys else ""
-        values = {"version": made_by, "runtime": runtime, "folder": folder_of(engine), "lacking": lacking}
+        values = {"version": made_by, "runtime": runtime, "folder": quoted(engine), "lacking": lacking}
         names = ("version", "build.missing_keys") if keys else ("version",)
         severity, confidence = _gravity(made_by, runtime, bool(keys))
         yield Violation(
@@ -118,7 +119,7 @@ def demanded_keys(deployment: Deployment) -> Iterator[Violation]:
             values = {
                 "keys": listed(missing, 5),
                 "version": _made_by(engine),
-                "folder": folder_of(engine),
+                "folder": quoted(engine),
             }
             yield Violation(engine.evidence("build.missing_keys"), values)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.inspect import onnx_profiles, onnx_silent
 from trtdx.inspect.agreement import Violation, agreement
-from trtdx.inspect.onnx_case import cases, named_spans
+from trtdx.inspect.onnx_case import cases, is_one_size, named_spans
 from trtdx.inspect.readers.onnx import NEWEST_IR, NEWEST_OPSET
 from trtdx.model import Severity
 
@@ -87,12 +87,13 @@ def _unmet(case: Case, selector: str, severity: Severity) -> Iterator[Violation]
         profile.index
         for profile in case.profiles
         for spans in named_spans(case, profile).values()
-        if len({span.values[1] for span in spans}) > 1
+        if len({span.values[1] for span in spans}) > 1 and not is_one_size(spans)
     }
+    profiles = {profile.index: profile for profile in case.profiles}
     for each in case.given.items("profiles.unmet"):
-        if each["shapes"] != selector or each["profile"] in told:
+        profile = profiles.get(each["profile"])
+        if each["shapes"] != selector or each["profile"] in told or profile is None:
             continue
-        profile = next(profile for profile in case.profiles if profile.index == each["profile"])
         node = f"the {each['operator']} node {each['node']}".rstrip()
         values = {
             "profile": profile.index,
@@ -101,6 +102,16 @@ def _unmet(case: Case, selector: str, severity: Severity) -> Iterator[Violation]
         }
         tensors = [range_.tensor for range_ in profile.ranges][:MOST_NAMED]
         yield Violation(case.evidence(profile, *tensors), values, severity)
+
+
+@agreement("DX944", "profiles")
+def profiles_can_be_read(deployment: Deployment) -> Iterator[Violation]:
+    """A file of profiles gives min, opt and max shapes for each of its inputs."""
+    for given in deployment.of("profiles"):
+        for name in ("unparsed", "malformed"):
+            if found := given.items(name):
+                values = {"path": given.path, "problem": _some(found)}
+                yield Violation(given.evidence(name), values)
 
 
 @agreement("DX164", "onnx")
@@ -217,6 +228,7 @@ ROWS: tuple[Agreement, ...] = (
     mask_is_past_and_sequence,
     profiles_differ,
     inputs_hold_something,
+    profiles_can_be_read,
     external_data_is_there,
     external_data_is_beside_the_model,
     file_is_below_the_protobuf_limit,

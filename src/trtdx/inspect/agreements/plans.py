@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from trtdx import versions
 from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreements.lineage import quoted
 from trtdx.inspect.compatibility import numbers, writer_of
 from trtdx.model import Severity
+from trtdx.words import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from trtdx.inspect.agreement import Agreement
     from trtdx.inspect.artifact import Artifact, Deployment
-
-
-def folder_of(artifact: Artifact) -> str:
-    """Return the artifact's path as it can be pasted into a shell."""
-    return shlex.quote(artifact.path)
-
-
-def listed(items: Sequence[object], most: int = 3) -> str:
-    """Return the first few of a list in words."""
-    shown = ", ".join(map(str, items[:most]))
-    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
 
 
 @agreement("DX204", "engine", "plan")
@@ -36,7 +26,7 @@ def whole_plans(deployment: Deployment) -> Iterator[Violation]:
             broken = artifact.items(name)
             if broken:
                 yield Violation(
-                    artifact.evidence(name), {"plans": listed(broken), "folder": folder_of(artifact)}
+                    artifact.evidence(name), {"plans": listed(broken, 3), "folder": quoted(artifact)}
                 )
 
 
@@ -47,7 +37,7 @@ def plans_are_plans(deployment: Deployment) -> Iterator[Violation]:
         foreign = artifact.items("plan.foreign")
         if foreign:
             yield Violation(
-                artifact.evidence("plan.foreign"), {"plans": listed(foreign), "folder": folder_of(artifact)}
+                artifact.evidence("plan.foreign"), {"plans": listed(foreign, 3), "folder": quoted(artifact)}
             )
 
 
@@ -58,7 +48,7 @@ def one_writer(deployment: Deployment) -> Iterator[Violation]:
         found = engine.items("plan.versions")
         if len(found) > 1:
             yield Violation(
-                engine.evidence("plan.versions"), {"versions": listed(found), "folder": folder_of(engine)}
+                engine.evidence("plan.versions"), {"versions": listed(found, 3), "folder": quoted(engine)}
             )
 
 
@@ -67,7 +57,21 @@ def no_rtx_plans(deployment: Deployment) -> Iterator[Violation]:
     """The plans of an engine directory are TensorRT's, not TensorRT-RTX's."""
     for engine in deployment.of("engine"):
         if "RTX" in engine.text("plan.product"):
-            yield Violation(engine.evidence("plan.product"), {"folder": folder_of(engine)})
+            yield Violation(engine.evidence("plan.product"), {"folder": quoted(engine)})
+
+
+@agreement("DX205", "engine")
+def a_plan_for_each_rank(deployment: Deployment) -> Iterator[Violation]:
+    """An engine directory has a plan for each of its ranks."""
+    for engine in deployment.of("engine"):
+        missing = engine.items("weights.missing")
+        if missing:
+            values = {
+                "plans": listed(missing, 3),
+                "world_size": engine.get("world_size", "its"),
+                "folder": quoted(engine),
+            }
+            yield Violation(engine.evidence("weights.missing", "world_size"), values)
 
 
 @agreement("DX905", "engine")
@@ -78,7 +82,7 @@ def no_more_plans(deployment: Deployment) -> Iterator[Violation]:
         beyond = [rank for rank in engine.items("weights.ranks") if world_size and rank >= world_size]
         if beyond:
             names = [f"rank{rank}.engine" for rank in beyond]
-            values = {"plans": listed(names), "world_size": world_size, "folder": folder_of(engine)}
+            values = {"plans": listed(names, 3), "world_size": world_size, "folder": quoted(engine)}
             yield Violation(engine.evidence("weights.ranks", "world_size"), values)
 
 
@@ -107,7 +111,7 @@ def no_debug_outputs(deployment: Deployment) -> Iterator[Violation]:
     """An engine that serves has no intermediate tensors among its outputs."""
     for engine in deployment.of("engine"):
         if engine.get("debug_outputs") is True:
-            yield Violation(engine.evidence("debug_outputs"), {"folder": folder_of(engine)}, Severity.NOTE)
+            yield Violation(engine.evidence("debug_outputs"), {"folder": quoted(engine)}, Severity.NOTE)
 
 
 # Generation has kernels for these head sizes in every release (MMHA_SUPPORTED_HEAD_SIZES); 72 only with fused ones.
@@ -174,6 +178,7 @@ ROWS: tuple[Agreement, ...] = (
     whole_plans,
     one_writer,
     no_rtx_plans,
+    a_plan_for_each_rank,
     no_more_plans,
     plans_of_this_build,
     no_debug_outputs,

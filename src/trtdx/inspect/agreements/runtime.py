@@ -125,8 +125,12 @@ def options_readable(deployment: Deployment) -> Iterator[Violation]:
         for name in ("unparsed", "runtime.paths_missing"):
             words, evidence = listed(server, name)
             if words:
-                what = f"{words}" if name == "unparsed" else f"there is no {words}"
-                yield Violation(evidence, {"what": what, "remedy": REMEDIES[name], "path": place_of(server)})
+                is_there = name == "unparsed"
+                values = {"remedy": REMEDIES[name], "path": place_of(server)}
+                values["what"] = words if is_there else f"there is no {words}"
+                yield Violation(
+                    evidence, values, None if is_there else Severity.WARNING, 0.95 if is_there else 0.7
+                )
 
 
 REMEDIES = {
@@ -324,13 +328,13 @@ def prompt_in_budget(deployment: Deployment) -> Iterator[Violation]:
     if deployment.first("request"):
         return  # the prompts that are to come are known, and judged themselves
     for server in servers(deployment, "llm-args", "command"):
-        tokens, longest = server.integer("max_num_tokens"), server.integer("max_seq_len")
+        tokens, longest = server.integer("max_num_tokens"), server.integer("max_input_len")
         is_bench = server.text("runtime.command").startswith("trtllm-bench")  # chunks by default
         if tokens is None or longest is None or is_bench or server.get("runtime.chunked_context") is True:
             continue
         if longest > tokens and not serves_only_engine(server):
             yield Violation(
-                server.evidence("max_num_tokens", "max_seq_len", "runtime.chunked_context"),
+                server.evidence("max_num_tokens", "max_input_len", "runtime.chunked_context"),
                 {"tokens": tokens, "longest": longest},
                 confidence=0.8,
             )

@@ -28,6 +28,7 @@ MOST_BYTES = 1 << 20
 PIPED = re.compile(r"<[|\uff5c][^<>|\uff5c\s{}%]{1,80}[|\uff5c]>")  # DeepSeek's bars are full width
 ANGLED = re.compile(r"<[^<>\s{}%]{1,80}>")
 NAMED = re.compile(r"\b(eos_token|bos_token)\b(?!_)")
+RENAMED = re.compile(r"\bset\s+(?:eos|bos)_token\b")  # a template that gives these names its own tokens
 UNWRITTEN_BEFORE = re.compile(r"(?:split|replace|startswith|endswith|strip|find|index|==|!=|\bin)\s*\(?\s*$")
 UNWRITTEN_AFTER = re.compile(r"^\s*(?:==|!=|not\s+in\b|in\b)")
 HARMLESS_AFTER = re.compile(r"[\s+~()|\]]|\b(?:trim|strip|safe)\b|\\n")
@@ -45,7 +46,7 @@ def put_template(
     folder.facts.put("tokenizer.template_source", where.partition(": ")[0].rpartition("/")[2], where)
     try:
         tree = parse(source)
-        turn_end = ending(tree, vocabulary.special, tokens)
+        turn_end = ending(tree, vocabulary.special, {} if RENAMED.search(source) else tokens)
         unknown = unknown_tokens(tree, vocabulary) if vocabulary.whole else []
     except TemplateError:
         return

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from trtdx.errors import InputError
 from trtdx.inspect.artifact import Facts
-from trtdx.inspect.documents import LFS_MARK, MOST_JSON_BYTES, Document, UnreadableError, parse_json, read_at
+from trtdx.inspect.documents import LFS_MARK, Document, UnreadableError, parse_json, read_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trtdx.host import Host
 
+MOST_FILE_BYTES = 64 << 20  # the largest tokenizer.json in use has about 35 MB
+MOST_DOCUMENT_BYTES = 16 << 20  # the quantisation of 50,000 layers has about 8 MB
+MOST_ENTRIES = 1_500_000  # the largest vocabulary in use has about a million; keeps memory bounded
 MOST_NAMED = 100  # items of a list of faults; a model with more is no better told
 
 
@@ -53,7 +58,7 @@ class Folder:
         except UnreadableError:
             return b""
 
-    def content(self, name: str, most: int = MOST_JSON_BYTES) -> bytes | None:
+    def content(self, name: str, most: int = MOST_FILE_BYTES) -> bytes | None:
         """Return a whole file, or None with a note or a fact that says why not."""
         if name not in self.names:
             return None
@@ -82,14 +87,39 @@ class Folder:
 
     def document(self, name: str) -> Document | None:
         """Return a JSON object, or None with a note or a fact that says why not."""
-        data = self.content(name)
-        if data is None:
+        data = self.content(name, MOST_DOCUMENT_BYTES)
+        if data is None or self._overfull(name, data):
             return None
         try:
             return Document(self.at(name), parse_json(data))
         except UnreadableError as err:
             self.unparsed(name, str(err))
             return None
+
+    def typed(self, name: str, form: Any) -> Any:
+        """Return a large JSON file as a type, which leaves out what the type does not name."""
+        data = self.content(name)
+        if data is None or self._overfull(name, data):
+            return None
+        if data.startswith(LFS_MARK):
+            self.unparsed(name, "is a Git-LFS pointer, not the file itself")
+            return None
+        try:
+            return msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=form)
+        except msgspec.ValidationError as err:
+            self.unparsed(name, f"is not what such a file holds: {err}")
+        except (msgspec.DecodeError, UnicodeDecodeError) as err:
+            self.unparsed(name, f"is not JSON: {err}" if data.strip() else "is empty")
+        except RecursionError:
+            self.unparsed(name, "is nested too deeply")
+        return None
+
+    def _overfull(self, name: str, data: bytes) -> bool:
+        """Return whether a file would become gigabytes of Python objects, and tell."""
+        if len(data) < MOST_ENTRIES or max(map(data.count, (b":", b"[", b"{"))) <= MOST_ENTRIES:
+            return False
+        self.unparsed(name, "has more entries than any such file")
+        return True
 
     def unparsed(self, name: str, problem: str) -> None:
         self.facts.add("unparsed", f"{name}: {problem}", self.at(name))

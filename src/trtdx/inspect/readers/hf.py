@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from trtdx.inspect.artifact import Artifact
@@ -67,6 +69,7 @@ def read(host: Host, path: str) -> Artifact:
     config = folder.document("config.json")
     if config is not None:
         put_config(folder.facts, config)
+        _put_remote_code(folder.facts, config)
     elif folder.names and not {"config.json", "params.json"} & folder.names:  # the latter is Mistral's own
         folder.facts.put("absent", ["config.json"], folder.path)
     put_quantization(folder, config)
@@ -74,6 +77,19 @@ def read(host: Host, path: str) -> Artifact:
     read_tokenizer(folder)
     read_weights(folder)
     return Artifact("hf", path, folder.facts.done(), unread=tuple(folder.unread))
+
+
+def _put_remote_code(facts: Facts, config: Document) -> None:
+    """Put whether code from the model's own directory is run; transformers prefers its own where it has it."""
+    if isinstance(config.at("auto_map"), dict) and "AutoConfig" in config.at("auto_map"):
+        own = config.at("model_type") not in known_model_types()
+        facts.put("remote_code", own, config.where("auto_map"))
+
+
+@cache
+def known_model_types() -> frozenset[str]:
+    text = resources.files("trtdx").joinpath("data/model_types.txt").read_text("utf-8")
+    return frozenset(line for line in text.splitlines() if not line.startswith("#"))
 
 
 def _read_file(host: Host, path: str) -> Artifact:

@@ -38,6 +38,15 @@ if TYPE_CHECKING:
 
 TRITON_SECTION = "triton_config"  # of Triton's llmapi/tensorrt_llm/1/model.yaml
 SUFFIXES = (".yaml", ".yml", ".json")
+# Of other configurations that share some names: `trtllm-serve disaggregated` (several servers in one file), and
+# visual generation (--visual_gen_args).
+OTHER_FILES = {
+    "context_servers",
+    "generation_servers",
+    "attention_config",
+    "parallel_config",
+    "compilation_config",
+}
 LOG_LINE = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT|[IWEVD])\]")
 
 
@@ -46,6 +55,8 @@ def is_options_file(host: Host, found: Found) -> bool:
     if found.is_directory or not found.path.lower().endswith(SUFFIXES):
         return False
     keys = _top_level_keys(found)
+    if OTHER_FILES & set(keys):
+        return False
     known = [key for key in keys if key == TRITON_SECTION or is_option(key) or _is_nearly(key)]
     return bool(known) and 2 * len(known) >= len(keys)
 
@@ -133,6 +144,7 @@ def command_from_text(host: Host, text: str, where: str, *, version: str = "") -
         f"line {each.line}: another command, {each.name}, was not looked at" for each in lines if each != line
     ]
     reading = _Reading(host, where, line, script, version)
+    reading.text = text
     return reading.artifact(others)
 
 
@@ -144,6 +156,7 @@ class _Reading:
         self._version = version
         self._facts = Facts()
         self._unread: list[str] = []
+        self.text = ""
 
     def artifact(self, unread: list[str]) -> Artifact:
         line, facts = self._line, self._facts
@@ -231,9 +244,16 @@ class _Reading:
             return document
         path = _existing(self._host, name, self._where)
         if path is None:
-            self._facts.add("runtime.paths_missing", f"{name} ({given.name})", self._place(given))
+            self._not_there(name, given)
             return None
         return read_json(self._host, path) if path.endswith(".json") else read_yaml(self._host, path)
+
+    def _not_there(self, name: str, given: Given) -> None:
+        """Put a file that is missing; one that the script speaks of elsewhere may be made by it."""
+        if self.text.count(name) > 1:
+            self._unread.append(f"{self._place(given)}: {name} is not there yet; the script may write it")
+        else:
+            self._facts.add("runtime.paths_missing", f"{name} ({given.name})", self._place(given))
 
     def _merged(
         self, flags: dict[str, Setting], written: dict[str, Setting], document: Document | None

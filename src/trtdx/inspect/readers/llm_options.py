@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.inspect.options import judged, table, wrong_value
+from trtdx.inspect.options import is_for_autodeploy, judged, table, wrong_value
 from trtdx.inspect.vocabulary import term
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def put_spelled(facts: Facts, settings: Iterable[Setting]) -> None:
 
 def put_judgement(facts: Facts, settings: list[Setting], version: str, backend: str) -> None:
     """Put what releases do not know, or know under another name."""
-    if backend == "_autodeploy":
-        return  # takes many keys that the other backends do not
     places = {setting.key: setting.where for setting in settings}
+    if is_for_autodeploy(places, backend):
+        return
     for verdict in judged(places, version, backend):
         name = LIST_OF[verdict.problem]
         where = places.get(verdict.key) or next(

@@ -45,9 +45,18 @@ class Told:
                 learn(self, line)
 
     def tensors(self) -> tuple[TensorSpec, ...]:
+        """Return the tensors listed, or else the inputs that profiles name, with the names of their dimensions."""
+        known = self._tensors or self._inputs_of_profiles()
         return tuple(
-            TensorSpec(each.name, each.mode, each.dtype, self._named(each)) for each in self._tensors.values()
+            TensorSpec(each.name, each.mode, each.dtype, self._named(each)) for each in known.values()
         )
+
+    def _inputs_of_profiles(self) -> dict[str, TensorSpec]:
+        ranges = [each for table in self._ranges.values() for each in table.values()]
+        shapes: dict[str, set[Dims]] = {}
+        for each in ranges:
+            shapes.setdefault(each.tensor, set()).update((each.min, each.opt, each.max))
+        return {name: TensorSpec(name, "in", "?", _varying(found)) for name, found in shapes.items()}
 
     def _named(self, tensor: TensorSpec) -> tuple[int | str, ...]:
         names = self._names.get(tensor.name, ())
@@ -219,6 +228,13 @@ def _dims(text: str) -> Dims:
 
 def _shape(text: str) -> tuple[int | str, ...]:
     return tuple("?" if dim < 0 else dim for dim in _dims(text))
+
+
+def _varying(shapes: set[Dims]) -> tuple[int | str, ...]:
+    """Return a shape in which every dimension that is not the same in all of them is dynamic."""
+    if len({len(shape) for shape in shapes}) > 1:
+        return ("...",)
+    return tuple(sizes[0] if len(set(sizes)) == 1 else "?" for sizes in zip(*shapes, strict=True))
 
 
 def _dtype(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from trtdx.errors import InputError
@@ -9,9 +10,9 @@ from trtdx.inspect.artifact import Artifact, Facts, TensorSpec
 from trtdx.inspect.documents import LFS_MARK
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.onnx_external import put_external
-from trtdx.inspect.readers.onnx_graph import MOST_DEPTH, Gather, Graph, Walker
+from trtdx.inspect.readers.onnx_graph import MODEL_GRAPH, MODEL_IR, MOST_DEPTH, Gather, Graph, Walker
 from trtdx.inspect.readers.onnx_proto import Value, integers
-from trtdx.inspect.readers.wire import Source, TooMuchError, WireError
+from trtdx.inspect.readers.wire import SPAN, VARINT, Source, TooMuchError, WireError, fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,17 +23,25 @@ NEWEST_OPSET = 28  # onnx 1.23.2: onnx.defs.onnx_opset_version()
 NEWEST_IR = 14  # onnx 1.23.2: onnx.IR_VERSION
 MOST_TOLD = 50  # entries of a list of faults
 MOST_GATHERS = 10_000  # that are looked into
-# The tags that can follow ir_version (0x08) at the start of a ModelProto, in the order protobuf writes them.
-TAGS_AFTER_IR = (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)
 
 
 def recognise(_: Host, found: Found) -> bool:
     """Return whether a file is called .onnx or starts as a ModelProto does."""
-    if found.is_directory:
-        return False
-    start = found.start
-    is_model = len(start) > 2 and start[0] == 0x08 and 0 < start[1] < 64 and start[2] in TAGS_AFTER_IR
-    return found.path.lower().endswith(".onnx") or is_model
+    return not found.is_directory and (found.path.lower().endswith(".onnx") or _is_model(found.start))
+
+
+def _is_model(start: bytes) -> bool:
+    """Return whether bytes hold a small ir_version and then, after a few texts, a graph."""
+    try:
+        for count, field in enumerate(fields(Source(BytesIO(start), len(start)), 0, len(start), clip=True)):
+            number, kind, value, _ = field
+            if count == 0 and not (number == MODEL_IR and kind == VARINT and 0 < value < 64):
+                return False
+            if number == MODEL_GRAPH or count > 8:
+                return number == MODEL_GRAPH and kind == SPAN
+    except WireError:
+        pass
+    return False
 
 
 def read(host: Host, path: str) -> Artifact:

@@ -10,7 +10,7 @@ from trtdx.inspect.artifact import Artifact, Facts, Profile, Range
 from trtdx.inspect.documents import MOST_YAML_BYTES, Document, UnreadableError, parse_json, read_bytes
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.profile_options import OPTION, profiles_from_options
-from trtdx.inspect.yaml_documents import parse_yaml
+from trtdx.inspect.yaml_documents import YamlDocument, parse_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,10 @@ def _profiles(data: bytes, path: str, facts: Facts) -> tuple[Profile, ...]:
     text = data.decode("utf-8", "replace")
     if OPTION.search(text) and not _is_document(data):
         return profiles_from_options(text, path, facts)
-    return tuple(_from_document(_document(data, path), facts))
+    document = _document(data, path)
+    for each in document.duplicates if isinstance(document, YamlDocument) else ():
+        facts.add("malformed", f"{each}: is written twice", path)
+    return tuple(_from_document(document, facts))
 
 
 def _document(data: bytes, path: str) -> Document:

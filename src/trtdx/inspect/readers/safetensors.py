@@ -28,15 +28,19 @@ BITS = {
 }  # fmt: skip
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}  # in the facts' spelling
 
+UNSAID_SHAPE, UNSAID_OFFSETS = (-1,), (0, -1)
 LFS_POINTER, TRUNCATED, CORRUPT, UNREADABLE = "lfs-pointer", "truncated", "corrupt", "unreadable"
 
 
 class TensorEntry(msgspec.Struct, frozen=True, gc=False):
-    """What a header says of one tensor; offsets count from the end of the header."""
+    """What a header says of one tensor; offsets count from the end of the header.
 
-    dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
+    The defaults stand for what is not said, so that `__metadata__` decodes with the rest, in one go.
+    """
+
+    dtype: str = ""
+    shape: tuple[int, ...] = UNSAID_SHAPE
+    data_offsets: tuple[int, int] = UNSAID_OFFSETS
 
     @property
     def begin(self) -> int:
@@ -109,10 +113,9 @@ def _start_fault(start: bytes, size: int) -> _Fault | None:
         return _Fault(LFS_POINTER, "is a Git-LFS pointer, not the file itself")
     if size < 8 or len(start) < 8:
         return _Fault(TRUNCATED, f"has {size} bytes, too few for a header" if size else "is empty")
-    disguise = _disguise(start)
-    if disguise:
-        return _Fault(CORRUPT, f"is no safetensors file but {disguise}")
-    return _length_fault(int.from_bytes(start[:8], "little"), start, size)
+    fault = _length_fault(int.from_bytes(start[:8], "little"), start, size)
+    disguise = _disguise(start) if fault and start[8:9] != b"{" else ""  # a length may look like anything
+    return _Fault(CORRUPT, f"is no safetensors file but {disguise}") if disguise else fault
 
 
 def _length_fault(length: int, start: bytes, size: int) -> _Fault | None:
@@ -159,17 +162,21 @@ def _header(text: bytes, size: int) -> Header:
         fault=fault.kind if fault else "",
         problem=fault.problem if fault else "",
         file_bytes=size,
-        unknown_dtypes=tuple(sorted({entry.dtype for entry in tensors.values()} - BITS.keys())),
+        unknown_dtypes=tuple(sorted({entry.dtype for entry in tensors.values()} - BITS.keys() - {""})),
     )
 
 
 def _entries(text: bytes) -> tuple[dict[str, TensorEntry], str]:
-    """Return the well-formed entries, and what is wrong with the first one that is not."""
-    if b'"__metadata__"' not in text:
-        try:
-            return _ENTRIES.decode(text), ""
-        except msgspec.ValidationError:
-            pass
+    """Return the entries, and what is wrong with the first one that is not of its form."""
+    try:
+        tensors = _ENTRIES.decode(text)
+    except msgspec.ValidationError:
+        return _loose_entries(text)
+    tensors.pop("__metadata__", None)
+    return tensors, ""
+
+
+def _loose_entries(text: bytes) -> tuple[dict[str, TensorEntry], str]:
     tensors: dict[str, TensorEntry] = {}
     broken = ""
     for name, loose in _LOOSE.decode(text).items():
@@ -233,18 +240,24 @@ def _by_offset(item: tuple[str, TensorEntry]) -> tuple[int, int]:
 
 
 def _entry_problem(name: str, entry: TensorEntry) -> str:
-    begin, end = entry.data_offsets
-    shape = entry.shape
-    if (
-        not 0 <= begin <= end < MOST
-        or len(shape) > MOST_AXES
-        or (shape and not 0 <= min(shape) <= max(shape) < MOST)
-    ):
+    (begin, end), shape = entry.data_offsets, entry.shape
+    bits = BITS.get(entry.dtype)
+    if bits and len(shape) <= MOST_AXES and 0 <= begin <= end < MOST and (not shape or min(shape) >= 0):
+        needed = (math.prod(shape) * bits + 7) // 8
+        if needed == end - begin:
+            return ""
+    return _entry_fault(name, entry)
+
+
+def _entry_fault(name: str, entry: TensorEntry) -> str:
+    (begin, end), shape = entry.data_offsets, entry.shape
+    if not entry.dtype or shape == UNSAID_SHAPE or entry.data_offsets == UNSAID_OFFSETS:
+        return f"does not say type, shape and offsets of {name[:80]!r}"
+    outside = shape and not 0 <= min(shape) <= max(shape) < MOST
+    if not 0 <= begin <= end < MOST or len(shape) > MOST_AXES or outside:
         return f"gives {name[:80]!r} impossible offsets or sizes"
     bits = BITS.get(entry.dtype)
     if bits is None:
         return ""  # told as an unknown type; its size cannot be checked
     needed = (math.prod(shape) * bits + 7) // 8
-    if needed != end - begin:
-        return f"gives {name[:80]!r} {end - begin:,} bytes where its shape needs {needed:,}"
-    return ""
+    return f"gives {name[:80]!r} {end - begin:,} bytes where its shape needs {needed:,}"

@@ -113,27 +113,8 @@ def read_vocabulary(folder: Folder, files: list[str]) -> Vocabulary:
     return vocabulary
 
 
-def _decoded(folder: Folder, name: str, form: Any) -> Any:
-    """Return a JSON file as a type, or None with a fact that says why not."""
-    data = folder.content(name, MOST_VOCABULARY_BYTES)
-    if data is None:
-        return None
-    if data.startswith(LFS_MARK):
-        folder.unparsed(name, "is a Git-LFS pointer, not the file itself")
-        return None
-    try:
-        return msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=form)
-    except msgspec.ValidationError as err:
-        folder.unparsed(name, f"is not what such a file holds: {err}")
-    except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        folder.unparsed(name, f"is not JSON: {err}" if data.strip() else "is empty")
-    except RecursionError:
-        folder.unparsed(name, "is nested too deeply")
-    return None
-
-
 def _read_fast(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
-    found = _decoded(folder, name, _TokenizerFile)
+    found = folder.typed(name, _TokenizerFile)
     if found is None:
         return
     vocab = found.model.vocab
@@ -152,7 +133,7 @@ def _grow_by_ids(vocabulary: Vocabulary, where: str) -> None:
 
 
 def _read_vocab_json(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
-    vocabulary.ids = _decoded(folder, name, dict[str, int]) or {}
+    vocabulary.ids = folder.typed(name, dict[str, int]) or {}
     vocabulary.whole = bool(vocabulary.ids)
     _grow_by_ids(vocabulary, folder.at(name))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,27 +26,29 @@ if TYPE_CHECKING:
 
 MOST_FILES = 2_000  # headers read; the largest models have about 200 shards
 MOST_TENSORS = 1_500_000
-MOST_LAYER = 10_000
+MOST_LOOSE = 10_000  # tensors outside of layers that are kept
+MOST_PARTS = 100_000  # different names within a layer; 512 experts have about 5,000
 
 LAYER = re.compile(r"(?:(.*?)\.)?(?:layers|h|blocks?)\.(\d{1,5})\.(.+)")
 EXPERT = re.compile(r"(?:^|\.)experts\.(\d{1,5})\.")
 EMBEDDING = re.compile(
-    r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|vocab_embedding|tok_embeddings|shared)\.weight$"
+    r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|vocab_embedding|tok_embeddings|shared"
+    r"|backbone\.embeddings)\.weight$"
 )
-HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer)\.(?:weight|qweight)$")
+HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer|output)\.(?:weight|qweight)$")
 OTHER_TOWER = re.compile(r"vision|visual|audio|image|encoder|speech|talker|code2wav|mtp|draft|eagle")
 QKV_BIAS = re.compile(
     r"(?:^|\.)(?:[qkv]_proj|qkv_proj|query_key_value|c_attn|Wqkv|W_pack|attention\.qkv|query|key|value)\.bias$"
 )
 QK_NORM = re.compile(r"(?:^|\.)(?:[qk]_norm|[qk]_layernorm|query_layernorm|key_layernorm)\.weight$")
-KV_SCALE = re.compile(r"(?:^|[._])(?:[kv]_scale|kv_scale|kv_cache_scaling_factor)$")
+KV_SCALE = re.compile(r"(?:^|[._])(?:[kv]_scale|kv_scale|(?:kv|[kv])_cache_scaling_factor)$")
 SCALE = re.compile(
-    r"(?:weight_scale(?:_inv|_2)?|scales|qzeros|weights_scaling_factor(?:_2)?|per_channel_scale|_scales)$"
+    r"(?:weight_scale(?:_inv|_2)?|scales|qzeros|weights_(?:block_|global_)?scaling_factor(?:_2)?|per_channel_scale|_scales)$"
 )
 FUSED_EXPERTS = re.compile(r"(?:^|\.)experts\.(?:gate_up_proj|down_proj|gate_proj|up_proj)(?:_blocks)?$")
 MAIN_STACKS = (
     "model.language_model", "language_model.model", "language_model", "model", "model.decoder", "decoder",
-    "transformer", "gpt_neox", "model.text_model", "backbone", "model.model",
+    "transformer", "transformer.encoder", "gpt_neox", "model.text_model", "backbone", "model.model",
 )  # fmt: skip
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -70,23 +71,13 @@ def read_index(folder: Folder, suffix: str = ".safetensors.index.json") -> Index
     names = sorted(
         (each for each in folder.names if each.endswith(suffix)), key=lambda each: (len(each), each)
     )
-    for name in names[:1]:
-        data = folder.content(name)
-        if data is None:
-            return None
-        if data.startswith(LFS_MARK):
-            folder.unparsed(name, "is a Git-LFS pointer, not the file itself")
-            return None
-        try:
-            found = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=_IndexFile)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
-            folder.unparsed(name, f"is no index of weights: {err}")
-            return None
-        files: dict[str, list[str]] = {}
-        for tensor, file in found.weight_map.items():
-            files.setdefault(file, []).append(tensor)
-        return Index(name, files)
-    return None
+    found = folder.typed(names[0], _IndexFile) if names else None
+    if found is None:
+        return None
+    files: dict[str, list[str]] = {}
+    for tensor, file in found.weight_map.items():
+        files.setdefault(file, []).append(tensor)
+    return Index(names[0], files)
 
 
 class Survey:
@@ -97,14 +88,15 @@ class Survey:
         self.bytes = 0
         self.tensors = 0
         self.parameters = 0
-        self.dtypes: Counter[str] = Counter()
-        self.dtype_bytes: Counter[str] = Counter()
+        self.dtypes: dict[str, int] = {}
+        self.dtype_bytes: dict[str, int] = {}
         self.unknown_dtypes: list[str] = []
         self.faults: dict[str, list[str]] = {}
         self._stacks: dict[str, set[int]] = {}
         self._shapes: dict[tuple[str, str], tuple[int, ...]] = {}  # by stack and name within a layer
         self._varied: set[tuple[str, str]] = set()
         self._loose: dict[str, tuple[int, ...]] = {}  # tensors outside of layers
+        self._file_of: dict[str, str] = {}  # of those, and of one tensor for each name within a layer
 
     def add(self, file: str, header: Header) -> None:
         """Take in one file: its tensors, or what is wrong with it."""
@@ -115,25 +107,39 @@ class Survey:
             told = file if header.fault == LFS_POINTER else f"{file}: {header.problem}"
             self.faults.setdefault(header.fault, []).append(told)
         self.unknown_dtypes += [f"{file}: {each}" for each in header.unknown_dtypes]
+        counts, sizes = self.dtypes, self.dtype_bytes
         for name, entry in header.tensors.items():
+            dtype, shape = entry.dtype, entry.shape
             begin, end = entry.data_offsets
-            self.dtypes[entry.dtype] += 1
-            self.dtype_bytes[entry.dtype] += end - begin
-            if len(entry.shape) < 8:
-                self.parameters += math.prod(entry.shape)
-            self._place(name, entry.shape)
+            counts[dtype] = counts.get(dtype, 0) + 1
+            sizes[dtype] = sizes.get(dtype, 0) + end - begin
+            if len(shape) < 8:
+                self.parameters += math.prod(shape)
+            self._place(file, name, shape)
 
-    def _place(self, name: str, shape: tuple[int, ...]) -> None:
+    def _place(self, file: str, name: str, shape: tuple[int, ...]) -> None:
         found = LAYER.match(name)
         if found is None:
-            if len(self._loose) < 10_000:
+            if len(self._loose) < MOST_LOOSE:
                 self._loose[name] = shape
+                self._file_of[name] = file
             return
         stack, number, part = found.groups("")
-        self._stacks.setdefault(stack, set()).add(int(number))
         key = (stack, part)
-        if self._shapes.setdefault(key, shape) != shape:
+        known = self._shapes.get(key)
+        if known is None:
+            if len(self._shapes) >= MOST_PARTS:
+                return
+            self._shapes[key] = shape
+            self._file_of[part] = f"{file}: {name}"
+        elif known != shape:
             self._varied.add(key)
+        self._stacks.setdefault(stack, set()).add(int(number))
+
+    def place_of(self, name: str) -> str:
+        """Return the file and the tensor a name (or a name within a layer) was first seen as."""
+        file = self._file_of.get(name, "")
+        return file if ": " in file else f"{file}: {name}"
 
     @property
     def complete(self) -> bool:
@@ -210,11 +216,11 @@ def _put_embeddings(folder: Folder, survey: Survey, where: str) -> None:
     heads = survey.loose(HEAD)
     if len(set(embeddings.values())) == 1:
         name, shape = next(iter(embeddings.items()))
-        folder.facts.put("weights.embedding_shape", list(shape), f"{where}: {name}")
+        folder.facts.put("weights.embedding_shape", list(shape), folder.at(survey.place_of(name)))
     plain = {name: shape for name, shape in heads.items() if name.endswith(".weight")}
     if len(set(plain.values())) == 1:
         name, shape = next(iter(plain.items()))
-        folder.facts.put("weights.lm_head_shape", list(shape), f"{where}: {name}")
+        folder.facts.put("weights.lm_head_shape", list(shape), folder.at(survey.place_of(name)))
     if heads or (embeddings and survey.complete):
         folder.facts.put("weights.has_lm_head", bool(heads), where)
 
@@ -237,7 +243,7 @@ def _put_layers(folder: Folder, survey: Survey, where: str) -> None:
     ):
         shape = parts.get(end, ())
         if len(shape) == 2:
-            facts.put(name, shape[0], f"{where}: {end}")
+            facts.put(name, shape[0], folder.at(survey.place_of(end)))
 
 
 def _any(pattern: re.Pattern[str], parts: Iterable[str]) -> bool:

@@ -48,7 +48,7 @@ class Source:
         end = self.base + len(self.buffer)
         if self.base <= at and min(at + HEADER_BYTES, self.size) <= end:
             return
-        reads_on = self.base <= at <= end + HEADER_BYTES
+        reads_on = self.base <= at <= end + FIRST_READ
         self._ahead = min(2 * self._ahead, MOST_READ) if reads_on else FIRST_READ
         self.buffer, self.base = self._from_stream(at, self._ahead), at
 

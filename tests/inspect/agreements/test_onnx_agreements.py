@@ -214,6 +214,19 @@ def test_profile_problems_tell_refused_from_accepted(tmp_path):
         assert [violation.severity for violation in profile_problems(made, given)] == severities
 
 
+def test_a_file_of_profiles_that_cannot_be_read_is_one_finding(tmp_path):
+    made = onnx.read(HOST, make.saved(tmp_path / "a.onnx", make.added()))
+    for text, words in (
+        ("profiles: [{x: {min: [1]}}]", "expected min, opt and max"),
+        ("profiles: [", "is not YAML"),
+    ):
+        (tmp_path / "p.yaml").write_text(text)
+        given = profile_file.read(HOST, str(tmp_path / "p.yaml"))
+        (finding,) = findings_from(ROWS, Deployment((made, given)), BOOK)
+        assert finding.code == "DX944"
+        assert words in finding.message
+
+
 def test_polygraphy_fills_in_what_is_left_out(tmp_path):
     made = onnx.read(HOST, make.saved(tmp_path / "a.onnx", make.added()))
     text = "polygraphy convert --trt-min-shapes x:[1,4] --trt-opt-shapes x:[2,4] --trt-max-shapes x:[4,4]"
