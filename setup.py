@@ -1,17 +1,22 @@
-"""Builds the one optional C kernel; everything else is in pyproject.toml."""
+"""Builds the optional C kernels; everything else is in pyproject.toml."""
 
 from setuptools import Extension, setup
 
+
+def kernel(name: str, *headers: str) -> Extension:
+    """A kernel on the stable ABI; without a compiler trtdx installs without it and is slower."""
+    return Extension(
+        f"trtdx.{name}",
+        [f"src/trtdx/{name}.c"],
+        depends=[f"src/trtdx/{header}" for header in headers],
+        define_macros=[("Py_LIMITED_API", "0x030A0000")],
+        extra_compile_args=["-O3"],
+        py_limited_api=True,
+        optional=True,
+    )
+
+
 setup(
-    ext_modules=[
-        Extension(
-            "trtdx._kernel",
-            ["src/trtdx/_kernel.c"],
-            define_macros=[("Py_LIMITED_API", "0x030A0000")],
-            extra_compile_args=["-O3"],
-            py_limited_api=True,
-            optional=True,  # without a compiler trtdx installs and uses the slower Python scanner
-        )
-    ],
+    ext_modules=[kernel("_kernel"), kernel("_stats", "_stats_core.h", "_stats_lanes.h")],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

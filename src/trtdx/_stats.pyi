@@ -1,0 +1,13 @@
+def measure(rows: bytearray, at: int, stride: int, requests: list[tuple[int, int, int]], /) -> int: ...
+def compare(
+    state: bytearray,
+    reference: int,
+    reference_type: int,
+    candidate: int,
+    candidate_type: int,
+    count: int,
+    row_length: int,
+    /,
+) -> bytes: ...
+def view(address: int, size: int, /) -> memoryview: ...
+def instructions(name: str, /) -> str: ...

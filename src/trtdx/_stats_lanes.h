@@ -1,0 +1,345 @@
+/* The loops over elements, included by _stats_core.h once for each instruction set: `TARGET` is the functions'
+ * attribute, `AS(name)` their name there, `LANES_AVX2` is set where AVX2, FMA and F16C may be used.
+ *
+ * Written as plain loops over integers, which compilers turn into vector code by themselves, and as loops over
+ * vectors of doubles (an extension of GCC and Clang; two to a vector fit any processor's) where floating-point sums
+ * must not be reordered by the compiler. A block is first looked at as integers: extremes, zeros, subnormals, and
+ * whether a NaN or an infinity is in it. Only if there is one are the finite values copied out; sums see finite
+ * values only.
+ */
+
+#ifdef LANES_AVX2
+#define WIDTH 4
+#else
+#define WIDTH 2
+#endif
+#define PARTS (4 / WIDTH)
+#define DV AS(dv)
+#define LV AS(lv)
+#define FOUR AS(Four)
+#define VECTOR(NAME, T) typedef T AS(NAME) __attribute__((vector_size(WIDTH * sizeof(T))))
+VECTOR(dv, double);
+VECTOR(fv, float);
+VECTOR(i8v, int8_t);
+VECTOR(u8v, uint8_t);
+VECTOR(i16v, int16_t);
+VECTOR(u16v, uint16_t);
+VECTOR(i32v, int32_t);
+VECTOR(u32v, uint32_t);
+VECTOR(lv, int64_t);
+VECTOR(u64v, uint64_t);
+
+/* Four elements as doubles. */
+typedef struct {
+    DV part[PARTS];
+} FOUR;
+
+#define WIDE(NAME, FROM)                                                    \
+    static INLINE TARGET FOUR AS(NAME)(const void *p) {                     \
+        FOUR four;                                                          \
+        for (int h = 0; h < PARTS; h++) {                                   \
+            AS(FROM) v;                                                     \
+            memcpy(&v, (const char *)p + (size_t)h * sizeof v, sizeof v);   \
+            four.part[h] = __builtin_convertvector(v, DV);                  \
+        }                                                                   \
+        return four;                                                        \
+    }
+WIDE(wide_f64, dv)
+WIDE(wide_i8, i8v)
+WIDE(wide_u8, u8v)
+WIDE(wide_i16, i16v)
+WIDE(wide_u16, u16v)
+WIDE(wide_i32, i32v)
+WIDE(wide_u32, u32v)
+WIDE(wide_i64, lv)
+WIDE(wide_u64, u64v)
+
+#if defined(LANES_AVX2) /* told how, as GCC 12 converts by halves if not */
+static INLINE TARGET FOUR AS(wide_f32)(const void *p) { return (FOUR){{(DV)_mm256_cvtps_pd(_mm_loadu_ps(p))}}; }
+
+static INLINE TARGET FOUR AS(wide_bf16)(const void *p) {
+    __m128i bits = _mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)p)), 16);
+    return (FOUR){{(DV)_mm256_cvtps_pd(_mm_castsi128_ps(bits))}};
+}
+
+static INLINE TARGET FOUR AS(wide_f16)(const void *p) {
+    return (FOUR){{(DV)_mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)p)))}};
+}
+#elif defined(__aarch64__) && defined(__ARM_NEON) /* and here one by one */
+static INLINE FOUR AS(wide_floats)(float32x4_t v) {
+    return (FOUR){{(DV)vcvt_f64_f32(vget_low_f32(v)), (DV)vcvt_high_f64_f32(v)}};
+}
+
+static INLINE FOUR AS(wide_f32)(const void *p) { return AS(wide_floats)(vreinterpretq_f32_u8(vld1q_u8(p))); }
+
+static INLINE FOUR AS(wide_bf16)(const void *p) {
+    return AS(wide_floats)(vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16)));
+}
+
+static INLINE FOUR AS(wide_f16)(const void *p) {
+    return AS(wide_floats)(vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))));
+}
+#else
+WIDE(wide_f32, fv)
+
+static INLINE FOUR AS(wide_bf16)(const void *p) {
+    u16x4 v;
+    memcpy(&v, p, sizeof v);
+    u32x4 bits = __builtin_convertvector(v, u32x4) << 16;
+    return AS(wide_f32)(&bits);
+}
+
+static INLINE FOUR AS(wide_f16)(const void *p) {
+    u16x4 v;
+    memcpy(&v, p, sizeof v);
+    u32x4 bits = __builtin_convertvector(v, u32x4), special = (u32x4)((bits & 0x7C00u) == 0x7C00u);
+    /* shifted into place the exponent is 112 too small; right for all finite values, subnormals too */
+    u32x4 finite = (u32x4)((f4)((bits & 0x7FFFu) << 13) * 0x1p112f) & ~special;
+    u32x4 all = finite | ((((bits & 0x3FFu) << 13) | 0x7F800000u) & special) | (bits & 0x8000u) << 16;
+    return AS(wide_f32)(&all);
+}
+#endif
+
+static INLINE TARGET void AS(raise)(DV *top, const DV *value) {
+#ifdef LANES_AVX2
+    *top = (DV)_mm256_max_pd((__m256d)*value, (__m256d)*top);
+#else
+    LV mask = *value > *top;
+    *top = (DV)(((LV)*value & mask) | ((LV)*top & ~mask));
+#endif
+}
+
+static INLINE TARGET double AS(total)(const DV *v) {
+#ifdef LANES_AVX2
+    return ((*v)[0] + (*v)[1]) + ((*v)[2] + (*v)[3]);
+#else
+    return (*v)[0] + (*v)[1];
+#endif
+}
+
+/* Adds a block's moments to the whole's. Taken about the block's first value, so that nothing cancels when the mean
+ * is large; the rest of a last vector repeats that value and so counts nothing. `scale` is 1 but for values whose
+ * squares a double cannot hold. */
+#define ADD_FOUR(FROM, NUMBER)                                      \
+    {                                                               \
+        FOUR four = FROM;                                           \
+        for (int h = 0; h < PARTS; h++) {                           \
+            DV d = four.part[h] * scale - shift;                    \
+            a[((NUMBER) * PARTS + h) % 4] += d;                     \
+            b[((NUMBER) * PARTS + h) % 4] += d * d;                 \
+        }                                                           \
+    }
+#define MOMENTS(NAME, T, WIDE)                                                              \
+    static TARGET void AS(NAME)(const T *p, size_t n, Sums *sums, double scale) {           \
+        T first[4] = {p[0], p[0], p[0], p[0]}, rest[16];                                    \
+        DV shift = AS(WIDE)(first).part[0] * scale, a[4] = {{0}}, b[4] = {{0}};             \
+        size_t i = 0;                                                                       \
+        for (; i + 16 <= n; i += 16) {                                                      \
+            ADD_FOUR(AS(WIDE)(p + i), 0)                                                    \
+            ADD_FOUR(AS(WIDE)(p + i + 4), 1)                                                \
+            ADD_FOUR(AS(WIDE)(p + i + 8), 2)                                                \
+            ADD_FOUR(AS(WIDE)(p + i + 12), 3)                                               \
+        }                                                                                   \
+        if (i < n) {                                                                        \
+            for (size_t j = 0; j < 16; j++) rest[j] = i + j < n ? p[i + j] : p[0];          \
+            for (int j = 0; j < 4; j++) ADD_FOUR(AS(WIDE)(rest + 4 * j), j)                 \
+        }                                                                                   \
+        a[0] = (a[0] + a[1]) + (a[2] + a[3]), b[0] = (b[0] + b[1]) + (b[2] + b[3]);         \
+        add_moments(sums, n, shift[0], AS(total)(a), AS(total)(b));                         \
+    }
+MOMENTS(moments_f64, u64a, wide_f64)
+MOMENTS(moments_f32, u32a, wide_f32)
+MOMENTS(moments_f16, u16a, wide_f16)
+MOMENTS(moments_bf16, u16a, wide_bf16)
+MOMENTS(moments_i16, i16a, wide_i16)
+MOMENTS(moments_u16, u16a, wide_u16)
+MOMENTS(moments_i32, i32a, wide_i32)
+MOMENTS(moments_u32, u32a, wide_u32)
+MOMENTS(moments_i64, i64a, wide_i64)
+MOMENTS(moments_u64, u64a, wide_u64)
+
+/* A block of floating-point numbers as bits: `order` turns them into integers that sort like the numbers. */
+#define FLOATS(NAME, U, S, UA, WIDE, MOMENTS, TOP, INFINITE, NORMAL)                                        \
+    static TARGET void AS(NAME##_finite)(const UA *p, size_t n, Sums *sums, double scale, S low, S high) {  \
+        U lanes[4] = {(U)(low ^ ((low >> TOP) & (S)~((U)1 << TOP))), (U)(high ^ ((high >> TOP) & (S)~((U)1 << TOP)))}; \
+        DV ends = AS(WIDE)(lanes).part[0];                                                                  \
+        if (n && ends[0] < sums->min) sums->min = ends[0];                                                  \
+        if (n && ends[1] > sums->max) sums->max = ends[1];                                                  \
+        if (n) AS(MOMENTS)(p, n, sums, scale);                                                              \
+    }                                                                                                       \
+    static TARGET void AS(NAME)(const void *from, size_t n, Sums *sums, double scale) {                     \
+        const UA *p = from;                                                                                 \
+        const U magnitude = (U)~((U)1 << TOP);                                                              \
+        const S lowest = (S)((U)1 << TOP), highest = (S)magnitude;                                          \
+        U zeros = 0, small = 0;                                                                             \
+        S largest = 0, low = highest, high = lowest;                                                        \
+        for (size_t i = 0; i < n; i++) {                                                                    \
+            S bits = (S)p[i], size = (S)(p[i] & magnitude), order = bits ^ ((bits >> TOP) & (S)magnitude);  \
+            zeros += size == 0;                                                                             \
+            small += size < (S)(NORMAL);                                                                    \
+            largest = size > largest ? size : largest;                                                      \
+            low = order < low ? order : low;                                                                \
+            high = order > high ? order : high;                                                             \
+        }                                                                                                   \
+        sums->zeros += zeros;                                                                               \
+        sums->subnormals += (U)(small - zeros);                                                             \
+        if (largest < (S)(INFINITE)) {                                                                      \
+            AS(NAME##_finite)(p, n, sums, scale, low, high);                                                \
+            return;                                                                                         \
+        }                                                                                                   \
+        U finite[BLOCK];                                                                                    \
+        size_t kept = 0;                                                                                    \
+        U nan = 0, positive = 0, negative = 0;                                                              \
+        low = highest, high = lowest;                                                                       \
+        for (size_t i = 0; i < n; i++) {                                                                    \
+            U size = p[i] & magnitude;                                                                      \
+            nan += size > (U)(INFINITE);                                                                    \
+            positive += p[i] == (U)(INFINITE);                                                              \
+            negative += p[i] == (U)((INFINITE) | ((U)1 << TOP));                                            \
+        }                                                                                                   \
+        for (size_t i = 0; i < n; i++) {                                                                    \
+            finite[kept] = p[i];                                                                            \
+            kept += (U)(p[i] & magnitude) < (U)(INFINITE);                                                  \
+        }                                                                                                   \
+        for (size_t i = 0; i < kept; i++) {                                                                 \
+            S bits = (S)finite[i], order = bits ^ ((bits >> TOP) & (S)magnitude);                           \
+            low = order < low ? order : low;                                                                \
+            high = order > high ? order : high;                                                             \
+        }                                                                                                   \
+        sums->nan += nan;                                                                                   \
+        sums->positive += positive;                                                                         \
+        sums->negative += negative;                                                                         \
+        AS(NAME##_finite)((const UA *)finite, kept, sums, scale, low, high);                                \
+    }
+FLOATS(block_f64, uint64_t, int64_t, u64a, wide_f64, moments_f64, 63, 0x7FF0000000000000ull, 0x0010000000000000ull)
+FLOATS(block_f32, uint32_t, int32_t, u32a, wide_f32, moments_f32, 31, 0x7F800000u, 0x00800000u)
+FLOATS(block_f16, uint16_t, int16_t, u16a, wide_f16, moments_f16, 15, 0x7C00u, 0x0400u)
+FLOATS(block_bf16, uint16_t, int16_t, u16a, wide_bf16, moments_bf16, 15, 0x7F80u, 0x0080u)
+
+#define INTEGERS(NAME, T, TA, MOMENTS)                                                      \
+    static TARGET void AS(NAME)(const void *from, size_t n, Sums *sums, double scale) {     \
+        const TA *p = from;                                                                 \
+        T low = p[0], high = p[0];                                                          \
+        uint32_t zeros = 0;                                                                 \
+        for (size_t i = 0; i < n; i++) {                                                    \
+            zeros += p[i] == 0;                                                             \
+            low = p[i] < low ? p[i] : low;                                                  \
+            high = p[i] > high ? p[i] : high;                                               \
+        }                                                                                   \
+        sums->zeros += zeros;                                                               \
+        if ((double)low < sums->min) sums->min = (double)low;                               \
+        if ((double)high > sums->max) sums->max = (double)high;                             \
+        AS(MOMENTS)(p, n, sums, scale);                                                     \
+    }
+INTEGERS(block_i16, int16_t, i16a, moments_i16)
+INTEGERS(block_u16, uint16_t, u16a, moments_u16)
+INTEGERS(block_i32, int32_t, i32a, moments_i32)
+INTEGERS(block_u32, uint32_t, u32a, moments_u32)
+INTEGERS(block_i64, int64_t, i64a, moments_i64)
+INTEGERS(block_u64, uint64_t, u64a, moments_u64)
+
+/* Elements as doubles, for the sample and for comparisons. */
+#define DOUBLES(NAME, T, WIDE)                                                                      \
+    static TARGET void AS(NAME)(const void *from, size_t n, double *to) {                           \
+        const T *p = from;                                                                          \
+        size_t i = 0;                                                                               \
+        for (; i + 4 <= n; i += 4) {                                                                \
+            FOUR v = AS(WIDE)(p + i);                                                               \
+            for (int h = 0; h < PARTS; h++) memcpy(to + i + h * WIDTH, &v.part[h], sizeof(DV));     \
+        }                                                                                           \
+        if (i < n) {                                                                                \
+            T rest[4] = {0};                                                                        \
+            memcpy(rest, p + i, (n - i) * sizeof(T));                                               \
+            FOUR v = AS(WIDE)(rest);                                                                \
+            memcpy(to + i, &v, (n - i) * sizeof(double));                                           \
+        }                                                                                           \
+    }
+DOUBLES(doubles_f64, u64a, wide_f64)
+DOUBLES(doubles_f32, u32a, wide_f32)
+DOUBLES(doubles_f16, u16a, wide_f16)
+DOUBLES(doubles_bf16, u16a, wide_bf16)
+DOUBLES(doubles_i16, i16a, wide_i16)
+DOUBLES(doubles_u16, u16a, wide_u16)
+DOUBLES(doubles_i32, i32a, wide_i32)
+DOUBLES(doubles_u32, u32a, wide_u32)
+DOUBLES(doubles_i64, i64a, wide_i64)
+DOUBLES(doubles_u64, u64a, wide_u64)
+DOUBLES(doubles_i8, int8_t, wide_i8)
+DOUBLES(doubles_u8, uint8_t, wide_u8)
+
+/* Whether all values are finite: nothing else times zero is a number. */
+static TARGET int AS(finite)(const double *values, size_t n) {
+    DV odd[4] = {{0}};
+    size_t i = 0;
+    double rest = 0;
+    for (; i + 4 * WIDTH <= n; i += 4 * WIDTH)
+        for (int j = 0; j < 4; j++) {
+            DV v;
+            memcpy(&v, values + i + j * WIDTH, sizeof v);
+            odd[j] += v * 0;
+        }
+    for (; i < n; i++) rest += values[i] * 0;
+    odd[0] = (odd[0] + odd[1]) + (odd[2] + odd[3]);
+    return AS(total)(odd) + rest == 0;
+}
+
+/* Adds a block of finite pairs; `n` is a multiple of four, filled up with pairs of zeros, which change nothing. */
+static TARGET void AS(pairs)(const double *reference, const double *candidate, size_t n, Pairs *pairs, double *row) {
+    const LV unsigned_part = (LV){0} + INT64_MAX;
+    DV top = {0}, worst = {0}, dd = {0}, rr = {0}, cc = {0}, rc = {0}, d1 = {0}, a1 = {0};
+    LV differing = {0}, from_zero = {0};
+    for (size_t i = 0; i < n; i += WIDTH) {
+        DV r, c;
+        memcpy(&r, reference + i, sizeof r);
+        memcpy(&c, candidate + i, sizeof c);
+        DV d = c - r, size = (DV)((LV)d & unsigned_part), scale = (DV)((LV)r & unsigned_part);
+        LV zero = scale == 0, differs = size != 0;
+        differing -= differs;
+        from_zero -= zero & differs;
+        /* 0 / 0 and d / 0 are masked out: a relative error against nothing says nothing */
+        DV relative = (DV)((LV)(size / scale) & ~zero);
+        AS(raise)(&top, &size);
+        AS(raise)(&worst, &relative);
+        dd += d * d;
+        rr += r * r;
+        cc += c * c;
+        rc += r * c;
+        d1 += d;
+        a1 += size;
+    }
+    for (int j = 0; j < WIDTH; j++) {
+        if (top[j] > pairs->block_max) pairs->block_max = top[j];
+        if (worst[j] > pairs->max_rel) pairs->max_rel = worst[j];
+        pairs->differing += (uint64_t)differing[j];
+        pairs->from_zero += (uint64_t)from_zero[j];
+    }
+    row[0] += AS(total)(&dd);
+    row[1] += AS(total)(&rr);
+    pairs->cc += AS(total)(&cc);
+    pairs->rc += AS(total)(&rc);
+    pairs->d1 += AS(total)(&d1);
+    pairs->a1 += AS(total)(&a1);
+}
+
+static const Lanes AS(lanes) = {
+    {AS(block_f64), AS(block_f32), AS(block_f16), AS(block_bf16), NULL, NULL, NULL, AS(block_i16), AS(block_i32),
+     AS(block_i64), NULL, AS(block_u16), AS(block_u32), AS(block_u64), NULL},
+    {AS(doubles_f64), AS(doubles_f32), AS(doubles_f16), AS(doubles_bf16), NULL, NULL, AS(doubles_i8),
+     AS(doubles_i16), AS(doubles_i32), AS(doubles_i64), AS(doubles_u8), AS(doubles_u16), AS(doubles_u32),
+     AS(doubles_u64), AS(doubles_u8)},
+    AS(finite),
+    AS(pairs),
+};
+
+#undef WIDTH
+#undef PARTS
+#undef DV
+#undef LV
+#undef FOUR
+#undef VECTOR
+#undef WIDE
+#undef ADD_FOUR
+#undef MOMENTS
+#undef FLOATS
+#undef INTEGERS
+#undef DOUBLES

@@ -1,0 +1,131 @@
+"""A capture's values as npz or safetensors, for other tools; one tensor in memory at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from trtdx.capture.dtypes import DTYPES
+from trtdx.capture.format import CaptureError
+from trtdx.capture.npy import npy_header
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy as np
+
+    from trtdx.capture.reader import Capture, Record
+
+    Array = np.ndarray[Any, Any]
+
+WIDENED = "bfloat16 and float8 values were widened to float32, which npz files can hold"
+
+
+class Exported(NamedTuple):
+    """What came of an export."""
+
+    tensors: int
+    told: tuple[str, ...] = ()
+
+
+def export_capture(capture: Capture, path: str, records: Iterable[Record] | None = None) -> Exported:
+    """Write the values kept, or those of some records, to a new `.npz` or `.safetensors` file.
+
+    Raises:
+        InputError: the suffix is another, or the file exists.
+        CaptureError: no values were kept, or the disk refuses.
+    """
+    target = Path(path)
+    write = {".npz": _write_npz, ".safetensors": _write_safetensors}.get(target.suffix)
+    if write is None:
+        raise InputError(f"{path} is neither .npz nor .safetensors")
+    if target.exists():
+        raise InputError(f"{path} is there already", fix="name a new file")
+    every = list(capture.records() if records is None else records)
+    kept = [record for record in every if record.kept]
+    if not kept:
+        raise CaptureError("no values were kept in this capture", fix="capture them with --values")
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as stream:
+            told = write(stream, capture, list(zip(_keys(kept), kept, strict=True)))
+        part.replace(target)
+    except OSError as err:
+        raise CaptureError(f"cannot write {path}: {err.strerror or err}") from err
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    without = len(every) - len(kept)
+    return Exported(len(kept), (*told, *((f"{without} tensors have statistics only",) if without else ())))
+
+
+def _keys(records: list[Record]) -> Iterator[str]:
+    """Yield a key for each record: its name, with rank and step where there are several of them."""
+    several = len({(record.rank, record.step) for record in records}) > 1 or any(
+        record.rank or record.step for record in records
+    )
+    seen: dict[str, int] = {}
+    for record in records:
+        key = f"rank{record.rank}/step{record.step}/{record.name}" if several else record.name
+        seen[key] = seen.get(key, 0) + 1
+        yield key if seen[key] == 1 else f"{key}#{seen[key]}"
+
+
+def _write_npz(stream: BinaryIO, capture: Capture, named: list[tuple[str, Record]]) -> tuple[str, ...]:
+    widened = False
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for key, record in named:
+            array = capture.values(record)
+            dtype = DTYPES[record.layout.dtype]
+            if not dtype.npy:
+                array, dtype, widened = _widened(array, dtype.name), DTYPES["float32"], True
+            info = zipfile.ZipInfo(f"{_inside(key)}.npy")
+            with archive.open(info, "w", force_zip64=True) as member:
+                member.write(npy_header(dtype, array.shape))
+                member.write(_bytes(array))
+    return (WIDENED,) if widened else ()
+
+
+def _widened(array: Array, dtype: str) -> Array:
+    if dtype not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        return array.astype("<f4")
+    import numpy as np
+
+    from trtdx.capture.stats_numpy import floats
+
+    return floats(array.reshape(-1).view(np.uint8), dtype).astype("<f4").reshape(array.shape)
+
+
+def _inside(key: str) -> str:
+    """Return a name that stays inside wherever the archive is unpacked."""
+    return "/".join(part for part in key.split("/") if part not in ("", ".", "..")) or "tensor"
+
+
+def _write_safetensors(
+    stream: BinaryIO, capture: Capture, named: list[tuple[str, Record]]
+) -> tuple[str, ...]:
+    at, entries = 0, {}
+    for key, record in named:
+        end = at + record.layout.bytes
+        entries[key] = {
+            "dtype": DTYPES[record.layout.dtype].safetensors,
+            "shape": list(record.layout.shape),
+            "data_offsets": [at, end],
+        }
+        at = end
+    text = msgspec.json.encode({"__metadata__": {"made_by": capture.header.made_by}} | entries)
+    text += b" " * (-len(text) % 8)
+    stream.write(len(text).to_bytes(8, "little") + text)
+    for _, record in named:
+        stream.write(_bytes(capture.values(record)))
+    return ()
+
+
+def _bytes(array: Array) -> memoryview:
+    return memoryview(array.tobytes())  # one tensor at a time, so the copy is bounded

@@ -1,0 +1,285 @@
+"""Writes a capture: tensors are measured, hashed and, where asked, kept, in bounded memory.
+
+    with CaptureWriter(folder, Header(run="pytest", engine="torch")) as writer:
+        writer.add_all(0, [(Place("model.layers.0.mlp"), source_from_torch(tensor), True)])
+
+Format and guarantees are in format.py, reading is in reader.py. A writer is used from one thread; several ranks
+are several writers in one folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.capture import format as disk
+from trtdx.capture.appender import Appender, Batch
+from trtdx.capture.dtypes import DTYPES
+from trtdx.capture.format import ALIGNMENT, CaptureError, End, Header, Layout, Note, frame
+from trtdx.capture.stats import content_hash, kernel_in_use, measure_into, memory
+from trtdx.errors import MissingExtraError, TrtdxError
+from trtdx.redact import redacted
+from trtdx.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from trtdx.capture.format import Buffer
+    from trtdx.capture.stats import Source
+    from trtdx.capture.taps import Place
+
+QUEUE_BYTES = 64 << 20
+FLUSH_BYTES = 8 << 20  # of values waiting in a batch
+FLUSH_ROWS = 4096
+LARGE_BYTES = 8 << 20  # from here on values are written from where they lie instead of being copied
+REMEMBERED = 1 << 14  # contents known to be in the log; bounded, so that memory stays flat
+_PADDING = bytes(ALIGNMENT)
+
+
+class CaptureWriter:
+    """One rank's half of a capture while it is made."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        header: Header,
+        *,
+        value_budget_bytes: int | None = None,
+        queue_bytes: int = QUEUE_BYTES,
+        parquet: bool = True,
+        resume: bool = False,
+    ) -> None:
+        """Start a capture, or go on with one.
+
+        Args:
+            folder: where it lies; made if need be. One rank's files are never overwritten.
+            header: what is run; its rank names the files.
+            value_budget_bytes: how many bytes of values to keep at most; afterwards only statistics are.
+            queue_bytes: how much may wait to be written before `add` waits for the disk.
+            parquet: write the statistics as a Parquet file too when closed, where DuckDB is installed.
+            resume: go on with a capture that was cut off or closed.
+        """
+        self.folder, self.header = Path(folder), _completed(header)
+        self.left_out, self.records, self.parquet_problem = 0, 0, ""
+        self._budget = value_budget_bytes
+        self._parquet, self._closed = parquet, False
+        self._places: dict[Place, int] = {}
+        self._layouts: dict[tuple[Any, ...], int] = {}
+        self._layouts_told = 0
+        self._new_places: list[Place] = []
+        self._new_layouts: list[Layout] = []
+        self._known: dict[bytes, int] = {}  # content -> where it is in the log, least recently met first
+        self._rows = bytearray()
+        self._values: list[Buffer] = []
+        self._notes: list[bytes] = []
+        self._waiting_bytes, self._kept_bytes, self._step = 0, 0, -1
+        rank = self.header.rank
+        _make_folder(self.folder)
+        self._files = Appender(
+            self.folder / disk.index_name(rank),
+            self.folder / disk.values_name(rank),
+            queue_bytes=queue_bytes,
+            fresh=not resume,
+        )
+        self._end = self._files.values_end
+        if resume:
+            self._go_on()
+        self._begin(resume)
+
+    def _begin(self, resume: bool) -> None:
+        """Write what both files begin with; a log that goes on is filled up to the next aligned place."""
+        values = bytes(-self._end % ALIGNMENT) if resume else disk.VALUES_MAGIC
+        told = frame(disk.HEADER, msgspec.json.encode(self.header))
+        self._files.put(Batch([values], told if resume else disk.INDEX_MAGIC + told, 0))
+        self._end += len(values)
+        _write_header(self.folder / disk.HEADER_FILE, self.header)
+
+    def _go_on(self) -> None:
+        """Take over what was told before, and cut off what a kill left half-written."""
+        from trtdx.capture.reader import RankFiles
+
+        with RankFiles(self.folder, self.header.rank) as before:
+            if before.damaged:
+                self._files.close()
+                raise CaptureError(
+                    f"{disk.index_name(self.header.rank)} {before.problem}", fix="name a new folder"
+                )
+            self._places = {place: number for number, place in enumerate(before.places)}
+            self._layouts = {
+                (each.dtype, each.shape, each.device): number for number, each in enumerate(before.layouts)
+            }
+            self._layouts_told = len(before.layouts)
+            self.records, whole_bytes = before.records, before.whole_bytes
+        self._files.cut(whole_bytes)
+
+    def add(self, step: int, place: Place, tensor: Source, *, values: bool = False) -> int:
+        """Capture one tensor; returns how many of its elements are NaN or infinite."""
+        return self.add_all(step, [(place, tensor, values)])
+
+    def add_all(self, step: int, tensors: Sequence[tuple[Place, Source, bool]]) -> int:
+        """Capture tensors of one step, measured together.
+
+        Args:
+            step: which step of the run; a new one sends the step before to the disk.
+            tensors: where each was seen, where its elements lie, and whether to keep its values.
+
+        Returns:
+            How many of all elements are NaN or infinite.
+        """
+        if step != self._step:
+            self.flush()
+            self._step = step
+        rows = bytearray(disk.ROW_BYTES * len(tensors))
+        at, large = 0, False
+        special = measure_into(rows, disk.ROW_HEAD.size, disk.ROW_BYTES, [tensor for _, tensor, _ in tensors])
+        for place, tensor, wanted in tensors:
+            size = tensor.elements * DTYPES[tensor.dtype].bytes
+            digest = content_hash(tensor.address, size)
+            offset, left_out = self._keep(tensor.address, size, digest) if wanted else (-1, 0)
+            large |= wanted and size >= LARGE_BYTES
+            disk.ROW_HEAD.pack_into(
+                rows, at, step, self._place(place), self._layout(tensor), offset, size, digest, left_out
+            )
+            at += disk.ROW_BYTES
+        self.records += len(tensors)
+        self._rows += rows
+        if large or self._waiting_bytes >= FLUSH_BYTES or len(self._rows) >= FLUSH_ROWS * disk.ROW_BYTES:
+            self.flush()
+        if large:  # written from where they lie, so they have to stay until then
+            self._files.drain()
+        return special
+
+    def _place(self, place: Place) -> int:
+        number = self._places.get(place)
+        if number is None:
+            number = self._places[place] = len(self._places)
+            self._new_places.append(place)
+        return number
+
+    def _layout(self, tensor: Source) -> int:
+        key = (tensor.dtype, tensor.shape, tensor.device)
+        number = self._layouts.get(key)
+        if number is None:
+            if len(self._layouts) >= REMEMBERED:  # shapes that grow with every step; told again if met again
+                self._layouts.clear()
+            number = self._layouts[key] = self._layouts_told
+            self._layouts_told += 1
+            self._new_layouts.append(Layout(*key))
+        return number
+
+    def _keep(self, address: int, size: int, digest: bytes) -> tuple[int, int]:
+        """Return where the values are or will be in the log, and the flag that says why not."""
+        offset = self._known.pop(digest, None)
+        if offset is None:
+            if self._budget is not None and self._kept_bytes + size > self._budget:
+                self.left_out += 1
+                return -1, disk.LEFT_OUT
+            offset = self._end
+            content = memory(address, size)
+            padding = -size % ALIGNMENT
+            self._values += (content if size >= LARGE_BYTES else bytes(content), _PADDING[:padding])
+            self._end += size + padding
+            self._waiting_bytes += size + padding
+            self._kept_bytes += size
+            if len(self._known) >= REMEMBERED:
+                del self._known[next(iter(self._known))]
+        self._known[digest] = offset
+        return offset, 0
+
+    def note(self, step: int, data: dict[str, Any]) -> None:
+        """Say something about a step: its tokens, its positions; at most a mebibyte of JSON."""
+        content = msgspec.json.encode(Note(step, data))
+        if len(content) > 1 << 20:
+            raise CaptureError(f"a note on step {step} has {len(content)} bytes of JSON; 1 MiB is the most")
+        self._notes.append(frame(disk.NOTE, content))
+
+    def flush(self) -> None:
+        """Send what was captured so far on its way to the disk; raises if the disk refused what came before."""
+        if not (self._rows or self._notes):
+            return
+        frames = [disk.frame_of_places(self._new_places)] if self._new_places else []
+        frames += [disk.frame_of_layouts(self._new_layouts)] if self._new_layouts else []
+        rows, most = memoryview(self._rows), disk.MOST_ROWS * disk.ROW_BYTES
+        frames += [frame(disk.ROWS, rows[at : at + most]) for at in range(0, len(rows), most)]
+        batch = Batch(self._values, b"".join(frames + self._notes), self._waiting_bytes + len(rows))
+        rows.release()
+        self._new_places, self._new_layouts, self._notes = [], [], []
+        self._rows, self._values, self._waiting_bytes = bytearray(), [], 0
+        self._files.put(batch)
+
+    def close(self) -> None:
+        """Write what waits and say that the capture is whole; raises if the disk refused something."""
+        if self._closed:
+            return
+        self._closed = True
+        problem: TrtdxError | None = None
+        try:
+            self.flush()
+        except CaptureError as err:
+            problem = err
+        end = End(self.records, self._kept_bytes, self.left_out, self._files.problem)
+        self._files.close(frame(disk.END, msgspec.json.encode(end)))
+        if problem:
+            raise problem
+        if self._parquet:
+            self._write_parquet()
+
+    def _write_parquet(self) -> None:
+        from trtdx.capture.query import write_parquet
+
+        try:
+            write_parquet(self.folder, self.header.rank)
+        except MissingExtraError:
+            pass  # the index has all of it
+        except TrtdxError as err:
+            self.parquet_problem = err.message
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        with contextlib.suppress(CaptureError):  # what made the run stop is what the user has to see
+            self.close()
+
+
+def _completed(header: Header) -> Header:
+    return msgspec.structs.replace(
+        header,
+        run=redacted(header.run),
+        kernel=header.kernel or kernel_in_use(),
+        made_by=header.made_by or f"trtdx {__version__}",
+        created=header.created or time.time(),
+    )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise CaptureError(f"cannot make {folder}: {err.strerror or err}") from err
+
+
+def _write_header(path: Path, header: Header) -> None:
+    """Write the folder's own header, whole or not at all; the first rank's stands."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.{header.rank}.part")
+    try:
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(header), indent=2) + b"\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(part, path)
+    except OSError:
+        pass  # every index holds it too
+    with contextlib.suppress(OSError):
+        part.unlink()

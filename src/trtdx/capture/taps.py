@@ -1,0 +1,268 @@
+"""What to look at: one selector language for module paths, ONNX nodes and TensorRT layers.
+
+    layers.*.mlp:out          the outputs of every layer's mlp
+    **.q_proj:in              the inputs of every q_proj
+    layers[0,-1].**           everything in the first and the last layer
+    op:MatMul & layers.3.**   the matrix products of layer 3
+    tensor:logits             a tensor by its own name
+    dtype:bf16, !**.rotary*   a union, without what follows an exclamation mark
+
+A path is matched from its end, so that `layers.3.mlp` is the same place in `model.layers.3.mlp` (Hugging Face),
+`m.model.layers.3.mlp` (the scopes in an exported ONNX file) and `transformer.layers.3.mlp` (TensorRT-LLM).
+A path that begins with a dot is matched from its beginning.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+DTYPES = {
+    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "half": "float16",
+    "float": "float32", "double": "float64", "fp8": "float8*", "i8": "int8", "i32": "int32", "i64": "int64",
+    "u8": "uint8", "f64": "float64", "f32": "float32", "f16": "float16",
+}  # fmt: skip
+
+
+class Place(NamedTuple):
+    """One value a run passes by: an input or an output of a module, node or layer."""
+
+    path: str  # the module's or layer's dotted path; for ONNX the module scope, where the file tells it
+    port: str = "out"  # "in" or "out"
+    number: int = 0  # which of several inputs or outputs
+    argument: str = ""  # the name of a keyword argument
+    op: str = ""  # operator, layer type or module class
+    tensor: str = ""  # the tensor's own name in ONNX or TensorRT
+    dtype: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name it is shown and kept under."""
+        if self.tensor:
+            return self.tensor
+        which = f".{self.argument}" if self.argument else f"[{self.number}]" if self.number else ""
+        return f"{self.path}:{self.port}{which}"
+
+
+class Port(NamedTuple):
+    """Which side of a place: inputs, outputs, one of several, or a keyword argument."""
+
+    side: str = "out"
+    number: int | None = None
+    argument: str = ""
+
+    def takes(self, place: Place) -> bool:
+        if self.side not in ("*", place.port):
+            return False
+        if self.argument:
+            return fnmatchcase(place.argument, self.argument)
+        return self.number is None or (self.number == place.number and not place.argument)
+
+
+class Atom(NamedTuple):
+    """One condition: on the path, or on a property such as the operator."""
+
+    kind: str  # "path", "op", "tensor", "dtype"
+    pattern: str
+    port: Port | None = None
+
+
+class Term(NamedTuple):
+    """Conditions that all hold, adding places or, with an exclamation mark, taking them away."""
+
+    atoms: tuple[Atom, ...]
+    excludes: bool = False
+
+
+class Selector(NamedTuple):
+    """A parsed selector."""
+
+    text: str
+    terms: tuple[Term, ...]
+
+    def select(self, places: Sequence[Place]) -> list[Place]:
+        """Return the places selected, in their order."""
+        chooses = self.chooser(places)
+        return [place for place in places if chooses(place)]
+
+    def chooser(self, places: Iterable[Place]) -> Callable[[Place], bool]:
+        """Return what decides on a place among these, also on one that only shows itself during a run."""
+        last = last_indices(places)
+        added = [term for term in self.terms if not term.excludes]
+        taken = [term for term in self.terms if term.excludes]
+
+        def chooses(place: Place) -> bool:
+            if added and not any(_holds(term, place, last) for term in added):
+                return False
+            return not any(_holds(term, place, last) for term in taken)
+
+        return chooses
+
+    def candidates(self, places: Sequence[Place]) -> list[Place]:
+        """Return the places that may be selected once their types and numbers are known."""
+        last = last_indices(places)
+        added = [_relaxed(term) for term in self.terms if not term.excludes]
+        return [place for place in places if not added or any(_holds(term, place, last) for term in added)]
+
+    def selected(self, places: Sequence[Place]) -> list[Place]:
+        """Return the places selected, or raise with the nearest names when there is none."""
+        found = self.select(places)
+        if places and not found:
+            raise self.nothing_among(places)
+        return found
+
+    def nothing_among(self, places: Sequence[Place]) -> InputError:
+        """Return the error of a selector that hits nothing, with the nearest names."""
+        return InputError(f"nothing is selected by {self.text!r}", fix=self._nearest(places))
+
+    def _nearest(self, places: Sequence[Place]) -> str:
+        wanted = [re.sub(r"\*+\.?|\[.*?\]", "", atom.pattern) for term in self.terms for atom in term.atoms]
+        known = dict.fromkeys(
+            name for place in places for name in (place.path, place.tensor, place.op) if name
+        )
+        tails = dict.fromkeys(part for name in known for part in (name, name.rpartition(".")[2]))
+        near = dict.fromkeys(
+            each for want in wanted for each in difflib.get_close_matches(want, list(tails), 4, 0.5)
+        )
+        some = list(near) or list(known)[:4]
+        return f"there is {', '.join(some)}; --list '**' shows all {len(places)} places"
+
+
+def parse_selector(text: str) -> Selector:
+    """Return the selector a text states; a mistake is an error that shows it."""
+    terms = tuple(_term(part) for part in _split(text, ",") if part.strip())
+    if not terms:
+        raise InputError(
+            "the selector is empty", fix="name a place, such as 'layers.*.mlp:out', or '**' for all"
+        )
+    return Selector(text, terms)
+
+
+def _split(text: str, by: str) -> list[str]:
+    """Split at a character that is not inside brackets: `layers[0,-1]` stays whole."""
+    return re.split(rf"{re.escape(by)}(?![^\[\]]*\])", text)
+
+
+def _term(text: str) -> Term:
+    stripped = text.strip()
+    excludes = stripped.startswith("!")
+    atoms = tuple(_atom(part.strip()) for part in _split(stripped.removeprefix("!"), "&"))
+    return Term(atoms, excludes)
+
+
+def _atom(text: str) -> Atom:
+    if not text:
+        raise InputError("a part of the selector is empty", fix="write 'a & b', 'a, b' or '!a'")
+    kind, colon, rest = text.partition(":")
+    if colon and kind in ("op", "tensor", "dtype"):
+        return Atom(kind, DTYPES.get(rest, rest) if kind == "dtype" else rest)
+    path, colon, port = text.rpartition(":")
+    if not colon:
+        return Atom("path", _checked(text))
+    return Atom("path", _checked(path), _port(port, text))
+
+
+def _port(port: str, text: str) -> Port:
+    found = re.fullmatch(r"(in|out|\*)(?:\[(\d+)\]|\.([\w*]+))?", port)
+    if found is None:
+        raise InputError(
+            f"{port!r} in {text!r} is not a port",
+            fix="a port is :in, :out, :*, :in[0], :out[1] or :in.name; a property is op:, tensor: or dtype:",
+        )
+    return Port(found[1], int(found[2]) if found[2] else None, found[3] or "")
+
+
+def _checked(path: str) -> str:
+    for inside in re.findall(r"\[([^\]]*)\]", path):
+        if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*|-?\d*:-?\d*", inside):
+            raise InputError(f"[{inside}] in {path!r} is no choice of indices", fix="write [0,-1] or [2:5]")
+    if path.count("[") != path.count("]"):
+        raise InputError(f"a bracket in {path!r} is not closed")
+    return path
+
+
+def _holds(term: Term, place: Place, last: Mapping[str, int]) -> bool:
+    return all(_atom_holds(atom, place, last) for atom in term.atoms)
+
+
+def _relaxed(term: Term) -> Term:
+    """Return a term without the conditions that only a run can tell: types, and which of several tensors."""
+    atoms = (
+        atom._replace(port=Port(atom.port.side)) if atom.port else atom
+        for atom in term.atoms
+        if atom.kind in ("path", "op")
+    )
+    return Term(tuple(atoms), term.excludes)
+
+
+def _atom_holds(atom: Atom, place: Place, last: Mapping[str, int]) -> bool:
+    if atom.kind == "path":
+        return (atom.port or Port()).takes(place) and path_matches(atom.pattern, place.path, last)
+    value = {"op": place.op, "tensor": place.tensor or place.name, "dtype": place.dtype}[atom.kind]
+    return fnmatchcase(
+        value.lower() if atom.kind == "op" else value,
+        atom.pattern.lower() if atom.kind == "op" else atom.pattern,
+    )
+
+
+def last_indices(places: Iterable[Place]) -> dict[str, int]:
+    """Return the highest index below each path, so that -1 can be told: {"model.layers": 31}."""
+    last: dict[str, int] = {}
+    for path in {place.path for place in places}:
+        parts = path.split(".")
+        for number, part in enumerate(parts):
+            if part.isdigit():
+                above = ".".join(parts[:number])
+                last[above] = max(last.get(above, 0), int(part))
+    return last
+
+
+def path_matches(pattern: str, path: str, last: Mapping[str, int]) -> bool:
+    """Whether a pattern's parts fit the end of a path (or, after a leading dot, the whole of it)."""
+    wanted = _parts(pattern[1:] if pattern.startswith(".") else f"**.{pattern}")
+    return _parts_match(wanted, path.split(".") if path else [], (), last)
+
+
+def _parts(pattern: str) -> list[str]:
+    """Return the parts of a pattern: "layers[0,-1].mlp" has "layers", "[0,-1]" and "mlp"."""
+    parts = [part for part in re.split(r"\.|(?=\[)", pattern) if part]
+    # `**.**` is `**`; without this a hostile selector would be tried in exponentially many ways.
+    return [part for number, part in enumerate(parts) if part != "**" or parts[number - 1 : number] != ["**"]]
+
+
+def _parts_match(
+    wanted: Sequence[str], parts: Sequence[str], above: tuple[str, ...], last: Mapping[str, int]
+) -> bool:
+    if not wanted:
+        return not parts
+    if wanted[0] == "**":
+        return any(
+            _parts_match(wanted[1:], parts[skip:], (*above, *parts[:skip]), last)
+            for skip in range(len(parts) + 1)
+        )
+    if not parts or not _part_matches(wanted[0], parts[0], above, last):
+        return False
+    return _parts_match(wanted[1:], parts[1:], (*above, parts[0]), last)
+
+
+def _part_matches(wanted: str, part: str, above: tuple[str, ...], last: Mapping[str, int]) -> bool:
+    if not wanted.startswith("["):
+        return fnmatchcase(part, wanted)
+    if not part.isdigit():
+        return False
+    count = last.get(".".join(above), int(part)) + 1
+    return int(part) in _chosen(wanted[1:-1], count)
+
+
+def _chosen(inside: str, count: int) -> Sequence[int]:
+    if ":" in inside:
+        begin, end = inside.split(":")
+        return range(count)[slice(int(begin) if begin else None, int(end) if end else None)]
+    return [number + count if number < 0 else number for number in map(int, inside.split(","))]
