@@ -44,7 +44,7 @@ def trtdx(tmp_path):
     """Run the real command line in a subprocess."""
 
     def run(
-        *args: str, stdin: bytes = b"", env: dict[str, str] | None = None
+        *args: str, stdin: bytes = b"", env: dict[str, str] | None = None, cwd: Path = tmp_path
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "trtdx", *map(str, args)],
@@ -52,7 +52,7 @@ def trtdx(tmp_path):
             capture_output=True,
             timeout=120,
             check=False,
-            cwd=tmp_path,
+            cwd=cwd,
             env=os.environ | {"NO_COLOR": "1", "COLUMNS": "100"} | (env or {}),
         )
         return subprocess.CompletedProcess(

@@ -33,6 +33,7 @@ def test_help_version_and_completion(trtdx):
     "command",
     [
         ("diagnose",),
+        ("inspect",),
         ("explain",),
         ("rules",),
         ("rules", "list"),
@@ -51,7 +52,7 @@ def test_every_command_has_help_that_ends_with_an_example(trtdx, command):
     )
 
 
-@pytest.mark.parametrize("args", [("--help",), ("diagnose", "--help"), ("--version",)])
+@pytest.mark.parametrize("args", [("--help",), ("diagnose", "--help"), ("inspect", "--help"), ("--version",)])
 def test_help_imports_nothing_heavy(args):
     code = f"import sys; sys.argv = ['trtdx', *{list(args)}]\nfrom trtdx.cli.main import app\ntry: app()\nexcept SystemExit: pass\nprint('MODULES', *sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -84,7 +84,10 @@ def command(
         emit(report, json=json, markdown=False, color=color, details=details, fail_on=fail_on, one_line=True)
     found, skipped = sources(host, named)
     notes = [f"{each.name}: {each.reason}" for each in skipped]
-    with saving(host, save, redactor(hosts=redact_hosts)) as case, reading(host, found) as progress:
+    with (
+        saving(host, save, redactor(hosts=redact_hosts)) as case,
+        reading(host, [each.name for each in found]) as progress,
+    ):
         kept = [Source(each.name, partial(case.keeping, each)) for each in found]
         report = diagnose(kept, book, redact_hosts=redact_hosts, progress=progress, notes=notes)
         case.add_report(report)

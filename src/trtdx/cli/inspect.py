@@ -114,6 +114,7 @@ def command(
     ] = False,
 ) -> None:
     """Say what is in these artifacts, whether they take your requests, and what disagrees with what."""
+    from trtdx.cli.progress import WatchedHost, reading
     from trtdx.inspect import Question, inspect
     from trtdx.inspect.machine import machine_from
     from trtdx.inspect.requests import requests_from
@@ -123,15 +124,16 @@ def command(
         raise typer.BadParameter("name an artifact, or give --command or --shapes")
     if json and markdown:
         raise typer.BadParameter("--json and --markdown exclude each other")
-    host = RealHost()
-    question = Question(
-        paths=tuple(paths or ()),
-        commands=tuple(command_line or ()),
-        machine=machine_from(runtime=runtime, gpu=gpu, gpus=gpus),
-        show=(*(each.value for each in show or ()), *(["shapes"] if json else [])),  # data is given whole
-        against=against,
-        requests=requests_from(host, request or [], requests),
-        shape_logs=tuple(shapes or ()),
-    )
-    report = inspect(host, question, load_book(host, rules or []))
+    with reading(RealHost(), [*(shapes or []), *([requests] if requests else [])]) as progress:
+        host = WatchedHost(progress)
+        question = Question(
+            paths=tuple(paths or ()),
+            commands=tuple(command_line or ()),
+            machine=machine_from(runtime=runtime, gpu=gpu, gpus=gpus),
+            show=(*(each.value for each in show or ()), *(["shapes"] if json else [])),  # data is given whole
+            against=against,
+            requests=requests_from(host, request or [], requests),
+            shape_logs=tuple(shapes or ()),
+        )
+        report = inspect(host, question, load_book(host, rules or []))
     emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)

@@ -20,7 +20,13 @@ CONSEQUENCES = {
 }
 ABSENT = "(not stated)"
 # What two files of one model never share: where they lie, how they are cut.
-_NOT_COMPARED = ("weights.files", "tokenizer.files", "quant.source", "tokenizer.template_source")
+_NOT_COMPARED = (
+    "weights.files",
+    "weights.sizes",
+    "tokenizer.files",
+    "quant.source",
+    "tokenizer.template_source",
+)
 _OF_ONE_KIND = (
     "weights.bytes",
     "weights.format",

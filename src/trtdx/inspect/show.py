@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.inspect.artifact import shortened
 from trtdx.model import Section
+from trtdx.words import size_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,21 +49,27 @@ def settings(artifact: Artifact, _: Deployment) -> Iterator[Section]:
 
 
 def mapping(artifact: Artifact, _: Deployment) -> Iterator[Section]:
-    """Yield the ranks: the place of each in the parallel layout, and the file it loads."""
+    """Yield the ranks, the place of each in the parallel layout, and the file it loads; or a model's shards."""
     tp, pp, cp = (artifact.integer(f"{name}_size") or 1 for name in ("tp", "pp", "cp"))
-    if not artifact.has("tp_size") or artifact.kind not in ("checkpoint", "engine") or tp * pp * cp > 4096:
-        return
-    rows = tuple(_rank_row(artifact, rank, tp, cp) for rank in range(tp * pp * cp))
-    yield Section("mapping", f"ranks of {artifact.path}", ("rank", "tp", "pp", "cp", "file", ""), rows)
+    if artifact.kind in ("checkpoint", "engine") and artifact.has("tp_size") and tp * pp * cp <= MOST_RANKS:
+        rows = tuple(_rank_row(artifact, rank, tp, cp) for rank in range(tp * pp * cp))
+        columns = ("rank", "tp", "pp", "cp", "file", "size")
+        yield Section("mapping", f"ranks of {artifact.path}", columns, rows)
+    elif artifact.table("weights.sizes"):
+        files = tuple((name, size_in_words(size)) for name, size in artifact.table("weights.sizes").items())
+        yield Section("mapping", f"shards of {artifact.path}", ("file", "size"), files)
+
+
+MOST_RANKS = 4096
 
 
 def _rank_row(artifact: Artifact, rank: int, tp: int, cp: int) -> tuple[Cell, ...]:
     # Ranks of one context-parallel group lie side by side and share a checkpoint file (1.2.1 mapping.py).
     file_rank = rank if artifact.kind == "engine" else rank // cp
     name = f"rank{file_rank}.{'engine' if artifact.kind == 'engine' else 'safetensors'}"
-    there = artifact.get("weights.ranks")
-    missing = "" if there is None or file_rank in there else "is missing"
-    return rank, rank // cp % tp, rank // (cp * tp), rank % cp, name, missing
+    size = artifact.table("weights.sizes").get(name)
+    told = "is missing" if size is None else size_in_words(size)
+    return rank, rank // cp % tp, rank // (cp * tp), rank % cp, name, told
 
 
 def quantization(artifact: Artifact, _: Deployment) -> Iterator[Section]:

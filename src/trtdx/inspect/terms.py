@@ -136,6 +136,7 @@ GROUPS: dict[str, tuple[Term, ...]] = {
     "weights": (
         Term("weights.files", "int", "files of weights", 1),
         Term("weights.bytes", "int", "bytes of weights", 1),
+        Term("weights.sizes", "dict", "bytes of each file of weights", 0),
         Term("weights.parameters", "int", "weights in all", 1),
         Term("weights.format", "str", "the files' format (safetensors, bin, gguf, engine)", 1),
         Term("weights.dtypes", "dict", "how many tensors have which data type", 2),

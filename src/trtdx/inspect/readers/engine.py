@@ -231,6 +231,8 @@ def _put_plans(main: Folder, folders: list[Folder]) -> None:
         main.facts.put("weights.format", "engine", paths[0])
         main.facts.put("weights.files", len(paths), main.path)
         main.facts.put("weights.bytes", sum(each.bytes for each in headers.values()), main.path)
+        sizes = {path.rpartition("/")[2]: each.bytes for path, each in headers.items()}
+        main.facts.put("weights.sizes", sizes, main.path)
     main.facts.put("weights.ranks", ranks or None, main.path)
     main.put_list("weights.missing", (f"rank{rank}.engine" for rank in _missing_ranks(main, ranks)), where)
 

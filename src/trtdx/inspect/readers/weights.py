@@ -84,7 +84,7 @@ class Survey:
     """Sums up headers one after the other, so that no more than one is kept in memory."""
 
     def __init__(self) -> None:
-        self.files = 0
+        self.sizes: dict[str, int] = {}
         self.bytes = 0
         self.tensors = 0
         self.parameters = 0
@@ -100,7 +100,7 @@ class Survey:
 
     def add(self, file: str, header: Header) -> None:
         """Take in one file: its tensors, or what is wrong with it."""
-        self.files += 1
+        self.sizes[file] = header.file_bytes
         self.bytes += header.file_bytes
         self.tensors += len(header.tensors)
         if header.fault:
@@ -144,7 +144,7 @@ class Survey:
     @property
     def complete(self) -> bool:
         """Return whether every file was read whole, so that what is not there is known to be absent."""
-        return bool(self.files) and not self.faults
+        return bool(self.sizes) and not self.faults
 
     def stack(self) -> str | None:
         """Return the name of the language model's layers among those of vision and other towers."""
@@ -179,8 +179,9 @@ class Survey:
 def put_survey(folder: Folder, survey: Survey, where: str) -> None:
     """Put what was found in headers as facts; what needs all files to be read is put only when they were."""
     facts = folder.facts
-    facts.put("weights.files", survey.files, where)
+    facts.put("weights.files", len(survey.sizes), where)
     facts.put("weights.bytes", survey.bytes, where)
+    facts.put("weights.sizes", survey.sizes, where)
     for fault, name in FACT_OF_FAULT.items():
         folder.put_list(name, survey.faults.get(fault, ()), where)
     folder.unread += survey.faults.get(UNREADABLE, [])
