@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
 
@@ -27,24 +28,15 @@ def command(
             "--follow", "-f", help="Keep reading while the log is being written; report each new cause."
         ),
     ] = False,
-    rules: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rules", metavar="DIR", help="Also use the rule pages in this folder. May be repeated."
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print a block that pastes well into a GitHub issue.")
-    ] = False,
+    rules: RulesOption = None,
+    json: JsonOption = False,
+    markdown: MarkdownOption = False,
     redact_hosts: Annotated[
         bool,
         typer.Option("--redact-hosts", help="Hide host names and addresses too; secrets are always hidden."),
     ] = False,
-    fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="Exit with 1 when a finding is at least this severe.")
-    ] = FailOn.ERROR,
-    color: Annotated[Color, typer.Option("--color", help="When to colour.")] = Color.AUTO,
+    fail_on: FailOnOption = FailOn.ERROR,
+    color: ColorOption = Color.AUTO,
     save: Annotated[
         str,
         typer.Option(

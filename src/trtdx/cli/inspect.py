@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
 
@@ -95,20 +96,11 @@ def command(
     gpus: Annotated[
         int, typer.Option("--gpus", metavar="N", help="How many GPUs there are.", show_default=False)
     ] = 0,
-    rules: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rules", metavar="DIR", help="Also use the rule pages in this folder. May be repeated."
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print a block that pastes well into a GitHub issue.")
-    ] = False,
-    fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="Exit with 1 when a finding is at least this severe.")
-    ] = FailOn.ERROR,
-    color: Annotated[Color, typer.Option("--color", help="When to colour.")] = Color.AUTO,
+    rules: RulesOption = None,
+    json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    fail_on: FailOnOption = FailOn.ERROR,
+    color: ColorOption = Color.AUTO,
     details: Annotated[
         bool, typer.Option("--details", "-v", help="Also show all evidence, and cells in full.")
     ] = False,
