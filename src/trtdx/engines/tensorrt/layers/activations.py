@@ -1,0 +1,97 @@
+"""Element by element with parameters: activation, parametric ReLU and scale layers."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trtdx.engines.lazy import torch
+from trtdx.engines.tensorrt.layers.table import in_float32, input_dtype, kernel_of, on_arrays, torch_kernel_of
+from trtdx.engines.tensorrt.values import FLOATS, PLAIN, to_torch, value_from_weights
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.graph import Layer
+    from trtdx.engines.tensorrt.layers.table import Kernel
+
+SMALL = 1 << 13  # elements up to which several calls of numpy are quicker than one of torch
+
+
+@kernel_of("ACTIVATION")
+def activation(layer: Layer, trt: Any) -> Kernel:
+    kernel: Kernel = ACTIVATIONS[trt.type.name](trt.alpha, trt.beta)
+    if layer.outputs[0].dtype in FLOATS:
+        kernel = in_float32(kernel, layer)
+    large = on_arrays(kernel, layer)
+    if trt.type.name != "SIGMOID" or input_dtype(layer) not in PLAIN:
+        return large
+    return lambda value: large(value) if value.size > SMALL or not value.ndim else 1 / (1 + np.exp(-value))
+
+
+def _clip(low: float, high: float) -> Kernel:
+    def clip(value: Any) -> Any:
+        if not value.is_floating_point():
+            return torch.clamp(value, math.ceil(low), math.floor(high))
+        # A NaN becomes the lower bound: NVIDIA/TensorRT#4773.
+        return torch.clamp(torch.nan_to_num(value, nan=low, posinf=math.inf, neginf=-math.inf), low, high)
+
+    return clip
+
+
+ACTIVATIONS: dict[str, Any] = {
+    "RELU": lambda alpha, beta: torch.relu,
+    "SIGMOID": lambda alpha, beta: torch.sigmoid,
+    "TANH": lambda alpha, beta: torch.tanh,
+    "LEAKY_RELU": lambda alpha, beta: lambda x: torch.where(x >= 0, x, alpha * x),
+    "ELU": lambda alpha, beta: lambda x: torch.where(x >= 0, x, alpha * torch.expm1(x)),
+    "SELU": lambda alpha, beta: lambda x: beta * torch.where(x > 0, x, alpha * torch.expm1(x)),
+    "SOFTSIGN": lambda alpha, beta: lambda x: x / (1 + torch.abs(x)),
+    "SOFTPLUS": lambda alpha, beta: lambda x: alpha * torch.logaddexp(beta * x, torch.zeros_like(x)),
+    "CLIP": _clip,
+    "HARD_SIGMOID": lambda alpha, beta: lambda x: torch.clamp(alpha * x + beta, 0, 1),
+    "SCALED_TANH": lambda alpha, beta: lambda x: alpha * torch.tanh(beta * x),
+    "THRESHOLDED_RELU": lambda alpha, beta: lambda x: torch.where(x > alpha, x, torch.zeros_like(x)),
+    "GELU_ERF": lambda alpha, beta: torch.nn.functional.gelu,
+    "GELU_TANH": lambda alpha, beta: lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+}
+
+
+@torch_kernel_of("PARAMETRIC_RELU")
+def parametric_relu(layer: Layer, trt: Any) -> Kernel:
+    return in_float32(lambda value, slope: torch.where(value < 0, value * slope, value), layer)
+
+
+@torch_kernel_of("SCALE")
+def scale(layer: Layer, trt: Any) -> Kernel:
+    dtype = input_dtype(layer)
+    mode, axis = trt.mode.name, trt.channel_axis
+    found = [value_from_weights(weights, dtype) for weights in (trt.scale, trt.shift, trt.power)]
+    held = [None if each is None else to_torch(dtype)(np.ascontiguousarray(each)) for each in found]
+
+    def compute(value: Any) -> Any:
+        factor, shift, power = (_against(each, value, mode, axis) for each in held)
+        value = value if factor is None else value * factor
+        value = value if shift is None else value + shift
+        return value if power is None else torch.pow(value, power)
+
+    return _to_output(in_float32(compute, layer), layer)
+
+
+def _against(weights: Any, value: Any, mode: str, axis: int) -> Any:
+    """Return weights in the shape that meets a value's axes, or None for coefficients left out."""
+    if weights is None:
+        return None
+    weights = weights.to(value.dtype)
+    if mode == "UNIFORM":
+        return weights.reshape(())
+    if mode == "CHANNEL":
+        return weights.reshape([-1 if each == axis else 1 for each in range(value.dim())])
+    return weights.reshape(value.shape[axis:])
+
+
+def _to_output(kernel: Kernel, layer: Layer) -> Kernel:
+    """Return the kernel followed by the rounding to INT8 that a scale layer may be used for."""
+    if layer.outputs[0].dtype != "INT8" or input_dtype(layer) == "INT8":
+        return kernel
+    return lambda value: torch.clamp(torch.round(kernel(value)), -128, 127).to(torch.int8)

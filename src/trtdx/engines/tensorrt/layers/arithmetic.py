@@ -1,0 +1,209 @@
+"""Element by element: elementwise, unary and select layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trtdx.engines.lazy import torch
+from trtdx.engines.tensorrt.layers.table import in_float32, input_dtype, kernel_of, on_arrays, unchanged
+from trtdx.engines.tensorrt.values import FLOATS, PLAIN, Array
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.graph import Layer
+    from trtdx.engines.tensorrt.layers.table import Kernel
+
+LARGE = 1 << 18  # elements from which torch's several threads pay
+SMALL = 1 << 12  # elements up to which numpy's functions without vector code are quicker than a call of torch
+
+# On NaN: in MAX and MIN a number wins, NVIDIA/TensorRT#4758.
+NUMPY_FLOAT: dict[str, Any] = {
+    "SUM": np.add,
+    "PROD": np.multiply,
+    "SUB": np.subtract,
+    "DIV": np.divide,
+    "MAX": np.fmax,
+    "MIN": np.fmin,
+    "EQUAL": np.equal,
+    "GREATER": np.greater,
+    "LESS": np.less,
+    "POW": np.power,
+    "FLOOR_DIV": lambda left, right: np.floor(np.divide(left, right)),
+}
+NUMPY_INTEGER: dict[str, Any] = {
+    "SUM": np.add,  # wraps around
+    "PROD": np.multiply,
+    "SUB": np.subtract,
+    "DIV": lambda left, right: divide(left, right, truncate=True),
+    "FLOOR_DIV": lambda left, right: divide(left, right, truncate=False),
+    "MAX": np.maximum,
+    "MIN": np.minimum,
+    "POW": lambda left, right: integer_power(left, right),
+    "EQUAL": np.equal,
+    "GREATER": np.greater,
+    "LESS": np.less,
+    "AND": np.logical_and,
+    "OR": np.logical_or,
+    "XOR": np.logical_xor,
+}
+TORCH_FLOAT = {
+    "SUM": "add",
+    "PROD": "mul",
+    "SUB": "sub",
+    "DIV": "div",
+    "MAX": "fmax",
+    "MIN": "fmin",
+    "EQUAL": "eq",
+    "GREATER": "gt",
+    "LESS": "lt",
+    "POW": "pow",
+}
+
+
+@kernel_of("ELEMENTWISE")
+def elementwise(layer: Layer, trt: Any) -> Kernel:
+    operation = trt.op.name
+    if input_dtype(layer) not in FLOATS:
+        return _of_two(NUMPY_INTEGER[operation])
+    large = on_arrays(_torch_elementwise(operation, layer), layer)
+    if input_dtype(layer) not in PLAIN:
+        return large
+    small = NUMPY_FLOAT[operation]
+    if operation == "POW":
+        return _power(large)
+
+    def compute(left: Array, right: Array) -> Any:
+        if left.size > LARGE or right.size > LARGE:
+            return large(left, right)
+        made = small(left, right)
+        return made if made.__class__ is np.ndarray else np.asarray(made)
+
+    return compute
+
+
+def _of_two(function: Any) -> Kernel:
+    """Return a numpy function that gives an array also where numpy would give a scalar."""
+
+    def compute(left: Array, right: Array) -> Any:
+        made = function(left, right)
+        return made if made.__class__ is np.ndarray else np.asarray(made)
+
+    return compute
+
+
+def _torch_elementwise(operation: str, layer: Layer) -> Kernel:
+    if operation == "FLOOR_DIV":
+        return in_float32(lambda left, right: torch.floor(torch.div(left, right)), layer)
+    function = getattr(torch, TORCH_FLOAT[operation])
+    # Of these torch computes all but the power in float32 and rounds once, whatever the type.
+    kernel: Kernel = in_float32(function, layer) if operation == "POW" else function
+    return kernel
+
+
+def _power(large: Kernel) -> Kernel:
+    """Return the power of floats; by multiplication where the exponent is 2 or 3, as it mostly is."""
+
+    def compute(base: Array, exponent: Array) -> Any:
+        if exponent.size == 1 and base.size <= LARGE:  # both have the same rank
+            number = exponent.item()
+            if number == 2:
+                return np.asarray(np.multiply(base, base))
+            if number == 3:
+                return np.asarray(np.multiply(np.multiply(base, base), base))
+        if base.size > SMALL or exponent.size > SMALL:
+            return large(base, exponent)
+        return np.asarray(np.power(base, exponent))
+
+    return compute
+
+
+def divide(left: Array, right: Array, *, truncate: bool) -> Any:
+    """Return an integer quotient; by zero it is -1, as NVIDIA's GPUs give."""
+    if left.size == right.size == 1 and (divisor := right.item()) > 0 and (number := left.item()) >= 0:
+        shape = left.shape if left.ndim >= right.ndim else right.shape
+        return np.array(number // divisor, left.dtype).reshape(shape)  # as in arithmetic on shapes
+    if not right.all():
+        quotient = divide(left, np.where(right == 0, np.ones_like(right), right), truncate=truncate)
+        return np.where(right == 0, np.full_like(right, -1), quotient)
+    floor = np.floor_divide(left, right)  # the least number by -1 wraps around to itself
+    if not truncate:
+        return floor
+    return floor + ((floor < 0) & (np.multiply(floor, right) != left))
+
+
+def integer_power(base: Array, exponent: Array) -> Any:
+    """Return an integer power; one with a negative exponent is cut towards zero."""
+    if not (exponent < 0).any():
+        return np.power(base, exponent)
+    inverse = np.where(base == -1, 1 - 2 * (exponent % 2), base == 1)
+    return np.where(exponent < 0, inverse, np.power(base, np.maximum(exponent, 0))).astype(base.dtype)
+
+
+NUMPY_UNARY: dict[str, Any] = {
+    "EXP": np.exp,
+    "LOG": np.log,
+    "SQRT": np.sqrt,
+    "RECIP": np.reciprocal,
+    "ABS": np.abs,
+    "NEG": np.negative,
+    "SIN": np.sin,
+    "COS": np.cos,
+    "TAN": np.tan,
+    "SINH": np.sinh,
+    "COSH": np.cosh,
+    "ASIN": np.arcsin,
+    "ACOS": np.arccos,
+    "ATAN": np.arctan,
+    "ASINH": np.arcsinh,
+    "ACOSH": np.arccosh,
+    "ATANH": np.arctanh,
+    "CEIL": np.ceil,
+    "FLOOR": np.floor,
+    "SIGN": np.sign,
+    "ROUND": np.rint,  # ties to even
+}
+
+
+QUICK = ("SQRT", "RECIP", "ABS", "NEG", "CEIL", "FLOOR", "SIGN", "ROUND", "EXP")
+
+
+@kernel_of("UNARY")
+def unary(layer: Layer, trt: Any) -> Kernel:
+    operation, dtype = trt.op.name, input_dtype(layer)
+    if operation == "NOT":
+        return lambda value: np.asarray(np.logical_not(value))
+    if dtype not in FLOATS:
+        function: Any = {"ABS": np.abs, "NEG": np.negative, "SIGN": np.sign}.get(operation, unchanged)
+        return lambda value: np.asarray(function(value))
+    large = on_arrays(_torch_unary(operation, layer), layer)
+    if dtype not in PLAIN or operation not in NUMPY_UNARY:
+        return large
+    small = NUMPY_UNARY[operation]
+    most = LARGE if operation in QUICK else SMALL
+
+    def compute(value: Array) -> Any:
+        if value.size > most:
+            return large(value)
+        made = small(value)
+        return made if made.__class__ is np.ndarray else np.asarray(made)
+
+    return compute
+
+
+def _torch_unary(operation: str, layer: Layer) -> Kernel:
+    if operation in ("ISINF", "ISNAN"):
+        kernel: Kernel = torch.isinf if operation == "ISINF" else torch.isnan
+        return kernel
+    names = {"RECIP": "reciprocal"}
+    return in_float32(getattr(torch, names.get(operation, operation.lower())), layer)
+
+
+@kernel_of("SELECT")
+def select(layer: Layer, trt: Any) -> Kernel:
+    large = on_arrays(lambda condition, left, right: torch.where(condition, left, right), layer)
+    return lambda condition, left, right: (
+        large(condition, left, right)
+        if left.size > LARGE or right.size > LARGE
+        else np.where(condition, left, right)
+    )

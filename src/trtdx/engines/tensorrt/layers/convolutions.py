@@ -1,0 +1,165 @@
+"""Windows over space: convolution, deconvolution, pooling."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.engines.lazy import torch
+from trtdx.engines.tensorrt.layers.table import dims, in_float32, input_dtype, torch_kernel_of
+from trtdx.engines.tensorrt.values import to_torch, torch_dtype, value_from_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.engines.tensorrt.graph import Layer
+    from trtdx.engines.tensorrt.layers.table import Kernel
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A window, how it moves, and how its border is padded."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    mode: str
+    dilation: tuple[int, ...]
+
+    def extent(self, axis: int) -> int:
+        return 1 + self.dilation[axis] * (self.size[axis] - 1)
+
+    def padding(self, sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return for each axis what to pad before and after, and what more a last, incomplete window needs."""
+        return [self._padding(axis, size) for axis, size in enumerate(sizes)]
+
+    def _padding(self, axis: int, size: int) -> tuple[int, int, int]:
+        step, extent = self.stride[axis], self.extent(axis)
+        if self.mode.startswith("SAME"):
+            total = max((size - 1) // step * step + extent - size, 0)
+            small, large = total // 2, total - total // 2
+            return (small, large, 0) if self.mode == "SAME_UPPER" else (large, small, 0)
+        before, after = self.before[axis], self.after[axis]
+        if self.mode == "EXPLICIT_ROUND_DOWN":
+            return before, after, 0
+        room = size + before + after - extent
+        return before, after, math.ceil(room / step) * step - room
+
+    def trimming(self, axis: int) -> tuple[int, int]:
+        """Return how much of a deconvolution's full output to cut off before and after."""
+        if not self.mode.startswith("SAME"):
+            return self.before[axis], self.after[axis]
+        total = max(self.extent(axis) - self.stride[axis], 0)
+        small, large = total // 2, total - total // 2
+        return (small, large) if self.mode == "SAME_UPPER" else (large, small)
+
+
+def _window(trt: Any, size: Any, dilation: Any) -> Window:
+    sizes = dims(size) or ()
+    return Window(
+        sizes,
+        dims(trt.stride_nd) or (1,) * len(sizes),
+        dims(trt.pre_padding) or (0,) * len(sizes),
+        dims(trt.post_padding) or (0,) * len(sizes),
+        trt.padding_mode.name,
+        dims(dilation) or (1,) * len(sizes),
+    )
+
+
+def _sides(pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Return padding as torch wants it: the last axis first."""
+    return [side for pair in reversed(pairs) for side in pair]
+
+
+def _parameters(layer: Layer, trt: Any) -> tuple[Any, Any]:
+    """Return the fixed kernel and bias; None for one that is an input or is not there."""
+    dtype = input_dtype(layer)
+    kernel = None if layer.has_input(1) else value_from_weights(trt.kernel, dtype)
+    bias = None if layer.has_input(2) else value_from_weights(trt.bias, dtype)
+    kernel, bias = (
+        None if each is None else to_torch(dtype)(each).to(torch.float32) for each in (kernel, bias)
+    )
+    return kernel, bias
+
+
+@torch_kernel_of("CONVOLUTION")
+def convolution(layer: Layer, trt: Any) -> Kernel:
+    window = _window(trt, trt.kernel_size_nd, trt.dilation_nd)
+    groups, maps = trt.num_groups, trt.num_output_maps
+    fixed, fixed_bias = _parameters(layer, trt)
+    convolve = torch.nn.functional.conv2d if len(window.size) == 2 else torch.nn.functional.conv3d
+
+    def compute(value: Any, kernel: Any = None, bias: Any = None) -> Any:
+        kernel = fixed if kernel is None else kernel
+        bias = fixed_bias if bias is None else bias
+        kernel = kernel.reshape(maps, value.shape[1] // groups, *window.size)
+        pads = [(before, after + more) for before, after, more in window.padding(value.shape[2:])]
+        padded = torch.nn.functional.pad(value, _sides(pads)) if any(map(any, pads)) else value
+        return convolve(padded, kernel, bias, window.stride, 0, window.dilation, groups)
+
+    return in_float32(compute, layer)
+
+
+@torch_kernel_of("DECONVOLUTION")
+def deconvolution(layer: Layer, trt: Any) -> Kernel:
+    window = _window(trt, trt.kernel_size_nd, trt.dilation_nd)
+    groups, maps = trt.num_groups, trt.num_output_maps
+    fixed, fixed_bias = _parameters(layer, trt)
+    rank = len(window.size)
+    convolve = torch.nn.functional.conv_transpose2d if rank == 2 else torch.nn.functional.conv_transpose3d
+    sides = _sides([tuple(-each for each in window.trimming(axis)) for axis in range(rank)])  # type: ignore[misc]
+
+    def compute(value: Any, kernel: Any = None, bias: Any = None) -> Any:
+        kernel = fixed if kernel is None else kernel
+        bias = fixed_bias if bias is None else bias
+        kernel = kernel.reshape(value.shape[1], maps // groups, *window.size)
+        full = convolve(value, kernel, None, window.stride, 0, 0, groups, window.dilation)
+        result = torch.nn.functional.pad(full, sides)
+        return result if bias is None else result + bias.reshape(-1, *[1] * rank)
+
+    return in_float32(compute, layer)
+
+
+@torch_kernel_of("POOLING")
+def pooling(layer: Layer, trt: Any) -> Kernel:
+    window = _window(trt, trt.window_size_nd, None)
+    kind, blend, excludes = trt.type.name, trt.blend_factor, trt.average_count_excludes_padding
+
+    def compute(value: Any) -> Any:
+        if kind == "MAX":
+            return _largest(value, window)
+        mean = _mean(value, window, excludes)
+        return mean if kind == "AVERAGE" else (1 - blend) * _largest(value, window) + blend * mean
+
+    if input_dtype(layer) in ("INT8", "UINT8"):
+        dtype = torch_dtype(layer.outputs[0].dtype)
+        return lambda value: compute(value.to(torch.float32)).to(dtype)
+    return in_float32(compute, layer)
+
+
+def _largest(value: Any, window: Window) -> Any:
+    pool = torch.nn.functional.max_pool2d if len(window.size) == 2 else torch.nn.functional.max_pool3d
+    pads = [(before, after + more) for before, after, more in window.padding(value.shape[2:])]
+    padded = torch.nn.functional.pad(value, _sides(pads), value=-math.inf) if any(map(any, pads)) else value
+    return pool(padded, window.size, window.stride)
+
+
+def _mean(value: Any, window: Window, excludes: bool) -> Any:
+    """Return averages: sums over windows, by how much of a window lies on what counts."""
+    padding = window.padding(value.shape[2:])
+    sides = _sides([(before, after + more) for before, after, more in padding])
+    counted = value.new_ones((1, 1, *value.shape[2:]))
+    if excludes:
+        counted = torch.nn.functional.pad(counted, sides)
+    else:
+        counted = torch.nn.functional.pad(counted, _sides([pair[:2] for pair in padding]), value=1)
+        counted = torch.nn.functional.pad(counted, _sides([(0, pair[2]) for pair in padding]))
+    total = _sums(torch.nn.functional.pad(value, sides), window)
+    return total / _sums(counted, window)
+
+
+def _sums(value: Any, window: Window) -> Any:
+    pool = torch.nn.functional.avg_pool2d if len(window.size) == 2 else torch.nn.functional.avg_pool3d
+    return pool(value, window.size, window.stride, divisor_override=1)

@@ -1,0 +1,209 @@
+"""Picking and placing: gather, scatter, one-hot, non-zero, reverse sequence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trtdx.engines.lazy import torch
+from trtdx.engines.tensorrt.layers.table import kernel_of, on_arrays, torch_kernel_of
+from trtdx.engines.tensorrt.values import torch_dtype
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.graph import Layer
+    from trtdx.engines.tensorrt.layers.table import Kernel
+    from trtdx.engines.tensorrt.values import Array
+
+BYTES = ("FP8", "FP4", "E8M0")  # torch does not move these everywhere
+
+
+def as_bits(kernel: Kernel, layer: Layer) -> Kernel:
+    """Return a kernel that moves 8 bit floats as bytes, for torch does not move them everywhere."""
+    if layer.outputs[0].dtype not in BYTES:
+        return kernel
+    dtype = torch_dtype(layer.outputs[0].dtype)
+
+    def compute(*values: Any) -> Any:
+        raw = [
+            each.view(torch.uint8) if each is not None and each.dtype == dtype else each for each in values
+        ]
+        return kernel(*raw).view(dtype)
+
+    return compute
+
+
+def in_bounds(index: Any, length: int) -> tuple[Any, Any]:
+    """Return indices counted from the front, and where they are out of bounds (None: nowhere)."""
+    index = index.to(torch.int64)
+    if not index.numel():
+        return index, None
+    low, high = (each.item() for each in torch.aminmax(index))
+    if low < 0:
+        index = torch.where(index < 0, index + length, index)
+    if high < length and low >= -length:
+        return index, None
+    outside = (index < 0) | (index >= length)
+    return torch.where(outside, torch.zeros_like(index), index), outside
+
+
+@kernel_of("GATHER")
+def gather(layer: Layer, trt: Any) -> Kernel:
+    mode, axis, batch = trt.mode.name, trt.axis, trt.num_elementwise_dims
+    if mode == "ELEMENT":
+        return on_arrays(as_bits(lambda data, index: gather_elements(data, index, axis), layer), layer)
+    if mode == "ND":
+        anywhere = on_arrays(as_bits(lambda data, index: gather_tuples(data, index, batch), layer), layer)
+        return lambda data, index: gather_nd(data, index, batch, anywhere)
+    if batch:
+        return lambda data, index: gather_in_batch(data, index, axis)
+    return lambda data, index: gather_default(data, index, axis)
+
+
+def gather_default(data: Array, index: Array, axis: int) -> Array:
+    """Return the slices of data along an axis that the indices name; zeros for one out of bounds."""
+    length = data.shape[axis]
+    shape = (*data.shape[:axis], *index.shape, *data.shape[axis + 1 :])
+    if index.size == 1 and -length <= (number := index.item()) < length:  # a view will do
+        return data[(*[slice(None)] * axis, slice(number % length, number % length + 1))].reshape(shape)
+    if not length or not index.size:
+        return np.zeros(shape, data.dtype)
+    if index.min() >= -length and index.max() < length:
+        return data.take(index, axis)
+    outside = (index < -length) | (index >= length)
+    picked = data.take(np.where(outside, 0, index), axis)
+    picked[(*[slice(None)] * axis, outside)] = 0
+    return picked
+
+
+def gather_in_batch(data: Array, index: Array, axis: int) -> Array:
+    """Return a gather done for each element of the first axis; a first axis of length 1 is for all."""
+    count = max(data.shape[0], index.shape[0]) if data.shape[0] and index.shape[0] else 0
+    if not count:
+        return np.zeros((0, *data.shape[1:axis], *index.shape[1:], *data.shape[axis + 1 :]), data.dtype)
+    each = [
+        gather_default(
+            data[min(number, len(data) - 1)], np.asarray(index[min(number, len(index) - 1)]), axis - 1
+        )
+        for number in range(count)
+    ]
+    return np.stack(each)
+
+
+def gather_elements(data: Any, index: Any, axis: int) -> Any:
+    inside, outside = in_bounds(index, data.shape[axis])
+    picked = torch.gather(data, axis, inside)
+    return picked if outside is None else picked.masked_fill(outside, 0)
+
+
+def gather_nd(data: Array, index: Array, batch: int, anywhere: Kernel) -> Array:
+    """Return the slices that the tuples along the last axis of the indices name."""
+    width = index.shape[-1]
+    lengths = data.shape[:width]
+    if not batch and index.size:
+        flat = index.reshape(-1, width)
+        least, most = flat.min(0).tolist(), flat.max(0).tolist()
+        if min(least) >= 0 and all(a < b for a, b in zip(most, lengths, strict=True)):
+            place = flat @ np.array(_steps(lengths), index.dtype)
+            picked = data.reshape(-1, *data.shape[width:]).take(place, 0)
+            return np.reshape(picked, (*index.shape[:-1], *data.shape[width:]))
+    found: Array = anywhere(data, index)
+    return found
+
+
+def _steps(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how far apart neighbours along each axis are."""
+    steps = [1]
+    for length in reversed(lengths[1:]):
+        steps.append(steps[-1] * length)
+    return tuple(reversed(steps))
+
+
+def gather_tuples(data: Any, index: Any, batch: int) -> Any:
+    """Return the same with torch: batch axes, negative indices, zeros for what is out of bounds."""
+    parts, outside = [], None
+    for number in range(index.shape[-1]):
+        inside, missed = in_bounds(index[..., number], data.shape[batch + number])
+        parts.append(inside)
+        outside = missed if outside is None else outside if missed is None else outside | missed
+    picked = data[(*_batch_places(index, batch), *parts)]
+    if outside is None:
+        return picked
+    return picked.masked_fill(outside.reshape((*outside.shape, *[1] * (picked.dim() - outside.dim()))), 0)
+
+
+def _batch_places(index: Any, batch: int) -> list[Any]:
+    """Return, for each batch axis, every place's own number along it."""
+    rank = index.dim() - 1
+    return [
+        torch.arange(index.shape[axis]).reshape([-1 if each == axis else 1 for each in range(rank)])
+        for axis in range(batch)
+    ]
+
+
+@torch_kernel_of("SCATTER")
+def scatter(layer: Layer, trt: Any) -> Kernel:
+    axis = trt.axis
+    if trt.mode.name == "ND":
+        return as_bits(scatter_nd, layer)
+    return as_bits(lambda data, index, updates: scatter_elements(data, index, updates, axis), layer)
+
+
+def scatter_elements(data: Any, index: Any, updates: Any, axis: int) -> Any:
+    """Return data with updates written along an axis; the last of several writes to one place stays."""
+    inside, outside = in_bounds(index, data.shape[axis])
+    if outside is not None:
+        updates = torch.where(outside, torch.gather(data, axis, inside), updates)
+    return torch.scatter(data, axis, inside, updates)
+
+
+def scatter_nd(data: Any, index: Any, updates: Any) -> Any:
+    """Return data with slices replaced; what is out of bounds is left out."""
+    tuples = index.reshape(-1, index.shape[-1])
+    slices = updates.reshape(tuples.shape[0], *data.shape[index.shape[-1] :])
+    parts, outside = [], None
+    for number in range(index.shape[-1]):
+        inside, missed = in_bounds(tuples[:, number], data.shape[number])
+        parts.append(inside)
+        outside = missed if outside is None else outside if missed is None else outside | missed
+    if outside is not None:
+        parts = [part[~outside] for part in parts]
+        slices = slices[~outside]
+    return data.index_put(tuple(parts), slices) if parts else slices.reshape(data.shape)
+
+
+@torch_kernel_of("ONE_HOT")
+def one_hot(layer: Layer, trt: Any) -> Kernel:
+    axis = trt.axis
+
+    def compute(index: Any, values: Any, depth: Any) -> Any:
+        count = int(depth.item())
+        where = axis % (index.dim() + 1)
+        classes = torch.arange(count).reshape([-1 if each == where else 1 for each in range(index.dim() + 1)])
+        index = torch.where(index < 0, index + count, index).unsqueeze(where)
+        return torch.where(index == classes, values[1], values[0])
+
+    return as_bits(compute, layer)
+
+
+@torch_kernel_of("NON_ZERO")
+def non_zero(layer: Layer, trt: Any) -> Kernel:
+    dtype = torch_dtype(layer.outputs[0].dtype)
+    return lambda value: torch.nonzero(value).t().to(dtype)
+
+
+@torch_kernel_of("REVERSE_SEQUENCE")
+def reverse_sequence(layer: Layer, trt: Any) -> Kernel:
+    batch, sequence = trt.batch_axis, trt.sequence_axis
+
+    def compute(value: Any, lengths: Any) -> Any:
+        count = value.shape[sequence]
+        place = torch.arange(count)
+        length = lengths.to(torch.int64).unsqueeze(1)
+        index = torch.where(place < length, length - 1 - place, place)  # one row for each of the batch
+        shape = [1] * value.dim()
+        shape[batch], shape[sequence] = index.shape
+        index = index if batch < sequence else index.t()
+        return torch.gather(value, sequence, index.reshape(shape).expand(value.shape))
+
+    return as_bits(compute, layer)

@@ -1,0 +1,131 @@
+"""Shapes and views: constant, shape, shuffle, squeeze, unsqueeze, concatenation, padding, assertion."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trtdx.engines.errors import LayerError
+from trtdx.engines.lazy import torch
+from trtdx.engines.tensorrt.layers.table import dims, kernel_of, torch_kernel_of, unchanged
+from trtdx.engines.tensorrt.values import value_from_weights
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.graph import Layer
+    from trtdx.engines.tensorrt.layers.table import Kernel
+    from trtdx.engines.tensorrt.values import Array
+
+
+@kernel_of("CONSTANT")
+def constant(layer: Layer, trt: Any) -> Kernel:
+    value = value_from_weights(trt.weights, layer.outputs[0].dtype, dims(trt.shape) or ())
+    return lambda: value
+
+
+@kernel_of("SHAPE")
+def shape_of(layer: Layer, trt: Any) -> Kernel:
+    return lambda value: np.array(value.shape, np.int64)
+
+
+@kernel_of("SHUFFLE")
+def shuffle(layer: Layer, trt: Any) -> Kernel:
+    first, second = _transpose(tuple(trt.first_transpose)), _transpose(tuple(trt.second_transpose))
+    used = [part for part in (first, _reshape(layer, trt), second) if part is not None]
+    if not used:
+        return unchanged
+    if len(used) == 1:
+        return used[0]
+    return functools.partial(_in_turn, tuple(used))
+
+
+def _in_turn(parts: tuple[Kernel, ...], value: Array, *shape: Array) -> Any:
+    for part in parts:
+        value = part(value, *shape)
+    return value
+
+
+def _transpose(permutation: tuple[int, ...]) -> Kernel | None:
+    """Return a transposition, or None for one that changes nothing; entries beyond the rank mean nothing."""
+    if permutation == tuple(range(len(permutation))):
+        return None
+    by_rank = [permutation[:rank] for rank in range(len(permutation) + 1)]
+    return lambda value, *_: value.transpose(by_rank[value.ndim])
+
+
+def _reshape(layer: Layer, trt: Any) -> Kernel | None:
+    placeholder = trt.zero_is_placeholder
+    if layer.has_input(1):
+        return lambda value, shape: reshaped(value, shape.tolist(), placeholder)
+    wanted = dims(trt.reshape_dims)
+    if wanted is None:
+        return None
+    if 0 in wanted:
+        return lambda value, *_: reshaped(value, list(wanted), placeholder)
+    return lambda value, *_: value.reshape(wanted)
+
+
+def reshaped(value: Array, wanted: list[int], placeholder: bool) -> Array:
+    """Return a value in another shape; a zero may stand for the length of the same axis of the value."""
+    if 0 in wanted and placeholder:
+        wanted = [value.shape[axis] if each == 0 else each for axis, each in enumerate(wanted)]
+    if not value.size and -1 in wanted:  # numpy has no answer where lengths are zero
+        others = math.prod(each for each in wanted if each != -1)
+        wanted = [0 if each == -1 and others else each for each in wanted]
+    return value.reshape(wanted)
+
+
+@kernel_of("SQUEEZE")
+def squeeze(layer: Layer, trt: Any) -> Kernel:
+    def compute(value: Array, axes: Array | None = None) -> Array:
+        if axes is None:  # then all axes of length 1 go
+            return value.squeeze()
+        gone = {axis % value.ndim for axis in axes.tolist()}
+        wrong = [axis for axis in gone if value.shape[axis] != 1]
+        if wrong:
+            raise LayerError(
+                f"axis {wrong[0]} of {list(value.shape)} has not length 1 and cannot be squeezed"
+            )
+        return value.reshape([size for axis, size in enumerate(value.shape) if axis not in gone])
+
+    return compute
+
+
+@kernel_of("UNSQUEEZE")
+def unsqueeze(layer: Layer, trt: Any) -> Kernel:
+    def compute(value: Array, axes: Array) -> Array:
+        numbers = axes.tolist()
+        rank = value.ndim + len(numbers)
+        sizes = list(value.shape)
+        for axis in sorted(axis % rank for axis in numbers):
+            sizes.insert(axis, 1)
+        return value.reshape(sizes)
+
+    return compute
+
+
+@kernel_of("CONCATENATION")
+def concatenation(layer: Layer, trt: Any) -> Kernel:
+    axis = trt.axis
+    return lambda *values: np.concatenate(values, axis)
+
+
+@torch_kernel_of("PADDING")
+def padding(layer: Layer, trt: Any) -> Kernel:
+    before, after = dims(trt.pre_padding_nd) or (0, 0), dims(trt.post_padding_nd) or (0, 0)
+    sides = [side for pair in reversed(list(zip(before, after, strict=True))) for side in pair]
+    return lambda value: torch.nn.functional.pad(value, sides)
+
+
+@kernel_of("ASSERTION")
+def assertion(layer: Layer, trt: Any) -> Kernel:
+    message = trt.message
+
+    def compute(value: Array) -> tuple[()]:
+        if not value.all():
+            raise LayerError(f"the assertion of layer {layer.name!r} does not hold: {message}")
+        return ()
+
+    return compute

@@ -1,0 +1,121 @@
+"""The one table from kind of layer to what makes its kernel.
+
+A maker reads a layer's attributes once and returns a kernel: a function from the layer's inputs (None for one
+that is not there) to its output, or to a tuple where the layer has several. Kernels of light layers compute with
+numpy, whose calls cost a third of torch's. Those of heavy layers compute with torch tensors and are entered with
+`torch_kernel_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trtdx.engines.lazy import torch
+from trtdx.engines.tensorrt.graph import Layer
+from trtdx.engines.tensorrt.values import WIDENED, Array, from_torch, to_torch, torch_dtype
+
+Kernel = Callable[..., Any]
+Maker = Callable[[Layer, Any], Kernel]  # the record, and TensorRT's layer with the class of its kind
+
+MAKERS: dict[str, Maker] = {}
+TORCH: set[str] = set()  # kinds whose kernels take and give torch tensors
+Shortcut = Callable[
+    [Layer, Any, Kernel], Kernel
+]  # also gets the kernel on arrays for what it does not do itself
+SHORTCUTS: dict[str, Shortcut] = {}
+
+
+def kernel_of(*kinds: str) -> Callable[[Maker], Maker]:
+    """Enter a maker of kernels on arrays into the table, under the kinds it makes kernels for."""
+
+    def enter(maker: Maker) -> Maker:
+        MAKERS.update(dict.fromkeys(kinds, maker))
+        return maker
+
+    return enter
+
+
+def torch_kernel_of(*kinds: str) -> Callable[[Maker], Maker]:
+    """Enter a maker of kernels on torch tensors into the table."""
+    TORCH.update(kinds)
+    return kernel_of(*kinds)
+
+
+def shortcut_of(kind: str) -> Callable[[Shortcut], Shortcut]:
+    """Enter what makes, of a kind's torch kernel, one that does small things with numpy."""
+
+    def enter(shortcut: Shortcut) -> Shortcut:
+        SHORTCUTS[kind] = shortcut
+        return shortcut
+
+    return enter
+
+
+def on_arrays(kernel: Kernel, layer: Layer, fixed: dict[int, Array] | None = None) -> Kernel:
+    """Return a kernel on torch tensors as one on arrays; inputs that never change are converted once."""
+    into = [to_torch(each.dtype) if each else None for each in layer.inputs]
+    back = [from_torch(tensor.dtype) for tensor in layer.outputs]
+    ready = {number: to_torch(input_dtype(layer, number))(array) for number, array in (fixed or {}).items()}
+    if len(into) == 2 and len(back) == 1 and set(ready) == {1} and into[0]:
+        first, weights, last = into[0], ready[1], back[0]
+        return lambda value, _: last(kernel(first(value), weights))
+    if len(back) == 1:
+        only = back[0]
+        return lambda *values: only(kernel(*_converted(values, into, ready)))
+    return lambda *values: tuple(
+        each(made) for each, made in zip(back, kernel(*_converted(values, into, ready)), strict=True)
+    )
+
+
+def _converted(values: tuple[Any, ...], into: list[Any], ready: dict[int, Any]) -> list[Any]:
+    return [
+        ready[number] if number in ready else None if value is None else into[number](value)
+        for number, value in enumerate(values)
+    ]
+
+
+def unchanged(value: Any, *_: Any) -> Any:
+    """Return a value as it is."""
+    return value
+
+
+def axes_from_mask(mask: int) -> tuple[int, ...]:
+    """Return the axes whose bits are set."""
+    return tuple(axis for axis in range(32) if mask >> axis & 1)
+
+
+def input_dtype(layer: Layer, number: int = 0) -> str:
+    """Return TensorRT's type of an input that must be there."""
+    found = layer.inputs[number]
+    assert found is not None, f"{layer.name} has no input {number}"
+    return found.dtype
+
+
+def in_float32(function: Kernel, layer: Layer) -> Kernel:
+    """Return a torch kernel computed in float32 and rounded once, where the layer's output is narrower."""
+    if layer.outputs[0].dtype not in WIDENED:
+        return function
+    rounded, wide = torch_dtype(layer.outputs[0].dtype), torch.float32
+
+    def compute(*inputs: Any) -> Any:
+        return function(*[wide_of(each, wide) for each in inputs]).to(rounded)
+
+    return compute
+
+
+def wide_of(value: Any, wide: Any) -> Any:
+    return value.to(wide) if value is not None and value.is_floating_point() else value
+
+
+def read(getter: Callable[[], Any]) -> Any:
+    """Return an attribute, or None where the bindings raise because it was never set."""
+    try:
+        return getter()
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def dims(found: Any) -> tuple[int, ...] | None:
+    """Return TensorRT's Dims as a tuple; None for dimensions that were never set."""
+    return None if found is None or len(found) < 0 else tuple(int(each) for each in found)
