@@ -33,6 +33,11 @@ for shard in sorted(set(index.values())):
             part = file.get_slice(name); total += len(part.get_shape()); part.get_dtype()
 print(total)
 """
+# The same with what the user's own stack has for configuration and tokenizer.
+WITH_TRANSFORMERS = (
+    "import sys\nfrom transformers import AutoConfig, AutoTokenizer\n"
+    "AutoConfig.from_pretrained(sys.argv[1]); AutoTokenizer.from_pretrained(sys.argv[1])\n" + BY_HAND
+)
 ONNX_BY_HAND = """
 import sys, onnx
 model = onnx.load(sys.argv[1], load_external_data=False)
@@ -183,6 +188,12 @@ def main() -> None:
             [*trtdx, str(model)],
             [sys.executable, "-c", BY_HAND, str(model)],
             "a script with safetensors (no checks, no tokenizer)",
+        )
+        row(
+            "the same",
+            [*trtdx, str(model)],
+            [sys.executable, "-c", WITH_TRANSFORMERS, str(model)],
+            "a script with transformers and safetensors (no checks)",
         )
         graph = make_onnx(Path(scratch) / "onnx")
         row(

@@ -107,6 +107,30 @@ def parsed(version: str) -> Version | None:
         return None
 
 
+CONTAINER_TAG = re.compile(r"(2\d\.(?:0[1-9]|1[0-2]))(?:-.*)?")  # 24.08, 25.01-trtllm-python-py3
+
+
+def stated_release(text: str) -> str:
+    """Return the release that "v0.16.0", "release:0.16.0" or "0.16" names in full; nothing where it names none."""
+    bare = re.split(r"[:=@\s]", text.strip())[-1].removeprefix("v")
+    one = parsed(bare) if re.match(r"\d+\.\d+", bare) and not CONTAINER_TAG.fullmatch(bare) else None
+    if one is None or one.epoch or one.major >= 20:
+        return ""
+    numbers = ".".join(map(str, (*one.release, 0, 0)[: max(3, len(one.release))]))
+    return numbers + one.public[len(one.base_version) :]
+
+
+def container_tag(text: str) -> str:
+    """Return the tag of a container, such as 24.08, that was named where a release was asked for."""
+    found = CONTAINER_TAG.fullmatch(re.split(r"[:=@\s]", text.strip())[-1])
+    return found[1] if found else ""
+
+
+def releases_on(tag: str) -> tuple[str, ...]:
+    """Return the releases whose own containers were made on the base image of a tag."""
+    return tuple(row.version for row in table().release if row.ngc == tag)
+
+
 def at_least(version: str, bound: str) -> bool:
     """Return whether a release is the bound or later; a pre-release counts as the release it leads to."""
     one = parsed(version)
@@ -138,11 +162,24 @@ def nearest(version: str) -> Release | None:
     return exact or final or (before[-1] if before else None)
 
 
+# Every compute capability there is, those without a name in the table too.
+CAPABILITIES = (
+    50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121,
+)  # fmt: skip
+
+
+def sm_from(text: str) -> int | None:
+    """Return the compute capability that "8.9", "89" or "sm_89" spells; None where it spells none there is."""
+    number = re.fullmatch(r"(?:sm_?|compute_?)?(\d{1,2})\.?(\d)[af]?", text.strip(), re.IGNORECASE)
+    sm = int(number[1] + number[2]) if number else 0
+    return sm if sm in CAPABILITIES else None
+
+
 def sm_of_gpu(name: str) -> int | None:
     """Return the compute capability of a GPU by its name ("NVIDIA L40S"), or of "8.9", "89" or "sm_89"."""
-    number = re.fullmatch(r"(?:sm_?|compute_?)?(\d{1,2})\.?(\d)[af]?", name.strip(), re.IGNORECASE)
-    if number and int(number[1] + number[2]) >= 50:
-        return int(number[1] + number[2])
+    number = sm_from(name)
+    if number is not None:
+        return number
     known = {each: int(sm) for sm, names in table().sm.items() for each in names} | table().gpu
     fits = [each for each in known if re.search(_spelt(each), name, re.IGNORECASE)]
     return known[max(fits, key=len)] if fits else None

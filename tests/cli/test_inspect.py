@@ -66,7 +66,7 @@ def test_do_i_have_to_rebuild(inspect):
 def test_what_differs_is_no_failure(inspect):
     done = inspect(ENGINE, "--against", MODEL)
     assert done.returncode == 0
-    assert "facts compared" in done.stdout
+    assert "facts differ" in done.stdout
 
 
 @pytest.mark.parametrize("section", ["tensors", "profiles", "settings", "mapping", "debug", "facts", "all"])
@@ -87,7 +87,8 @@ def test_markdown_has_tables(inspect):
         ((), "name an artifact"),
         ((ENGINE, "--request", "batches=8"), "batch"),
         ((ENGINE, "--gpu", "H1000"), "H100"),
-        (("README.md",), "looked for"),
+        (("README.md",), "It was looked for"),
+        ((ENGINE, "--requests", "README.md"), "there is no request in README.md"),
     ],
 )
 def test_what_cannot_be_done_is_said_with_status_2(inspect, args, words):

@@ -31,7 +31,7 @@ def test_a_value_of_the_wrong_type_is_told_with_its_place():
     assert not found.has("vocab_size")
     assert found.integer("hidden_size") == 64
     assert found.items("malformed") == [
-        "config.json: vocab_size = many: expected a whole number",
+        'config.json: vocab_size = "many": expected a whole number',
         "config.json: num_hidden_layers = true: expected a whole number",
     ]
 

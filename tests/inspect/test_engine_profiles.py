@@ -160,10 +160,17 @@ def test_releases_differ(version, tensor, largest):
 
 def test_the_source_says_which_release_and_what_is_not_sure():
     assert profiles_of(engine())[0].source == "derived from build settings of 1.2.1"
-    assert "not verified" in profiles_of(engine(version="0.7.1"))[0].source
+    assert "not verified" in profiles_of(engine(version="0.8.0"))[0].source
     assert "not verified" in profiles_of(engine(version="0.11.0.dev2024060400"))[0].source
     assert "an unstated release" in profiles_of(engine(version=None))[0].source
     assert "Eagle adds" in profiles_of(engine(architecture="EagleForCausalLM"))[0].source
+
+
+def test_inputs_before_0_8_are_not_derived():
+    old = engine(version=None, era="before 0.8", max_seq_len=2560)
+    assert profiles_of(old) == ()
+    assert tensors_of(old) == ()
+    assert "before 0.8" in why_not_derived(old)
 
 
 def test_inputs_whose_sizes_are_not_stated_are_left_out_and_named():

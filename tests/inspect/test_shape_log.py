@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import lzma
 import subprocess
@@ -133,13 +134,6 @@ def test_the_python_session_prints_no_sizes():
     log = read([f"[11/16/2025-10:00:00] [TRT-LLM] [V] {line}" for line in table])
     assert log.executions == 0
     assert "Python session" in log.notes[0]
-
-
-def test_a_log_without_tables_says_how_they_come():
-    log = read(lines(["TllmRuntime loaded"]))
-    (told,) = shape_tables(log)
-    assert told.rows == ()
-    assert "TLLM_LOG_LEVEL=TRACE" in told.note
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
@@ -308,12 +302,23 @@ PIECES = [line.encode() + b"\n" for line in [*loaded(), *ran(300, 3), *ran(3, 3,
 
 
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=60)), max_size=40))
-def test_any_bytes_are_a_log_of_some_kind(parts):
-    log = read(b"".join(parts))
-    assert shape_tables(log)
-    assert artifact_from(log).kind == "profiles"
+def test_any_bytes_are_a_log_of_some_kind_or_refused_in_words(parts):
+    with contextlib.suppress(InputError):
+        log = read(b"".join(parts))
+        assert shape_tables(log)
+        assert artifact_from(log).kind == "profiles"
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"]))
-def test_damaged_compressed_logs_never_raise(data, magic):
-    assert read(magic + data).notes
+def test_damaged_compressed_logs_are_refused_in_words(data, magic):
+    with pytest.raises(InputError, match="no table of shapes was found"):
+        read(magic + data)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"nothing of the kind\n", b"[TensorRT-LLM][TRACE] Information of us\n| a | b |\n"]
+)
+def test_a_log_without_a_table_is_an_error_that_says_how_to_get_them(text):
+    with pytest.raises(InputError, match="no table of shapes was found") as caught:
+        read_shape_log(RecordedHost({"serve.log": text}), "serve.log")
+    assert "TLLM_LOG_LEVEL=TRACE" in caught.value.fix

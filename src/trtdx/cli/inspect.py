@@ -94,7 +94,7 @@ def command(
         typer.Option("--gpu", metavar="NAME", help="The GPU, such as L40S, or its SM.", show_default=False),
     ] = "",
     gpus: Annotated[
-        int, typer.Option("--gpus", metavar="N", help="How many GPUs there are.", show_default=False)
+        int, typer.Option("--gpus", metavar="N", min=0, help="How many GPUs there are.", show_default=False)
     ] = 0,
     rules: RulesOption = None,
     json: JsonOption = False,
@@ -119,7 +119,7 @@ def command(
     with reading(RealHost(), [*(shapes or []), *([requests] if requests else [])]) as progress:
         host = WatchedHost(progress)
         question = Question(
-            paths=tuple(paths or ()),
+            paths=tuple(dict.fromkeys(paths or ())),
             commands=tuple(command_line or ()),
             machine=machine_from(runtime=runtime, gpu=gpu, gpus=gpus),
             show=(*(each.value for each in show or ()), *(["shapes"] if json else [])),  # data is given whole

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.errors import TrtdxError
+from trtdx.errors import InputError, TrtdxError
 from trtdx.inspect.artifact import Artifact, Deployment
 from trtdx.model import Report, Section, Summary, headline
 from trtdx.words import counted
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
 
+NOT_ON_DISK = ("machine", "request", "unknown")
+TAKES_REQUESTS = ("engine", "llm-args", "command", "triton")
 MOST_REFERRED = 8  # artifacts read because another one names them
 
 
@@ -37,6 +39,11 @@ def inspect(host: Host, question: Question, book: RuleBook) -> Report:
     """Return overviews, the sections asked for, and what disagrees."""
     deployment, notes = collect(host, question)
     sections = list(_sections(host, deployment, question))
+    if question.against:
+        text = "; ".join(section.note for section in sections)
+        return Report(
+            Summary(text, inputs=len(question.paths) + 1, partial=tuple(notes)), (), tuple(sections)
+        )
     findings = list(_findings(deployment, book))
     return Report(_summary(deployment, findings, notes), tuple(findings), tuple(sections))
 
@@ -55,27 +62,38 @@ def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
     found = [_with_profiles(artifact) for artifact in (*artifacts, *referred)]
     deployment = with_shapes_checked(host, Deployment((*found, *given, *question.requests)))
     notes += [f"{each.path}: {note}" for each in deployment.artifacts for note in each.unread]
+    if question.requests and not deployment.first(*TAKES_REQUESTS):
+        raise InputError(
+            "nothing that was given takes requests",
+            fix="give the engine directory, or the options or command line of the server",
+        )
     return deployment, notes
 
 
 def _referred(host: Host, artifacts: list[Artifact], version: str) -> tuple[list[Artifact], list[str]]:
-    """Return the artifacts that others name, such as the engine a Triton repository serves."""
-    from trtdx.inspect.readers import read_artifact
-
+    """Return the artifacts that others name: a command its repository, that one its engine and tokenizer."""
     known = {artifact.path.rstrip("/") for artifact in artifacts}
+    waiting = [path for artifact in artifacts for path in artifact.refers_to]
     found: list[Artifact] = []
-    notes: list[str] = []
-    for path in dict.fromkeys(path.rstrip("/") for artifact in artifacts for path in artifact.refers_to):
+    while waiting:
+        path = waiting.pop(0).rstrip("/")
         if path in known or host.kind(path) == "absent":
             continue
         if len(found) == MOST_REFERRED:
-            notes.append(f"{path}: not looked at; at most {MOST_REFERRED} artifacts that others name are")
-            continue
-        try:
-            found.append(read_artifact(host, path, version=version))
-        except TrtdxError as err:
-            notes.append(f"{path}: {err.message.splitlines()[0]}")
-    return found, notes
+            return found, [f"{path}: not looked at; at most {MOST_REFERRED} artifacts that others name are"]
+        known.add(path)
+        found.append(_read_or_unknown(host, path, version))
+        waiting += found[-1].refers_to
+    return found, []
+
+
+def _read_or_unknown(host: Host, path: str, version: str) -> Artifact:
+    from trtdx.inspect.readers import read_artifact
+
+    try:
+        return read_artifact(host, path, version=version)
+    except TrtdxError as err:
+        return Artifact("unknown", path, unread=(err.message.splitlines()[0],))
 
 
 def _with_profiles(artifact: Artifact) -> Artifact:
@@ -91,7 +109,7 @@ def _sections(host: Host, deployment: Deployment, question: Question) -> Iterato
     from trtdx.inspect.overview import overview
     from trtdx.inspect.show import sections_from
 
-    shown = [artifact for artifact in deployment.artifacts if artifact.kind not in ("machine", "request")]
+    shown = [artifact for artifact in deployment.artifacts if artifact.kind not in NOT_ON_DISK]
     if question.against:
         yield from _differences(host, shown, question)
         return
@@ -149,7 +167,7 @@ def _findings(deployment: Deployment, book: RuleBook) -> list[Finding]:
 
 
 def _summary(deployment: Deployment, findings: list[Finding], notes: list[str]) -> Summary:
-    inputs = sum(artifact.kind not in ("machine", "request") for artifact in deployment.artifacts)
+    inputs = sum(artifact.kind not in NOT_ON_DISK for artifact in deployment.artifacts)
     return Summary(_verdict(deployment, findings), inputs=inputs, partial=tuple(notes))
 
 

@@ -27,6 +27,7 @@ KINDS = {
     "profiles": "optimization profiles",
     "machine": "machine",
     "request": "request",
+    "unknown": "path that is nothing trtdx knows",
 }
 
 
@@ -151,8 +152,13 @@ class Facts:
         try:
             self._facts[name] = Fact(fitted(name, value), where)
         except MalformedError as err:
-            self._malformed.append(f"{where} = {shortened(value)}: {err}")
-            self._where = self._where or where
+            self.refuse(value, where, str(err))
+
+    def refuse(self, value: Any, where: str, reason: str) -> None:
+        """Keep a value that cannot be meant as the fact `malformed`."""
+        told = f'"{shortened(value)}"' if isinstance(value, str) else shortened(value)
+        self._malformed.append(f"{where} = {told}: {reason}")
+        self._where = self._where or where
 
     def add(self, name: str, item: Any, where: str) -> None:
         """Append to a fact that is a list."""

@@ -21,7 +21,7 @@ DATA_CENTRE_BLACKWELL = range(100, 120)  # builder.py raises for INT8, INT4 and 
 LISTED: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "NVFP4": (("0.17.0", (100, 103, 120, 121)),),
     "FP8": (("0.17.0", (89, 90, 100, 103, 120, 121)),),
-    "FP8_BLOCK_SCALES": (("0.17.0", (90, 100, 103)),),
+    "FP8_BLOCK_SCALES": (("0.17.0", (90, 100, 103)), ("0.21.0", (89, 90, 100, 103))),
     "FP8_PER_CHANNEL_PER_TOKEN": (("0.17.0", (90,)),),
     "W4A8_AWQ": (("0.17.0", (89, 90)), ("1.2.0", (89, 90, 100, 103))),
     "W4A16_AWQ": (("0.17.0", (80, 86, 87, 89, 90)), ("1.2.0", (80, 86, 87, 89, 90, 100, 103))),
@@ -136,9 +136,45 @@ def writer_of(artifact: Artifact, machine: Artifact) -> Writer | None:
 
 
 def same_release(one: str, other: str) -> bool:
-    """Return whether two releases are one, patches and local suffixes apart."""
+    """Return whether two releases are one, patches and local suffixes apart; a pre-release is one of its own."""
     here, there = versions.parsed(one), versions.parsed(other)
-    return here is not None and there is not None and here.release[:2] == there.release[:2]
+    if here is None or there is None:
+        return False
+    if here.is_prerelease or there.is_prerelease:
+        return (here.release, here.pre, here.dev) == (there.release, there.pre, there.dev)
+    return here.release[:2] == there.release[:2]
+
+
+OLD_ERA = "before 0.8"
+OLD_RELEASES = ("0.5.0", "0.6.1", "0.7.1")
+
+
+def is_old(engine: Artifact) -> bool:
+    """Return whether an engine was built before 0.8, when config.json stated no release."""
+    return engine.text("era") == OLD_ERA and not engine.has("version")
+
+
+def builders_of(engine: Artifact) -> tuple[str, ...]:
+    """Return the releases that can have built an engine: the one it states, or those its plans and keys allow."""
+    if engine.has("version"):
+        return (engine.text("version"),)
+    if not is_old(engine):
+        return ()
+    wrote = [numbers(str(each))[:3] for each in engine.items("plan.versions")]
+    return tuple(
+        release
+        for release in OLD_RELEASES
+        if _has_keys_of(engine, release)
+        and all(each == numbers(versions.tensorrt_of(release))[:3] for each in wrote)
+    )
+
+
+def _has_keys_of(engine: Artifact, release: str) -> bool:
+    """Return whether the plugin settings are those of a release before 0.8 (plugin.py at each tag)."""
+    if engine.has("plugin.use_paged_context_fmha"):
+        return release == "0.7.1"
+    later = engine.has("plugin.multi_block_mode") or engine.has("plugin.lora_plugin")
+    return release in (("0.6.1",) if later else ("0.5.0", "0.6.1"))
 
 
 def gpus_of(sms: tuple[int, ...]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -85,8 +87,27 @@ def parse_json(data: bytes) -> dict[str, Any]:
         raise UnreadableError("is empty")
     value = _decoded(data)
     if not isinstance(value, dict):
-        raise UnreadableError(f"holds a {type(value).__name__}, not an object")
+        raise UnreadableError(f"holds {JSON_WORDS.get(type(value), 'something else')}, not an object")
     return value
+
+
+JSON_WORDS = {
+    type(None): "null",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+}
+
+
+def encoding_fault(data: bytes) -> str:
+    """Return why Python's json refuses a file that can be read otherwise; "" where it does not."""
+    if data.startswith(b"\xef\xbb\xbf"):
+        return "begins with a byte-order mark, at which Python's json stops"
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "is written in UTF-16, but is read as UTF-8"
+    return ""
 
 
 def _decoded(data: bytes) -> Any:
@@ -99,13 +120,23 @@ def _decoded(data: bytes) -> Any:
         raise UnreadableError("is nested too deeply") from err
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
         problem = str(err)
-    try:
-        return msgspec.json.decode(_without_comments(data))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
-        raise UnreadableError(f"is not JSON: {problem}") from err
+    for lenient in (_as_python_reads, _without_comments):
+        with suppress(ValueError, RecursionError):
+            return lenient(data)
+    raise UnreadableError(f"is not JSON: {problem}")
 
 
-def _without_comments(data: bytes) -> bytes:
-    """Return JSON without // and /* */ comments; text inside strings stays."""
+def _as_python_reads(data: bytes) -> Any:
+    """Return JSON with NaN and Infinity, which Python writes and reads (Nemotron's time_step_limit)."""
+    if b"NaN" not in data and b"Infinity" not in data:
+        raise ValueError("nothing that only Python reads")
+    value = json.loads(data)
+    msgspec.json.encode(value)  # raises for halves of characters, which could not be shown
+    return value
+
+
+def _without_comments(data: bytes) -> Any:
+    """Return JSON that has // and /* */ comments; text inside strings stays."""
     pattern = rb'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/'
-    return re.sub(pattern, lambda m: m[0] if m[0].startswith(b'"') else b" ", data, flags=re.DOTALL)
+    plain = re.sub(pattern, lambda m: m[0] if m[0].startswith(b'"') else b" ", data, flags=re.DOTALL)
+    return msgspec.json.decode(plain)

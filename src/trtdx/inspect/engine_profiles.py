@@ -25,9 +25,8 @@ TOKEN_CUTS = (64, 128, 256, 512, 1024)
 
 def profiles_of(engine: Artifact, pp_rank: int = 0) -> tuple[Profile, ...]:
     """Return the profiles of one pipeline rank's engine; none where they cannot be derived."""
-    try:
-        settings = settings_of(engine)
-    except NotDerivableError:
+    settings = _derivable(engine)
+    if settings is None:
         return ()
     inputs = [each for each in inputs_of(settings, pp_rank) if each.mode == "in"]
     known = [each for each in inputs if each.axes]
@@ -41,9 +40,8 @@ def profiles_of(engine: Artifact, pp_rank: int = 0) -> tuple[Profile, ...]:
 
 def tensors_of(engine: Artifact, pp_rank: int = 0) -> tuple[TensorSpec, ...]:
     """Return what goes in and out of one pipeline rank's engine; a dynamic dimension is its name."""
-    try:
-        settings = settings_of(engine)
-    except NotDerivableError:
+    settings = _derivable(engine)
+    if settings is None:
         return ()
     return tuple(
         TensorSpec(
@@ -60,10 +58,17 @@ def tensors_of(engine: Artifact, pp_rank: int = 0) -> tuple[TensorSpec, ...]:
 def why_not_derived(engine: Artifact) -> str:
     """Return why an engine has no derived profiles, or nothing when it has."""
     try:
-        settings_of(engine)
+        settings = settings_of(engine)
     except NotDerivableError as err:
         return str(err)
-    return ""
+    return "" if settings.since(0, 8) else TOO_OLD
+
+
+TOO_OLD = "the inputs of engines before 0.8 are not derived (each build.py had its own); only the limits are"
+
+
+def _derivable(engine: Artifact) -> Settings | None:
+    return None if why_not_derived(engine) else settings_of(engine)
 
 
 def _profile(inputs: list[Input], index: int, source: str) -> Profile:

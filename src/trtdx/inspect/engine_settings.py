@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.artifact import Artifact
 
 FIRST_READ, LAST_READ = (0, 9), (1, 3)
+LAST_OLD = (0, 7, 1)  # the limits are the same from 0.5 on
 # Each of these adds inputs of its own to the ordinary ones; those are not derived.
 ADDS_INPUTS = {"EagleForCausalLM": "Eagle", "ReDrafterForCausalLM": "ReDrafter"}
 OF_ITS_OWN = (
@@ -103,7 +104,7 @@ def known_settings(engine: Artifact) -> Settings | None:
 def settings_of(engine: Artifact) -> Settings:
     """Return an engine's settings, or raise NotDerivableError with what is missing."""
     _refuse(engine)
-    release, verified = _release(engine.text("version"))
+    release, verified = _release_of(engine)
     packed = _on(engine, "plugin.remove_input_padding", default=True)
     limits = _limits(engine, packed)
     mode = _speculative_mode(engine)
@@ -150,7 +151,7 @@ def _refuse(engine: Artifact) -> None:
         raise NotDerivableError("the engine does not state max_batch_size")
     if engine.integer("max_seq_len") is None and engine.integer("max_input_len") is None:
         raise NotDerivableError("the engine states neither max_seq_len nor max_input_len")
-    if architecture == "DecoderModel" and _release(engine.text("version"))[0] < (0, 12):
+    if architecture == "DecoderModel" and _release_of(engine)[0] < (0, 12):
         raise NotDerivableError("the inputs of encoder-decoder models are known from release 0.12 on")
     for name, most in SENSIBLE.items():
         size = engine.integer(name)
@@ -167,6 +168,13 @@ SENSIBLE = {
     **dict.fromkeys(("num_layers", "tp_size", "pp_size"), 4096),
 }
 MOST_MODULES = 64
+
+
+def _release_of(engine: Artifact) -> tuple[tuple[int, ...], bool]:
+    """Return an engine's release; config.json before 0.8 states none, but is laid out otherwise."""
+    if engine.text("era") == "before 0.8" and not engine.has("version"):
+        return LAST_OLD, False
+    return _release(engine.text("version"))
 
 
 def _release(version: str) -> tuple[tuple[int, ...], bool]:

@@ -6,10 +6,13 @@ Read in the C++ executor (`TrtGptModel`, `LlmRequest::validate`, `MicroBatchSche
 
 from __future__ import annotations
 
+import shlex
 from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple
 
+from trtdx.inspect.engine_profiles import why_not_derived
 from trtdx.inspect.engine_settings import known_settings
+from trtdx.inspect.rebuild_command import build_command, flags_of
 from trtdx.inspect.requests import requests_in
 from trtdx.inspect.shapes import Checker, misfit_in_words
 from trtdx.model import Evidence
@@ -39,6 +42,7 @@ class Over(NamedTuple):
 
     @property
     def evidence(self) -> Evidence:
+        """Return the request that is worst."""
         return Evidence(self.worst.where or "request", self.worst.words)
 
 
@@ -54,6 +58,15 @@ class Taker(NamedTuple):
     def over(self, excess: Callable[[Request], int]) -> Over | None:
         return over(self.requests, excess)
 
+    def asked(self, found: Over, raised: dict[str, int]) -> dict[str, object]:
+        """Return what every finding about a request says: which one, and how to build an engine that takes it."""
+        return {
+            "words": found.worst.words,
+            "folder": shlex.quote(self.engine.path.rstrip("/") or "/"),
+            "flags": flags_of(self.engine, raised),
+            "rebuild": build_command(self.engine, raised=raised),
+        }
+
     def evidence(self, worst: Request, facts: tuple[str, ...], *dims: str) -> tuple[Evidence, ...]:
         """Return the request, where the limits are stated, and the inputs whose shape does not fit."""
         asked = Evidence(worst.where or "request", worst.words)
@@ -61,6 +74,8 @@ class Taker(NamedTuple):
         return (asked, *self.engine.evidence(*stated), *self._misfits(worst, dims))
 
     def _misfits(self, worst: Request, dims: tuple[str, ...]) -> Iterator[Evidence]:
+        if not (self.engine.profiles or not why_not_derived(self.engine)):
+            return
         checker = Checker(self.engine, chunked=bool(self.chunked))
         found: dict[str, Evidence] = {}
         for fit in checker.misfits(worst):
@@ -121,6 +136,11 @@ def prompt_rule(taker: Taker) -> tuple[int, str]:
     if taker.chunked or s.max_num_tokens >= s.max_seq_len - 1:
         return s.max_seq_len - 1, "max_seq_len"
     return s.max_num_tokens, "max_num_tokens"
+
+
+def whole_prompt(taker: Taker) -> int:
+    """Return the longest prompt that chunked context would take: with it a prompt is bounded by max_seq_len."""
+    return taker.settings.max_seq_len - 1
 
 
 def can_chunk(engine: Artifact) -> bool:

@@ -6,7 +6,6 @@ other bounds it says little. The `onnx` package infers the same shapes here, on 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,9 +13,9 @@ import msgspec
 from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
 from trtdx.inspect.artifact import Deployment, Fact
 from trtdx.inspect.onnx_case import cases, fault, is_one_size, named_spans, shared
-from trtdx.inspect.readers.onnx_strip import stripped
-from trtdx.inspect.readers.wire import Source, TooMuchError, WireError
-from trtdx.optional import need
+from trtdx.inspect.onnx_check import NOT_CHECKED, graph_checked
+from trtdx.inspect.onnx_weightless import ShapesUnknownError, failed_node, failure, weightless
+from trtdx.inspect.readers.wire import TooMuchError, WireError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +29,17 @@ MOST_PROFILES = 16
 
 
 def with_shapes_checked(host: Host, deployment: Deployment) -> Deployment:
-    """Return the deployment whose profiles know the nodes at which their shapes do not fit, or why nobody does."""
-    checked = {case.given.path: _checked(host, case) for case in cases(deployment, "profiles")}
-    return Deployment(tuple(checked.get(each.path, each) for each in deployment.artifacts))
+    """Return the deployment whose models and profiles know the nodes that cannot work, or why nobody does."""
+    artifacts = tuple(
+        graph_checked(host, each) if each.kind == "onnx" else each for each in deployment.artifacts
+    )
+    told = {each.path for each in artifacts if any(NOT_CHECKED in note for note in each.unread)}
+    checked = {
+        case.given.path: _checked(host, case)
+        for case in cases(Deployment(artifacts), "profiles")
+        if case.onnx.path not in told  # why not is told once
+    }
+    return Deployment(tuple(checked.get(each.path, each) for each in artifacts))
 
 
 def _checked(host: Host, case: Case) -> Artifact:
@@ -53,14 +60,9 @@ def _unchecked(case: Case, why: str) -> Artifact:
     return msgspec.structs.replace(case.given, unread=(*case.given.unread, note))
 
 
-class ShapesUnknownError(Exception):
-    """Why shapes cannot be inferred at all."""
-
-
 def unmet_nodes(host: Host, case: Case) -> Iterator[dict[str, Any]]:
     """Yield the first node of each profile whose inputs do not fit together, at its opt, max and min shapes."""
-    package = need("onnx", extra="onnx", to="check shapes inside the graph")
-    model = _weightless(host, case.onnx.path, package)
+    package, model = weightless(host, case.onnx.path)
     if _problem(package, model, {}):
         raise ShapesUnknownError("shape inference fails on the model, whatever the shapes")
     for profile in case.profiles[:MOST_PROFILES]:
@@ -92,19 +94,6 @@ def _is_whole(case: Case, profile: Profile) -> bool:
     )
 
 
-def _weightless(host: Host, path: str, package: Any) -> Any:
-    need("onnx.shape_inference", extra="onnx", to="check shapes inside the graph")
-    with host.open(path) as stream:
-        data = stripped(Source(stream, host.size(path)))
-    try:
-        model = package.ModelProto.FromString(data)
-    except Exception as err:  # protobuf's own error class is private to its backend
-        raise ShapesUnknownError(f"the onnx package cannot parse it: {err}") from err
-    for output in model.graph.output:  # TensorRT does not look at declared shapes of outputs either
-        output.type.tensor_type.ClearField("shape")
-    return model
-
-
 def _problem(package: Any, model: Any, sizes: dict[str, list[int]]) -> dict[str, str]:
     """Return the node at which inference fails with these sizes, and why; nothing when all fits."""
     trial = package.ModelProto()
@@ -113,18 +102,9 @@ def _problem(package: Any, model: Any, sizes: dict[str, list[int]]) -> dict[str,
         dims = value.type.tensor_type.shape.dim
         for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
             dim.dim_value = size
-    try:
-        package.shape_inference.infer_shapes(trial, strict_mode=True, data_prop=True)
-    except Exception as err:  # InferenceError, and what C++ throws besides
-        return _node(str(err))
-    return {}
-
-
-def _node(message: str) -> dict[str, str]:
-    """Return the node and reason that an error such as "(op_type:Add, node name: add): [...] why" tells."""
-    found = re.search(
-        r"op_type: ?(\S+?)(?:, node name: ?([^)]*))?\): ?\[ShapeInferenceError\] ?(.*)", message
-    )
-    if not found:  # an operator without a schema, say: nothing that shapes could mend
+    message = failure(package, trial)
+    found = failed_node(message)
+    if message and found.get("kind") != "ShapeInferenceError":
+        # an operator without a schema, say: nothing that shapes could mend
         raise ShapesUnknownError(" ".join(message.split())[:200])
-    return {"node": found[2] or "", "operator": found[1], "why": found[3].strip()[:200]}
+    return {name: found[name] for name in ("node", "operator", "why") if found}

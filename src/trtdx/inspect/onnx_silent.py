@@ -19,6 +19,7 @@ MASKS = ("attention_mask", "decoder_attention_mask")
 SEQUENCES = ("input_ids", "inputs_embeds", "position_ids", "decoder_input_ids")
 PAST = re.compile(r"past|cache", re.IGNORECASE)
 SELECTORS = ("min", "opt", "max")
+REFUSED = " (the model cannot be run at these opt shapes, and TensorRT refuses the build)"
 
 
 def differing_ranges(case: Case) -> Iterator[Violation]:
@@ -56,17 +57,31 @@ def unmet_sums(case: Case) -> Iterator[Violation]:
                 if have != want
             ]
             if wrong:
+                refused = profile.index in wrong_sums(case, "opt")
                 expected = " / ".join(map(str, each.values))
                 values = {
                     "profile": profile.index,
                     "tensor": each.whole.tensor,
                     "axis": each.whole.axis,
                     "terms": " + ".join(each.terms),
-                    "wrong": ", ".join(wrong),
+                    "wrong": ", ".join(wrong) + (REFUSED if refused else ""),
                     "expected": expected,
                 }
                 evidence = case.evidence(profile, each.whole.tensor, *each.tensors)
-                yield Violation(evidence, values, Severity.WARNING, each.confidence)
+                severity = Severity.ERROR if refused else Severity.WARNING
+                yield Violation(evidence, values, severity, each.confidence)
+
+
+def wrong_sums(case: Case, selector: str) -> set[int]:
+    """Return the profiles that cannot be run at these shapes, for which a wrong sum there is the reason."""
+    position = SELECTORS.index(selector)
+    unmet = {each["profile"] for each in case.given.items("profiles.unmet") if each["shapes"] == selector}
+    return {
+        profile.index
+        for profile in case.profiles
+        if profile.index in unmet
+        and any(each.whole.values[position] != each.values[position] for each in _sums(case, profile))
+    }
 
 
 def _sums(case: Case, profile: Profile) -> Iterator[Sum]:

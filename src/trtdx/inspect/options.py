@@ -24,6 +24,8 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     type: str  # bool, int, float, str, list, dict, table (a section with known keys), any
     values: tuple[str | int, ...] = ()
+    value_since: dict[str, str] = {}  # the first release that takes a value, for those that came later
+    least: int | None = None
     default: bool | int | float | str | None = None
     since: str = ""
     until: str = ""
@@ -40,6 +42,8 @@ class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     means: bool = True  # what a flag without value sets
     many: bool = False
     values: tuple[str, ...] = ()
+    value_since: dict[str, str] = {}
+    only: tuple[str, ...] = ()  # the subcommands that have it
     since: str = ""
     until: str = ""
 
@@ -64,6 +68,7 @@ class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flag: dict[str, dict[str, Flag]]
     renamed: dict[str, Renamed]
     meant: dict[str, str]
+    instead: dict[str, str]  # flags of other servers that no option corresponds to
 
 
 class Verdict(NamedTuple):
@@ -215,7 +220,7 @@ def _unknown(key: str, release: Version | None) -> Verdict:
         return _gone(key, f"pre-releases of {table().renamed[key].since}", release)
     near = nearest(key, release)
     hint = f"; did you mean {near}?" if near else ""
-    return Verdict(key, "unknown", near, f"{key}: no release has it{hint}")
+    return Verdict(key, "unknown", near, f"{key}: no release up to {table().releases[-1]} has it{hint}")
 
 
 def nearest(key: str, release: Version | None = None) -> str:
@@ -233,16 +238,33 @@ def nearest(key: str, release: Version | None = None) -> str:
     return ""
 
 
-def wrong_value(key: str, value: Any) -> str:
+def wrong_value(key: str, value: Any, version: str = "") -> str:
     """Return in words what the option takes instead, or "" where the value may be right."""
     option = table().option.get(key)
     if option is None or value is None or key.endswith("_choices"):  # choices may be a text to be parsed
         return ""
     if not TAKES.get(option.type, lambda _: True)(value):
         return f"takes {WORDS[option.type]}"
-    if option.values and isinstance(value, str) and value not in option.values:
-        return f"takes one of {', '.join(map(str, option.values))}"
-    return ""
+    if option.least is not None and float(value) < option.least:
+        return f"takes a number of at least {option.least}"
+    return wrong_choice(option, value, version)
+
+
+def wrong_choice(thing: Option | Flag, value: Any, version: str) -> str:
+    """Return in words which values a release takes, or "" where the value may be one of them."""
+    release, releases = parsed(version), table().releases
+    if not thing.values or not isinstance(value, str) or (release and release > Version(releases[-1])):
+        return ""
+    taken = [
+        str(each)
+        for each in thing.values
+        if known_in(Option("str", since=thing.value_since.get(str(each), "")), release, releases)
+    ]
+    if value in taken or value.lower() in taken:
+        return ""
+    near = difflib.get_close_matches(value, taken, n=1, cutoff=0.75)
+    where = f" in {release}" if release and len(taken) < len(thing.values) else ""
+    return f"takes one of {', '.join(taken)}{where}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _is_number(value: Any) -> bool:
@@ -279,24 +301,60 @@ WORDS = {
 }
 
 
-def judged_flags(program: str, flags: Iterable[str], version: str | None = None) -> Iterator[Verdict]:
+def judged_flags(
+    program: str, flags: Iterable[str], version: str | None = None, subcommand: str = ""
+) -> Iterator[Verdict]:
     """Yield the flags of a command line that its program does not have, in a release or in any."""
     known: Mapping[str, Flag] = table().flag.get(program, {})
     releases = table().build_releases if program == "trtllm-build" else table().releases
     release = parsed(version or "")
     if not known or (release and release < Version(releases[0])):
         return
+    usable = {
+        name: flag
+        for name, flag in known.items()
+        if known_in(flag, release, releases) and (not flag.only or subcommand in ("", *flag.only))
+    }
     for name in flags:
         flag = known.get(name) or _abbreviated(program, name, known)
         if flag is None:
-            near = difflib.get_close_matches(name.replace("-", "_"), _spellings(known), n=1, cutoff=0.75)
-            hint = known_by_spelling(known, near[0]) if near else ""
-            words = f"{name}: {program} has no such flag" + (f"; did you mean {hint}?" if hint else "")
-            yield Verdict(name, "unknown", hint, words)
+            yield _no_such_flag(name, f"{program} has no such flag", known, usable)
+        elif flag.only and subcommand and subcommand not in flag.only:
+            words = f"a flag of {program} {' and '.join(flag.only)}, not of {subcommand}"
+            yield _no_such_flag(name, words, known, usable)
         elif release and not known_in(flag, release, releases):
             problem = "newer" if flag.since and release < Version(flag.since) else "removed"
             span = f"since {flag.since}" if problem == "newer" else f"known up to {flag.until}"
             yield Verdict(name, problem, "", f"{name}: {span}, not in {release}")
+
+
+def _no_such_flag(name: str, words: str, known: Mapping[str, Flag], usable: Mapping[str, Flag]) -> Verdict:
+    """Return the verdict on a flag that is not there, with what to write instead."""
+    hint, advice = _flag_meant(name, known, usable), table().instead.get(name.replace("_", "-"), "")
+    if hint and not advice:
+        return Verdict(name, "unknown", hint, f"{name}: {words}; did you mean {hint}?")
+    return Verdict(name, "unknown", "", f"{name}: {words}" + (f"; {advice}" if advice else ""))
+
+
+def _flag_meant(name: str, known: Mapping[str, Flag], usable: Mapping[str, Flag]) -> str:
+    """Return the flag that was probably meant: the same letters, the same option, or a near spelling.
+
+    An option that has no flag is named as a key of the options file.
+    """
+    spelling = name.replace("-", "_")
+    same = [each for each in usable if each.replace("-", "_") == spelling]
+    key = spelling.lstrip("_")
+    option = known[name].option if name in known else table().meant.get(key, key)
+    alike = sorted(
+        (each for each, flag in usable.items() if flag.option == option and each.startswith("--")),
+        key=lambda each: Version(usable[each].since or "0"),  # what more releases have comes first
+    )
+    if same or (option and alike):
+        return (same or alike)[0]
+    if option in table().option and "--config" in known:
+        return f"{option} in the --config file"
+    near = difflib.get_close_matches(spelling, _spellings(usable), n=1, cutoff=0.75)
+    return known_by_spelling(usable, near[0]) if near else ""
 
 
 def _abbreviated(program: str, name: str, known: Mapping[str, Flag]) -> Flag | None:

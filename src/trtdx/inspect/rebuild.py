@@ -8,7 +8,9 @@ from trtdx import versions
 from trtdx.inspect.agreement import findings_from
 from trtdx.inspect.artifact import Deployment
 from trtdx.inspect.compatibility import (
+    builders_of,
     capability,
+    is_old,
     kernels_lack,
     lack_of,
     runs_no_engine,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.inspect.artifact import Artifact
+    from trtdx.inspect.compatibility import Writer
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
 
@@ -90,7 +93,7 @@ def _plans(engine: Artifact) -> Answer:
     if broken:
         return Answer("plans", YES, f"the engine is not whole: {broken[0]}")
     if not engine.has("plan.versions"):
-        return Answer("plans", UNKNOWN, "the plans were not read")
+        return Answer("plans", UNKNOWN, "no plan was read")
     return Answer("plans", NO, "every plan is there and as long as it says")
 
 
@@ -98,13 +101,14 @@ def _release(engine: Artifact, machine: Artifact) -> Answer:
     made_by, runtime = engine.text("version"), machine.text("gpu.runtime")
     if not runtime:
         return Answer("release", UNKNOWN, "the release that is to run it is not named: --runtime 1.2.1")
-    if not made_by:
-        return Answer("release", YES, f"it was built before 0.8, and {runtime} reads another config.json")
     lacking = [key for key in map(str, engine.items("build.missing_keys")) if demands(runtime, key)]
     if lacking:
-        return Answer(
-            "release", YES, f"{runtime} demands {lacking[0]} in config.json, which {made_by} did not write"
-        )
+        writer = f"which {made_by} did not write" if made_by else "which is not there"
+        return Answer("release", YES, f"{runtime} demands {lacking[0]} in config.json, {writer}")
+    if is_old(engine):
+        return Answer("release", *_old_release(engine, runtime))
+    if not made_by:
+        return Answer("release", UNKNOWN, "config.json states no release")
     if made_by == runtime:
         return Answer("release", NO, f"{made_by} built it and runs it")
     if same_release(made_by, runtime):
@@ -117,15 +121,35 @@ def _release(engine: Artifact, machine: Artifact) -> Answer:
     )
 
 
+def _old_release(engine: Artifact, runtime: str) -> tuple[str, str]:
+    """Return the verdict for an engine before 0.8, whose plans and keys tell what can have built it."""
+    builders = builders_of(engine)
+    if versions.at_least(runtime, "0.8.0"):
+        return YES, f"it was built before 0.8, and what plugins store in a plan is another for {runtime}"
+    if any(same_release(each, runtime) for each in builders):
+        return NO, f"config.json states no release, and its keys and plans are those of {runtime}"
+    if builders:
+        return YES, f"by its keys and plans {' or '.join(builders)} built it, and {runtime} is to run it"
+    return UNKNOWN, "config.json states no release, as before 0.8, and its keys and plans tell none"
+
+
 def _tensorrt(engine: Artifact, machine: Artifact) -> Answer:
     writer = writer_of(engine, machine)
     if writer is None:
         return Answer("TensorRT", *_unknown_tensorrt(engine, machine))
+    if not writer.seen:
+        return Answer("TensorRT", YES if not writer.same else NO, _by_release(engine, writer))
     if writer.same:
         return Answer("TensorRT", NO, f"TensorRT {writer.wrote} wrote the plans and reads them")
     return Answer(
         "TensorRT", YES, f"TensorRT {writer.wrote} wrote the plans and {writer.reads} is to read them"
     )
+
+
+def _by_release(engine: Artifact, writer: Writer) -> str:
+    """Return the reason where no plan could be asked."""
+    has = f"no plan was read, but {engine.text('version')} has TensorRT {writer.wrote}"
+    return f"{has}, as the machine" if writer.same else f"{has}, and {writer.reads} is to read its plans"
 
 
 def _unknown_tensorrt(engine: Artifact, machine: Artifact) -> tuple[str, str]:
@@ -154,9 +178,9 @@ def _gpu(engine: Artifact, machine: Artifact) -> Answer:
             f"the plan does not tell its GPU; it must have been built on compute capability {capability(sm)}"
         )
         return Answer("GPU", UNKNOWN, f"{reason} ({versions.gpus_with_sm(str(sm))})")
-    if sm in built:
+    if built == [sm] or (sm in built and "RTX" in engine.text("plan.product")):
         return Answer("GPU", NO, f"it was built on compute capability {capability(sm)}, as this GPU has")
-    words = ", ".join(map(capability, built))
+    words = " and ".join(map(capability, built))
     return Answer(
         "GPU", YES, f"it was built on compute capability {words}, and this GPU has {capability(sm)}"
     )

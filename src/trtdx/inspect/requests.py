@@ -75,8 +75,14 @@ _USUAL = tuple(getattr(Request(), key) for key in NAMES)
 
 def requests_from(host: Host, texts: Sequence[str], path: str = "") -> tuple[Artifact, ...]:
     """Return what `--request` and `--requests` say as artifacts."""
-    given = tuple(parse_request(text) for text in texts)
-    return (*given, read_requests(host, path)) if path else given
+    given = [parse_request(text) for text in texts]
+    if path:
+        trace = read_requests(host, path)
+        if not any(requests_in([trace])):
+            told = f": {trace.unread[0]}" if trace.unread else ""
+            raise InputError(f"there is no request in {path}{told}")
+        given.append(trace)
+    return tuple(given)
 
 
 def requests_in(artifacts: Iterable[Artifact]) -> Iterator[Request]:

@@ -30,6 +30,14 @@ MOST_ROWS = 20_000  # of one table: an engine with LoRA inputs for every layer h
 MOST_ENGINES = 64
 MOST_RANKS = 4096
 MOST_REMEMBERED = 20_000  # rows whose parts are remembered, since most rows repeat
+NO_TABLES = (
+    "no table of shapes was found in it (looked for: 'Information of engine input / output', 'Optimization Profile', "
+    "'Information of context input / output')"
+)
+HOW_TO_GET_TABLES = (
+    "run the engine with TLLM_LOG_LEVEL=TRACE and give that log; TensorRT-LLM writes the tables for engines "
+    "(0.15 to 1.3.0rc21), not in the PyTorch backend"
+)
 TYPES = {
     "INT64": "int64", "INT32": "int32", "FP32": "float32", "BF16": "bfloat16", "FP16": "float16",
     "BOOL": "bool", "UINT8": "uint8", "INT8": "int8", "FP8": "fp8", "INT4": "int4", "FP4": "fp4",
@@ -71,6 +79,8 @@ def read_shape_log(host: Host, path: str) -> ShapeLog:
                 if b"|" in line or b"===" in line or b"rofile" in line or b"nformation of" in line:
                     reader.take(line, number)
         reader.ends()
+    if not reader.has_tables:
+        raise InputError("; ".join((f"{path}: {NO_TABLES}", *problems)), fix=HOW_TO_GET_TABLES)
     return ShapeLog(path, reader.found(), (*problems, *reader.notes()))
 
 
@@ -270,15 +280,15 @@ class _Reader:
             self._engines[names] = LoggedEngine(names)
         return self._engines[names]
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether there was any table at all, usable or not."""
+        return bool(self._engines or self._tensors or self._mixed or self._cut or self._left_out)
+
     def found(self) -> tuple[LoggedEngine, ...]:
         return tuple(self._engines.values())
 
     def notes(self) -> Iterator[str]:
-        if not (self._engines or self._mixed or self._cut):
-            yield (
-                "no table of shapes was found: they are written with TLLM_LOG_LEVEL=TRACE by engines "
-                "(0.15 to 1.3.0rc21), not by the PyTorch backend"
-            )
         if self._mixed:
             yield (
                 f"{counted(self._mixed, 'table')} of several ranks are mixed and left out; start with "

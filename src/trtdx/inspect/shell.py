@@ -35,6 +35,7 @@ class Script(NamedTuple):
     commands: tuple[Command, ...]
     files: dict[str, tuple[str, int]]  # path: content and the line it begins on
     is_whole: bool = True  # False: the text was longer than is looked at
+    unclosed: str = ""  # the quote that is opened and never closed
 
 
 OPERATORS = re.compile(r";;|&&|\|\||[;|&()\n]")
@@ -47,7 +48,9 @@ def parse_shell(text: str) -> Script:
     """Return the commands of a shell text; text that is no shell gives odd commands, never an error."""
     lexer = _Lexer(text[:MOST_TEXT])
     lexer.run()
-    return Script(tuple(lexer.commands), lexer.files, len(text) <= MOST_TEXT and not lexer.is_full)
+    return Script(
+        tuple(lexer.commands), lexer.files, len(text) <= MOST_TEXT and not lexer.is_full, lexer.unclosed
+    )
 
 
 class _Here(NamedTuple):
@@ -65,6 +68,7 @@ class _Lexer:
         self.commands: list[Command] = []
         self.files: dict[str, tuple[str, int]] = {}
         self.is_full = False
+        self.unclosed = ""
         self._text = text
         self._at = 0
         self._line = 1
@@ -218,6 +222,8 @@ class _Lexer:
         pattern = r"[^']*" if quote == "'" else r'(?:[^"\\]|\\.)*'
         found = re.compile(pattern, re.DOTALL).match(self._text, self._at)
         inside = found[0] if found else ""
+        if self._at + len(inside) >= len(self._text):
+            self.unclosed = self.unclosed or quote
         self._skip(len(inside) + 1)
         return inside
 

@@ -157,7 +157,7 @@ def unknown_dtype(model):
         (wide, "DX771", "says bfloat16, but the weights"),
         (wrongly_stated, "DX771", "become infinite"),
         (broken_json, "DX133", "generation_config.json is not JSON"),
-        (wrong_type, "DX772", "config.json: max_position_embeddings is 131072: expected a whole number"),
+        (wrong_type, "DX772", 'config.json: max_position_embeddings is "131072" (expected a whole number)'),
         (pruned, "DX775", "4 layers, but the configuration says 6"),
         (without_config, "DX776", "no config.json"),
         (without_weights, "DX088", "no weights"),

@@ -108,3 +108,13 @@ def test_a_model_of_the_same_size_beside_the_adapter_is_enough():
 @pytest.mark.parametrize(("version", "expected"), [("0.16.0", ["DX898"]), ("1.2.1", []), ("", [])])
 def test_an_old_engine_has_no_dora(version, expected):
     assert codes(f'{ADAPTER}lora.dora = true\n[engine]\nversion = "{version}"\n') == expected
+
+
+def test_what_is_to_be_changed_is_the_yaml_of_the_pytorch_backend_or_the_build_of_an_engine():
+    for host, words in (
+        ('[llm-args]\nlora.target_modules = ["attn_q"]\n', "lora_target_modules: [attn_q, attn_v]"),
+        ('[engine]\nlora.target_modules = ["attn_q"]\n', "--lora_target_modules attn_q attn_v"),
+    ):
+        [violation] = [each for code, each in found(ADAPTER + host) if code == "DX895"]
+        assert words in violation.values["remedy"]
+        assert ("trtllm-build" in violation.values["command"]) == ("engine" in host)

@@ -59,10 +59,72 @@ def test_another_tensorrt_is_told_once_and_not_also_as_another_release(tmp_path,
     assert "TensorRT-LLM 1.2.0, 1.2.1" in findings[0].fixes[0].text
 
 
-def test_another_release_with_the_same_tensorrt_is_a_warning(tmp_path, found):
+def test_another_release_with_the_same_tensorrt_is_an_error_as_the_verdict_is_yes(tmp_path, found):
     findings = found(make_engine(tmp_path, "0.13.0"), runtime="0.14.0", gpu="L40S")
     assert codes(findings) == ["DX207"]
-    assert findings[0].severity is Severity.WARNING
+    assert findings[0].severity is Severity.ERROR
+
+
+def test_an_engine_before_0_8_on_its_own_release_is_fine(tmp_path, found):
+    assert found(make_engine(tmp_path, "0.7.1"), runtime="0.7.1", gpu="L40S") == []
+
+
+def test_an_engine_before_0_8_elsewhere_is_built_by_its_script(tmp_path, found):
+    (finding,) = found(make_engine(tmp_path, "0.7.1"), runtime="0.6.1", gpu="L40S")
+    assert finding.code == "DX207"
+    assert "a TensorRT-LLM before 0.8 (0.7.1 by its keys and plans)" in finding.message
+    assert finding.fixes[0].command.startswith("python3 examples/llama/build.py --model_dir MODEL_DIR")
+    (finding,) = found(tmp_path, runtime="0.8.0", gpu="L40S")
+    assert finding.fixes[0].command.startswith("trtllm-build")
+
+
+def test_a_rebuild_repeats_what_was_chosen(tmp_path, found):
+    engine = make_engine(
+        tmp_path / "my engine", "0.13.0", max_batch_size=16, max_seq_len=4096, gemm_plugin="auto"
+    )
+    command = found(engine, runtime="0.14.0", gpu="L40S")[0].fixes[0].command
+    assert command.startswith("trtllm-build --checkpoint_dir CHECKPOINT_DIR --output_dir '")
+    assert "my engine.new'" in command
+    assert "--max_batch_size 16" in command
+    assert "--max_seq_len 4096" in command
+    assert "--gemm_plugin auto" in command
+
+
+def test_plans_of_two_kinds_of_gpu(tmp_path, found):
+    make_engine(tmp_path, tp_size=2, sm=90)
+    (tmp_path / "rank1.engine").write_bytes(plan_bytes("10.14.1.48", sm=80))
+    for gpu in ("", "H100", "A100", "L40S"):
+        (finding,) = found(tmp_path, gpu=gpu)
+        assert finding.code == "DX909"
+        assert "rank0.engine for 9.0, rank1.engine for 8.0" in finding.message
+
+
+@pytest.mark.parametrize(("ranks", "verb"), [(3, "rank3.engine is"), (2, "rank2.engine, rank3.engine are")])
+def test_missing_plans_are_counted(tmp_path, found, ranks, verb):
+    (finding,) = found(make_engine(tmp_path, tp_size=4, ranks=ranks))
+    assert finding.code == "DX205"
+    assert finding.message.startswith(f"{verb} not in the directory of an engine for 4 ranks")
+
+
+def test_a_gpu_named_by_its_number_is_not_named_twice(tmp_path, found):
+    (finding,) = found(make_engine(tmp_path, sm=90), gpu="8.9")
+    assert finding.message.endswith("but the GPU that is to run them has 8.9")
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"use_fp8_context_fmha": True}, "DX911"),
+        ({"use_fp8_context_fmha": True, "quantization": {"quant_algo": "FP8"}}, None),
+        ({"use_fp8_context_fmha": True, "quantization": {"quant_algo": "FP8"}, "sm": 80}, "DX911"),
+        ({"architecture": "MedusaForCausalLM", "max_draft_len": 0}, "DX910"),
+        ({"architecture": "MedusaForCausalLM", "max_draft_len": 63}, None),
+        ({"kv_cache_type": "continuous"}, "DX912"),
+        ({"kv_cache_type": "continuous", "paged_kv_cache": False}, None),
+    ],
+)
+def test_settings_that_cannot_hold_together(tmp_path, found, settings, code):
+    assert codes(found(make_engine(tmp_path, "0.16.0", **settings))) == ([code] if code else [])
 
 
 def test_a_patch_release_is_a_note(tmp_path, found):
@@ -146,7 +208,8 @@ def test_a_model_on_the_pytorch_backend_is_held_to_its_own_list(tmp_path, found)
     blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     model = make_hf_model(tmp_path, quantization_config=blocks)
     assert codes(found(model, runtime="1.2.1", gpu="H100")) == []
-    findings = found(model, runtime="1.2.1", gpu="L40S")
+    assert codes(found(model, runtime="0.21.0", gpu="L40S")) == []  # 0.21 brought the kernels for Ada
+    findings = found(model, runtime="0.20.0", gpu="L40S")
     assert [(each.code, each.severity) for each in findings] == [("DX102", Severity.WARNING)]
 
 
@@ -232,6 +295,11 @@ def test_compressed_attention_has_one_size(tmp_path, found):
 def test_fused_attention_of_early_releases(tmp_path, found):
     assert codes(found(make_engine(tmp_path / "early", "0.10.0", head_size=112))) == ["DX156"]
     assert codes(found(make_engine(tmp_path / "late", "0.12.0", head_size=112))) == []
+
+
+def test_fused_attention_of_0_8_had_fewer_sizes_on_hopper_only(tmp_path, found):
+    assert codes(found(make_engine(tmp_path / "hopper", "0.8.0", head_size=80, sm=90))) == ["DX156"]
+    assert codes(found(make_engine(tmp_path / "ada", "0.8.0", head_size=80, sm=89))) == []
 
 
 def test_a_plain_plan_may_be_made_for_other_gpus_and_releases(tmp_path, found):

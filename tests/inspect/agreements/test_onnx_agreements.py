@@ -227,6 +227,17 @@ def test_a_file_of_profiles_that_cannot_be_read_is_one_finding(tmp_path):
         assert words in finding.message
 
 
+def test_a_mask_that_is_no_sum_at_opt_is_the_cause_and_not_its_consequence(findings):
+    profile = ranges(
+        input_ids=((1, 1), (4, 1), (8, 8)),
+        attention_mask=((1, 1), (4, 16), (8, 40)),
+        **{"past_key_values.0.key": ((1, 0), (4, 16), (8, 32))},
+    )
+    (finding,) = findings(make.masked(), profile)
+    assert (finding.code, finding.severity) == ("DX938", Severity.ERROR)
+    assert "opt is 16, not 17 (the model cannot be run at these opt shapes" in finding.message
+
+
 def test_polygraphy_fills_in_what_is_left_out(tmp_path):
     made = onnx.read(HOST, make.saved(tmp_path / "a.onnx", make.added()))
     text = "polygraphy convert --trt-min-shapes x:[1,4] --trt-opt-shapes x:[2,4] --trt-max-shapes x:[4,4]"
@@ -240,19 +251,20 @@ def unchecked(tmp_path, made):
     path = make.saved(tmp_path / "a.onnx", made)
     (tmp_path / "p.json").write_text(json.dumps([ranges(x=rows(1, 2, 4), y=rows(1, 3, 4))]))
     artifacts = (onnx.read(HOST, path), profile_file.read(HOST, str(tmp_path / "p.json")))
-    return with_shapes_checked(HOST, Deployment(artifacts)).first("profiles")
+    deployment = with_shapes_checked(HOST, Deployment(artifacts))
+    return deployment.first("profiles"), tuple(note for each in deployment.artifacts for note in each.unread)
 
 
 def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path, monkeypatch):
     def absent(package, *, extra, to):
         raise MissingExtraError(f"{package} is needed to {to}", fix=f"pip install 'trtdx[{extra}]'")
 
-    monkeypatch.setattr("trtdx.inspect.onnx_shapes.need", absent)
-    given = unchecked(tmp_path, make.added(("a", 4), ("b", 4)))
+    monkeypatch.setattr("trtdx.inspect.onnx_weightless.need", absent)
+    given, notes = unchecked(tmp_path, make.added(("a", 4), ("b", 4)))
     assert not given.has("profiles.unmet")
-    assert given.unread == (
-        f"what the shapes become inside {tmp_path}/a.onnx was not checked: "
-        "onnx is needed to check shapes inside the graph (pip install 'trtdx[onnx]')",
+    assert notes == (
+        "the types and shapes inside the graph were not checked: "
+        "onnx is needed to check types and shapes inside the graph (pip install 'trtdx[onnx]')",
     )
 
 
@@ -262,7 +274,7 @@ def test_a_graph_that_cannot_be_inferred_is_told(tmp_path):
         [("x", ["a", 4]), ("y", ["b", 4])],
         [("z", [None, 4])],
     )
-    assert "was not checked: [TypeInferenceError]" in unchecked(tmp_path, made).unread[0]
+    assert "was not checked: [TypeInferenceError]" in unchecked(tmp_path, made)[1][0]
 
 
 def test_shapes_are_checked_without_the_weights(tmp_path):
@@ -279,7 +291,7 @@ def test_shapes_are_checked_without_the_weights(tmp_path):
     data = make.saved(tmp_path / "b.onnx", made)
     with HOST.open(data) as stream:
         assert len(stripped(Source(stream, HOST.size(data)))) < 600 < 32_000 < HOST.size(data)
-    assert unchecked(tmp_path, made).get("profiles.unmet")[0] == {
+    assert unchecked(tmp_path, made)[0].get("profiles.unmet")[0] == {
         "profile": 0,
         "shapes": "opt",
         "node": "residual",

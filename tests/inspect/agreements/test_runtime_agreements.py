@@ -135,7 +135,7 @@ def test_the_pytorch_backend_has_no_engine_to_disagree_with(tmp_path: Path) -> N
         ("mpirun -n 4 trtllm-llmapi-launch trtllm-serve m --tp_size 8", "DX210"),
         ("mpirun -n 4 trtllm-serve m --tp_size 4", "DX449"),
         ("trtllm-serve m --tp-size 4", "DX246"),
-        ("trtllm-serve m --config nowhere.yaml", "DX249"),
+        ("trtllm-serve m --config nowhere.yaml", "DX880"),
         ("trtllm-build --checkpoint_dir c --use_gpt_attention_plugin float16", "DX154"),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_long_prompt_is_one_finding_whatever_it_breaks():
 
 
 def test_max_input_len_counts_only_where_prompts_are_padded_or_attention_is_not_fused():
-    assert asked(engine(**FMHA), "input_len=2000,output_len=100") == {}
+    assert set(asked(engine(**FMHA), "input_len=2000,output_len=100")) == {"DX913"}
     assert "DX270" in asked(engine(**PADDED), "input_len=2000,output_len=100")
     assert "DX270" in asked(engine(plugin__context_fmha=False), "input_len=2000,output_len=100")
     assert "DX270" in asked(engine(version="0.10.0", **FMHA), "input_len=2000,output_len=100")
@@ -84,7 +84,86 @@ def test_an_answer_that_is_too_long_is_cut_by_the_executor_and_refused_by_the_se
 def test_old_engines_are_told_by_their_own_flags():
     old = engine(version="0.9.0", max_seq_len=None, max_output_len=512)
     finding = asked(old, "input_len=1000,output_len=600")["DX271"]
-    assert finding.fixes[1].command.endswith("--max_input_len 1000 --max_output_len 600")
+    assert finding.fixes[1].command.endswith("--max_input_len 1024 --max_output_len 600")
+
+
+@pytest.mark.parametrize(
+    "request_", ["input_len=2049,output_len=10", "input_len=10,output_len=10,beam=9,batch=90"]
+)
+def test_no_fix_takes_room_away(request_):
+    old = engine(version="0.9.0", max_seq_len=None, max_input_len=2048, max_output_len=2048)
+    for finding in asked(old, request_).values():
+        for fix in finding.fixes:
+            for flag, value in re.findall(r"--(max_\w+) (\d+)", fix.command or ""):
+                assert int(value) >= (old.integer(flag) or 0)
+
+
+OLD = {
+    "version": None,
+    "era": "before 0.8",
+    "max_input_len": 2048,
+    "max_output_len": 512,
+    "max_seq_len": 2560,
+}
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "words"),
+    [
+        ("input_len=2048,output_len=512", None, ""),
+        ("input_len=2049,output_len=10", "DX270", "2048 tokens the engine takes (max_input_len)"),
+        ("input_len=1000,output_len=600", "DX271", "more than max_output_len 512"),
+        ("input_len=2000,output_len=600", "DX271", "ModelRunner and run.py refuse the request"),
+    ],
+)
+def test_before_0_8_prompt_and_answer_have_a_limit_each(request_, code, words):
+    findings = asked(engine(**OLD, build__name="llama"), request_)
+    assert list(findings) == ([code] if code else [])
+    for finding in findings.values():
+        assert finding.severity.value == "error"
+        assert words in finding.message
+        assert "max_seq_len" not in (finding.fixes[0].command or "") + (finding.fixes[1].command or "")
+        commands = [fix.command for fix in finding.fixes if fix.command]
+        assert all(each.startswith("python3 examples/llama/build.py") for each in commands)
+        assert not any("kv_cache_block_offsets" in each.where for each in finding.evidence)
+
+
+def test_what_chunking_cannot_save_is_told_apart(tmp_path):
+    long = engine(max_seq_len=8192, max_num_tokens=4096, max_input_len=8192, **FMHA)
+    hard = asked(long, "input_len=9000,output_len=10")["DX270"]
+    assert hard.severity.value == "error"
+    assert "chunked context alone does not help" in hard.fixes[1].text
+    soft = asked(long, "input_len=5000,output_len=10")["DX270"]
+    assert soft.severity.value == "warning"
+    assert "or serve with chunked context" in soft.fixes[1].text
+    path = tmp_path / "trace.jsonl"
+    lengths = [(100, 10)] * 5 + [(5000, 10)] * 2 + [(9000, 10)]
+    path.write_text("".join(json.dumps({"isl": a, "osl": b}) + "\n" for a, b in lengths))
+    findings = [each for each in found(long, read_requests(RealHost(), str(path))) if each.code == "DX270"]
+    assert [each.severity.value for each in findings] == ["error", "warning"]
+    assert "(1 of 8 requests)" in findings[0].message
+    assert "(2 of 8 requests)" in findings[1].message
+
+
+def test_the_runners_are_held_to_max_input_len_and_the_executor_is_not():
+    finding = asked(engine(**FMHA), "input_len=1500,output_len=10")["DX913"]
+    assert finding.severity.value == "note"
+    assert "ModelRunnerCpp" in finding.message
+    assert (
+        asked(engine(**FMHA), "input_len=1500,output_len=10", options("triton", runtime__backend="tensorrt"))
+        == {}
+    )
+
+
+def test_one_beam_is_one_beam():
+    finding = asked(engine(**FMHA), "input_len=9,output_len=9,beam=2")["DX312"]
+    assert finding.fixes[0].text.startswith("send at most 1 beam (")
+
+
+def test_draft_tokens_are_added_by_the_builder_itself():
+    target = engine(max_draft_len=4, speculative_mode="DRAFT_TOKENS_EXTERNAL", **FMHA)
+    finding = asked(target, "input_len=1000,output_len=3095,draft_len=4")["DX271"]
+    assert "adds max_draft_len to it by itself" in finding.fixes[1].text
 
 
 def test_a_large_batch_is_queued_by_the_executor_and_refused_by_the_session():
@@ -207,7 +286,7 @@ def test_an_engine_rebuilt_with_the_flags_takes_the_request(artifact, sizes):
     for finding in findings.values():
         for fix in finding.fixes:
             for flag, value in re.findall(r"(--\w+) (\d+)", fix.command or ""):
-                name = FACTS[flag]
+                name = FACTS.get(flag, flag.lstrip("-"))
                 known = facts[name].value if name in facts else 0
                 facts[name] = Fact(max(known, int(value)), name)
     rebuilt = Artifact("engine", "rebuilt", facts)

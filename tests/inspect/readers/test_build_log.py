@@ -317,3 +317,58 @@ def test_kernels_belong_to_the_log_order():
         "\n".join(f"Name: k{number}, LayerType: t, x" for number in itertools.islice(itertools.count(), 5))
     )
     assert [kernel.name for kernel in log.kernels] == ["k0", "k1", "k2", "k3", "k4"]
+
+
+FAILED_LOG = """\
+[TensorRT-LLM] TensorRT-LLM version: 0.10.0.dev2024041600
+[04/22/2024-12:18:18] [TRT-LLM] [I] Set gemm_plugin to float32.
+[04/22/2024-12:19:18] [TRT] [W] Unused Input: position_ids
+[04/22/2024-12:19:18] [TRT] [E] 9: attention/PLUGIN_V2_GPTAttention_0: could not find any supported formats
+[04/22/2024-12:19:18] [TRT] [E] 9: [pluginV2Builder.cpp::reportPluginError::24] Error Code 9: Internal Error
+Traceback (most recent call last):
+TypeError: a bytes-like object is required, not 'NoneType'
+"""
+
+
+def test_a_build_that_failed_has_its_first_errors():
+    errors = told(FAILED_LOG).get("log.errors")
+    assert len(errors) == 3
+    assert errors[0].startswith(
+        "[04/22/2024-12:19:18] [TRT] [E] 9: attention/PLUGIN_V2_GPTAttention_0: could not"
+    )
+    assert errors[2] == "TypeError: a bytes-like object is required, not 'NoneType'"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        make.TENSORRT_LLM_LOG,
+        make.OLD_LOG,
+        make.TRTEXEC_LOG,
+        make.POLYGRAPHY_LOG,
+        "[TRT] [I] Checking the [E] marks\n[TRT] [V] Error: none of these lines is one\n",
+        "[TRT] [E] Skipping tactic 3 due to memory\n[TRT] [I] Engine generation completed in 3.1 seconds.\n",
+    ],
+)
+def test_a_build_that_made_an_engine_has_no_errors(text):
+    assert not told(text).has("log.errors")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[E] [TRT] 4: broadcast dimensions must be conformable",
+        "[01/02/2025-10:00:00] [E] Engine could not be created from network",
+        "[TensorRT] ERROR: Network must have at least one output",
+        "[TensorRT-LLM][ERROR] Assertion failed",
+        "[TRT-LLM] [RANK 1] [E] Failed to build",
+        "tensorrt_llm.builder.BuildError: no",
+    ],
+)
+def test_errors_of_all_eras_are_known(line):
+    assert told(f"[TRT] [I] x\n{line}\n").get("log.errors") == [line]
+
+
+def test_errors_are_few_and_short():
+    errors = told("[TRT] [E] " + "\n[TRT] [E] x".join("y" * 1000 for _ in range(100))).get("log.errors")
+    assert (len(errors), max(map(len, errors))) == (20, 300)

@@ -250,8 +250,30 @@ def test_pipes_are_not_waited_for(tmp_path):
         (tmp_path / name).unlink()
         os.mkfifo(tmp_path / name)
     artifact = read(tmp_path)
-    assert artifact.get("weights.ranks") == [0]
+    assert not artifact.has("weights.ranks"), "a plan that cannot be read is none"
     assert len(artifact.unread) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda path: path.symlink_to("nowhere"), "a link to nothing"),
+        (lambda path: path.mkdir(), "a directory"),
+        (os.mkfifo, "not a file"),
+    ],
+)
+def test_a_plan_that_is_no_file_is_missing(tmp_path, make, why):
+    make_engine(tmp_path)
+    (tmp_path / "rank0.engine").unlink()
+    make(tmp_path / "rank0.engine")
+    assert read(tmp_path).get("weights.missing") == [f"rank0.engine ({why})"]
+
+
+def test_each_plans_gpu_is_told_where_they_differ(tmp_path):
+    make_engine(tmp_path, tp_size=2, sm=90)
+    assert not read(tmp_path).has("plan.sms_of_files")
+    (tmp_path / "rank1.engine").write_bytes(plan_bytes("10.14.1.48", sm=80))
+    assert read(tmp_path).get("plan.sms_of_files") == {"rank0.engine": [90], "rank1.engine": [80]}
 
 
 def test_numbers_beyond_all_bounds_are_told(tmp_path):

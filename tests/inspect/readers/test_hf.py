@@ -209,7 +209,7 @@ def test_keys_of_every_family_become_shared_facts(config, facts):
 def test_a_value_of_the_wrong_type_is_told_and_the_rest_is_read():
     facts = config_facts(model_config(num_hidden_layers="32", hidden_size=True))
     assert len(facts["malformed"]) == 2
-    assert "m/config.json: num_hidden_layers = 32: expected a whole number" in facts["malformed"]
+    assert 'm/config.json: num_hidden_layers = "32": expected a whole number' in facts["malformed"]
     assert facts["num_heads"] == 32
     assert "num_layers" not in facts
 

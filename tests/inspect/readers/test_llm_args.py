@@ -122,7 +122,7 @@ def test_keys_are_judged_by_the_release(tmp_path: Path) -> None:
     new = read_llm_args(HOST, path, "1.2.1")
     assert new.items("runtime.renamed_keys")[0].startswith("use_cuda_graph: known up to 0.21.0, not in 1.2.1")
     assert new.items("runtime.unknown_keys") == [
-        "kv_cache_confg: no release has it; did you mean kv_cache_config?"
+        "kv_cache_confg: no release up to 1.3.0rc23 has it; did you mean kv_cache_config?"
     ]
     assert new.items("runtime.removed_keys") == ["auto_parallel: known up to 1.1.0, not in 1.2.1"]
     old = read_llm_args(HOST, path, "0.21.0")
@@ -259,7 +259,7 @@ def test_a_command_line_is_taken_apart(text: str, expected: dict[str, Any]) -> N
     ],
 )
 def test_speaking_of_a_program_is_not_starting_it(text: str) -> None:
-    artifact = command(text)
+    artifact = command_from_text(HOST, text, "notes.txt")
     assert not artifact.facts
     assert artifact.unread
 
@@ -350,7 +350,7 @@ def test_the_same_value_in_both_places_is_no_conflict(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_is_told() -> None:
     artifact = command("trtllm-serve /m --config nowhere.yaml")
-    assert artifact.items("runtime.paths_missing") == ["nowhere.yaml (--config)"]
+    assert artifact.items("runtime.paths_unseen") == ["nowhere.yaml (--config)"]
 
 
 def test_a_file_that_the_script_may_write_is_not_called_missing() -> None:
@@ -405,4 +405,18 @@ def test_no_bytes_raise(data: bytes) -> None:
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60) | st.text("ab $(){}<>'\"\\`|&;#=-\n", max_size=40))
 def test_no_command_raises(text: str) -> None:
-    assert command("trtllm-serve " + text).kind == "command"
+    assert command_from_text(HOST, "trtllm-serve " + text, "serve.sh").kind == "command"
+
+
+def test_triton_is_started_with_so_many_ranks(tmp_path):
+    (tmp_path / "repo").mkdir()
+    text = f"python3 scripts/launch_triton_server.py --world_size=2 --model_repo={tmp_path}/repo"
+    found = command_from_text(RealHost(), text, "--command")
+    assert found.get("runtime.world_size") == 2
+    assert found.refers_to == (f"{tmp_path}/repo",)
+    mpi = command_from_text(RealHost(), "mpirun -n 4 tritonserver --model-repository=/repo", "--command")
+    assert mpi.get("runtime.world_size") == 4
+    alone = command_from_text(
+        RealHost(), "TRTLLM_ORCHESTRATOR=1 mpirun -n 1 tritonserver --model-repository=/r", "x"
+    )
+    assert alone.get("runtime.orchestrated") is True

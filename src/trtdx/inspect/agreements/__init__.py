@@ -24,7 +24,10 @@ def table() -> tuple[Agreement, ...]:
         shapes,
         tokens,
         triton,
+        weight_files,
     )
 
-    modules = (model, tokens, quantization, parallel, runtime, triton, lora, machine, onnx, shapes, files)
+    modules = (
+        model, tokens, quantization, parallel, runtime, triton, lora, machine, onnx, shapes, weight_files, files,
+    )  # fmt: skip
     return tuple(row for module in modules for row in module.ROWS)

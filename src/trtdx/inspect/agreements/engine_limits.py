@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import Violation, agreement
 from trtdx.inspect.engine_settings import known_settings
+from trtdx.inspect.rebuild_command import build_command
 from trtdx.model import Severity
 
 if TYPE_CHECKING:
@@ -43,7 +44,13 @@ def ordered_limits(deployment: Deployment) -> Iterator[Violation]:
                 continue
             yield Violation(
                 engine.evidence(smaller, larger),
-                {"smaller": smaller, "low": low, "larger": larger, "high": high},
+                {
+                    "smaller": smaller,
+                    "low": low,
+                    "larger": larger,
+                    "high": high,
+                    "rebuild": build_command(engine, raised={larger: low}),
+                },
                 confidence=0.85,
             )
 
@@ -67,7 +74,7 @@ def _unreachable_batch(engine: Artifact, s: Settings) -> Iterator[Violation]:
                 "unreachable": f"a batch of {s.max_batch_size} requests{beams} (max_batch_size)",
                 "tokens": s.max_num_tokens,
                 "because": f"each of its {sequences} sequences adds at least one token to every step",
-                "flags": f"--max_num_tokens {sequences}",
+                "rebuild": build_command(engine, raised={"max_num_tokens": sequences}),
                 "otherwise": f"--max_batch_size {max(1, s.max_num_tokens // s.max_beam_width)}",
             },
             Severity.NOTE,
@@ -85,7 +92,7 @@ def _unreachable_prompt(engine: Artifact, s: Settings) -> Iterator[Violation]:
                 "unreachable": f"a prompt of {longest} tokens (max_input_len)",
                 "tokens": s.max_num_tokens,
                 "because": "without paged context FMHA a prompt cannot be cut into chunks and is one step",
-                "flags": f"--max_num_tokens {longest}",
+                "rebuild": build_command(engine, raised={"max_num_tokens": longest}),
                 "otherwise": "--use_paged_context_fmha enable, and serve with chunked context",
             },
         )
@@ -99,7 +106,11 @@ def profiles_without_gaps(deployment: Deployment) -> Iterator[Violation]:
         if cut and 2 < s.max_num_tokens <= LEAST_TOKENS:
             yield Violation(
                 engine.evidence("multiple_profiles", "max_num_tokens"),
-                {"tokens": s.max_num_tokens, "least": LEAST_TOKENS},
+                {
+                    "tokens": s.max_num_tokens,
+                    "least": LEAST_TOKENS,
+                    "rebuild": build_command(engine, changed={"multiple_profiles": "disable"}),
+                },
                 confidence=0.85,
             )
 

@@ -22,7 +22,6 @@ INCOMPLETE = ("weights.missing", "weights.truncated", "weights.lfs_pointers", "w
 FLOATS = tuple(DTYPES.values())
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 NEARLY_ALL = 0.9  # norms and routers are often kept in another type
-PICKLES = ("bin", "pt", "pth", "ckpt")
 FILE_ENDS = (".safetensors", ".gguf", ".onnx")
 
 
@@ -80,11 +79,10 @@ def weights_whole(deployment: Deployment) -> Iterator[Violation]:
         faults = [*artifact.items("weights.truncated"), *artifact.items("weights.corrupt")]
         if not faults:
             continue
-        facts = [name for name in ("weights.truncated", "weights.corrupt") if artifact.has(name)]
         file, _, problem = faults[0].partition(": ")
         more = f", and {counted(len(faults) - 1, 'other file')} too" if len(faults) > 1 else ""
         yield Violation(
-            artifact.evidence(*facts),
+            tuple(_fault_evidence(artifact, each) for each in faults[:MOST_FAULTS]),
             {
                 "file": file,
                 "problem": problem + more,
@@ -94,72 +92,14 @@ def weights_whole(deployment: Deployment) -> Iterator[Violation]:
         )
 
 
-@agreement("DX088", "hf")
-def shards_there(deployment: Deployment) -> Iterator[Violation]:
-    """Every file of weights that the index or the other shards' names promise is there."""
-    for model in deployment.of("hf"):
-        missing = model.items("weights.missing")
-        if missing:
-            yield Violation(
-                model.evidence("weights.missing"),
-                {
-                    "what": f"{counted(len(missing), 'file')} of weights that the index (or the name of another "
-                    f"shard) promises {'is' if len(missing) == 1 else 'are'} not there: {listed(missing, 3)}",
-                    "folder": folder_of(model),
-                },
-            )
+MOST_FAULTS = 4  # files named as evidence
 
 
-@agreement("DX088", "hf")
-def weights_there(deployment: Deployment) -> Iterator[Violation]:
-    """A model directory from which nothing was made yet holds weights."""
-    if deployment.first("checkpoint", "engine", "triton"):
-        return  # the directory may be kept for its tokenizer only
-    for model in deployment.of("hf"):
-        if model.integer("weights.files") == 0 and model.has("architecture") and not model.has("unparsed"):
-            yield Violation(
-                model.evidence("weights.files", "architecture"),
-                {
-                    "what": f"{model.path} holds a model's configuration and no weights",
-                    "folder": folder_of(model),
-                },
-                Severity.WARNING,
-                0.7,
-            )
-
-
-@agreement("DX138", "hf")
-def tensors_in_place(deployment: Deployment) -> Iterator[Violation]:
-    """Every tensor is in the file where the index places it."""
-    for model in deployment.of("hf"):
-        absent = model.items("weights.missing_tensors")
-        if absent and whole(model):
-            yield Violation(
-                model.evidence("weights.missing_tensors"),
-                {
-                    "count": counted(len(absent), "tensor"),
-                    "tensors": listed(absent, 3),
-                    "folder": folder_of(model),
-                },
-            )
-
-
-@agreement("DX770", "hf")
-def one_generation(deployment: Deployment) -> Iterator[Violation]:
-    """A directory holds the shards of one save only.
-
-    TensorRT-LLM's loader (1.2.1) ignores the index and takes every *.safetensors, whichever comes last.
-    """
-    for model in deployment.of("hf"):
-        stray = model.items("weights.unindexed")
-        if stray:
-            folder = folder_of(model)
-            names = [f"{folder}/{shlex.quote(file_in(each))}" for each in stray[:8]]
-            yield Violation(
-                model.evidence("weights.unindexed"),
-                {"files": listed(stray, 3), "folder": folder, "moved": " ".join(names)},
-                confidence=0.85,
-            )
+def _fault_evidence(artifact: Artifact, fault: str) -> Evidence:
+    """Return a damaged file and what is wrong with it."""
+    file, _, problem = fault.partition(": ")
+    inside = artifact.path.endswith(FILE_ENDS)
+    return Evidence(artifact.path if inside else f"{artifact.path.rstrip('/')}/{file}", problem)
 
 
 @agreement("DX771", "hf", "checkpoint")
@@ -237,54 +177,44 @@ def files_parse(deployment: Deployment) -> Iterator[Violation]:
                         "file": file,
                         "reason": reason,
                         "folder": folder_of(artifact),
-                        **remade(artifact, file),
+                        **(_encoded_anew(artifact, file, reason) or remade(artifact, file)),
                     },
                 )
+
+
+def _encoded_anew(artifact: Artifact, file: str, reason: str) -> dict[str, str]:
+    """Return how a file that is only written in the wrong encoding is mended; nothing for others."""
+    known = {"byte-order mark": "UTF-8-SIG", "UTF-16": "UTF-16"}
+    coding = next((each for words, each in known.items() if words in reason), "")
+    if not coding:
+        return {}
+    program = (
+        f"import sys, pathlib; p=pathlib.Path(sys.argv[1]); p.write_text(p.read_text('{coding}'), 'UTF-8')"
+    )
+    command = f'python3 -c "{program}" {folder_of(artifact)}/{shlex.quote(file)}'
+    return {"remedy": f"save {file} as UTF-8 without a byte-order mark", "command": command}
 
 
 @agreement("DX772", *ON_DISK)
 def values_of_their_type(deployment: Deployment) -> Iterator[Violation]:
     """Values are of the type that whoever reads them expects."""
     for artifact in deployment.of(*ON_DISK):
-        for item in artifact.items("malformed")[:8]:
+        files: dict[str, list[tuple[str, str, str]]] = {}
+        for item in artifact.items("malformed"):
             where, _, rest = item.partition(" = ")
             value, _, expected = rest.rpartition(": ")
-            place = where.removeprefix(artifact.path).lstrip("/")
+            files.setdefault(where.partition(": ")[0], []).append((where, value, expected))
+        for file, faults in files.items():
+            keys = [
+                f"{where.partition(': ')[2]} is {value} ({expected})" for where, value, expected in faults
+            ]
             yield Violation(
-                (Evidence(where, value),),
-                {"place": place, "value": value, "expected": expected, "file": where.partition(": ")[0]},
-            )
-
-
-@agreement("DX773", "hf")
-def no_pickles(deployment: Deployment) -> Iterator[Violation]:
-    """Weights are stored as safetensors rather than as pickles."""
-    for model in deployment.of("hf"):
-        kind = model.text("weights.format")
-        if kind in PICKLES:
-            yield Violation(
-                model.evidence("weights.format", "weights.files"), {"kind": kind, "folder": folder_of(model)}
-            )
-
-
-@agreement("DX774", "hf")
-def no_gguf(deployment: Deployment) -> Iterator[Violation]:
-    """Weights are in a format that TensorRT-LLM reads, which GGUF is not."""
-    for model in deployment.of("hf"):
-        if model.text("weights.format") == "gguf":
-            yield Violation(model.evidence("weights.format"), {"path": model.path})
-
-
-@agreement("DX775", "hf", "checkpoint")
-def layers_there(deployment: Deployment) -> Iterator[Violation]:
-    """The weights have as many layers as the configuration says."""
-    for model in deployment.of("hf", "checkpoint"):
-        found, stated = model.integer("weights.layers"), model.integer("num_layers")
-        certain = not (model.get("encoder_decoder") or model.get("multimodal"))
-        if found and stated and found < stated and certain and whole(model):
-            yield Violation(
-                model.evidence("weights.layers", "num_layers"),
-                {"found": found, "stated": stated, "kind": model.title, "folder": folder_of(model)},
+                tuple(Evidence(where, value) for where, value, _ in faults[:8]),
+                {
+                    "name": file.removeprefix(artifact.path).lstrip("/"),
+                    "what": listed(keys, 8),
+                    "file": shlex.quote(file),
+                },
             )
 
 
@@ -295,19 +225,6 @@ def config_there(deployment: Deployment) -> Iterator[Violation]:
         if "config.json" in model.items("absent") and model.integer("weights.files"):
             yield Violation(
                 model.evidence("absent", "weights.files"), {"path": model.path, "folder": folder_of(model)}
-            )
-
-
-@agreement("DX777", "hf", "checkpoint")
-def dtypes_known(deployment: Deployment) -> Iterator[Violation]:
-    """Tensors have data types that the safetensors library knows."""
-    for model in deployment.of("hf", "checkpoint"):
-        unknown = model.items("weights.unknown_dtypes")
-        if unknown:
-            file, _, dtype = unknown[0].partition(": ")
-            yield Violation(
-                model.evidence("weights.unknown_dtypes"),
-                {"file": file, "dtype": dtype, "folder": folder_of(model)},
             )
 
 
@@ -354,18 +271,10 @@ def adapter_whole(deployment: Deployment) -> Iterator[Violation]:
 ROWS: tuple[Agreement, ...] = (
     files_fetched,
     weights_whole,
-    shards_there,
-    weights_there,
-    tensors_in_place,
-    one_generation,
     dtype_as_stated,
     files_parse,
     values_of_their_type,
-    no_pickles,
-    no_gguf,
-    layers_there,
     config_there,
-    dtypes_known,
     tokenizer_there,
     adapter_whole,
 )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
+from trtdx.inspect.agreements.serving import is_read_with_command
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -99,7 +101,11 @@ def model_of(deployment: Deployment, artifact: Artifact) -> Artifact | None:
 
 def servers(deployment: Deployment, *, answering: bool = False) -> list[Artifact]:
     """Return what loads a model by itself; with `answering`, what takes requests of people."""
-    found = [each for each in deployment.of("llm-args", "command") if not _is(each, "trtllm-build")]
+    found = [
+        each
+        for each in deployment.of("llm-args", "command")
+        if not _is(each, "trtllm-build") and not is_read_with_command(deployment, each)
+    ]
     return [each for each in found if not answering or not _is(each, "trtllm-bench", "trtllm-eval")]
 
 

@@ -46,6 +46,34 @@ def hosts(deployment: Deployment) -> Iterator[Artifact]:
     return iter(engines or servers(deployment))
 
 
+def made_with(
+    host: Artifact, adapter: Artifact, *, rank: int = 0, modules: list[str] | None = None
+) -> dict[str, str]:
+    """Return how a rank and modules are taken: an engine is built with them, the PyTorch backend reads YAML."""
+    names = modules or []
+    if host.kind == "engine":
+        flags = [f"--max_lora_rank {rank}"] if rank else []
+        flags += [f"--lora_target_modules {' '.join(map(shlex.quote, names))}"] if names else []
+        build = "trtllm-build --checkpoint_dir <checkpoint> --output_dir <empty directory> --lora_plugin auto"
+        command = " ".join([build, f"--lora_dir {quoted(adapter)}", *flags])
+        return {
+            "remedy": f"build the engine again with {' and '.join(flags) or 'the LoRA plugin'}",
+            "command": command,
+        }
+    lines = [f"max_lora_rank: {rank}"] if rank else []
+    lines += [f"lora_target_modules: [{', '.join(names)}]"] if names else []
+    file = (
+        host.path
+        if host.kind == "llm-args"
+        else "the YAML file of --extra_llm_api_options (--config since 1.2)"
+    )
+    shown = r"\n  ".join(["lora_config:", *lines])
+    return {
+        "remedy": f"set in {file}, below lora_config: {' and '.join(lines)}",
+        "command": f"printf {shlex.quote(shown + chr(92) + 'n')}",
+    }
+
+
 @agreement("DX115", "lora", "engine", "llm-args", "command")
 def rank(deployment: Deployment) -> Iterator[Violation]:
     """An adapter's rank is no higher than the engine or server takes."""
@@ -55,7 +83,12 @@ def rank(deployment: Deployment) -> Iterator[Violation]:
             if own is not None and most is not None and own > most:
                 yield Violation(
                     adapter.evidence("lora.rank") + host.evidence("lora.max_rank"),
-                    {"rank": own, "most": most, "kind": called(host), "adapter": quoted(adapter)},
+                    {
+                        "rank": own,
+                        "most": most,
+                        "kind": called(host),
+                        "adapter": quoted(adapter),
+                    },
                 )
 
 
@@ -70,8 +103,12 @@ def enabled(deployment: Deployment) -> Iterator[Violation]:
                     {
                         "kind": called(host),
                         "adapter": quoted(adapter),
-                        "rank": adapter.integer("lora.rank") or 64,
-                        "modules": _wanted_words(adapter),
+                        **made_with(
+                            host,
+                            adapter,
+                            rank=adapter.integer("lora.rank") or 64,
+                            modules=_wanted(adapter) or ["attn_q", "attn_k", "attn_v"],
+                        ),
                     },
                 )
 
@@ -85,10 +122,6 @@ def _switch(host: Artifact) -> str:
     return (
         "plugin.lora_plugin" if host.kind == "engine" and host.has("plugin.lora_plugin") else "lora.enabled"
     )
-
-
-def _wanted_words(adapter: Artifact) -> str:
-    return " ".join(_wanted(adapter)) or "attn_q attn_k attn_v"
 
 
 @agreement("DX895", "lora", "engine", "llm-args", "command")
@@ -107,8 +140,8 @@ def modules(deployment: Deployment) -> Iterator[Violation]:
                     {
                         "left_out": in_words(left_out),
                         "kind": called(host),
-                        "all": " ".join(map(shlex.quote, sorted(given | set(_wanted(adapter))))),
                         "adapter": quoted(adapter),
+                        **made_with(host, adapter, modules=sorted(given | set(_wanted(adapter)))),
                     },
                 )
 
@@ -164,6 +197,7 @@ def base_model(deployment: Deployment) -> Iterator[Violation]:
                 "ours": models[0].get("hidden_size"),
                 "kind": called(models[0]),
                 "base": adapter.text("lora.base_model") or "another model",
+                "adapter": quoted(adapter),
             },
         )
 

@@ -11,14 +11,17 @@ from trtdx.inspect.agreements.lineage import quoted
 from trtdx.inspect.compatibility import (
     FIRST_BF16,
     FP8,
+    builders_of,
     capability,
     gpus_of,
+    is_old,
     kernels_lack,
     lack_of,
     runs_no_engine,
     same_release,
     writer_of,
 )
+from trtdx.inspect.rebuild_command import build_command
 from trtdx.inspect.runtime_keys import demands
 from trtdx.model import Severity
 from trtdx.words import listed
@@ -67,15 +70,26 @@ def tensorrt_release(deployment: Deployment) -> Iterator[Violation]:
         if writer is None or writer.same:
             continue
         name = "plan.versions" if writer.seen else "version"
-        values = {
-            "wrote": writer.wrote,
-            "reads": writer.reads,
-            "runtime": machine.text("gpu.runtime") or "it",
-        }
+        runtime = machine.text("gpu.runtime")
+        values = {"wrote": writer.wrote, "reads": writer.reads, "runtime": runtime or "it"}
+        seen = "" if writer.seen else f"by its release, {artifact.text('version')}, "
+        values |= {"who": f"{seen}TensorRT {writer.wrote}", "plan": _a_plan(artifact)}
+        values["rebuild"] = _remade(artifact, runtime)
         evidence = artifact.evidence(name) + machine.evidence(_stated(machine, "gpu.tensorrt", "gpu.runtime"))
         sure = artifact.kind == "engine" and not writer.near  # plain plans may be version-compatible
         severity, confidence = (None, 0.97 if writer.seen else 0.85) if sure else (Severity.WARNING, 0.7)
         yield Violation(evidence, values, severity, confidence)
+
+
+def _a_plan(artifact: Artifact) -> str:
+    return quoted(artifact) if artifact.kind == "plan" else f"{quoted(artifact)}/rank0.engine"
+
+
+def _remade(artifact: Artifact, release: str) -> str:
+    """Return the command that makes plans again; a plain plan is made from its ONNX model."""
+    if artifact.kind == "plan":
+        return f"trtexec --onnx=MODEL.onnx --saveEngine={quoted(artifact)}.new"
+    return build_command(artifact, release)
 
 
 def _stated(artifact: Artifact, *names: str) -> str:
@@ -86,40 +100,55 @@ def _stated(artifact: Artifact, *names: str) -> str:
 def release(deployment: Deployment) -> Iterator[Violation]:
     """An engine is read by the release that built it; where TensorRT differs too, that is the finding."""
     for engine, machine in pairs(deployment, "engine"):
-        made_by, runtime = _made_by(engine), machine.text("gpu.runtime")
-        if not made_by or not runtime or made_by == runtime or _read_otherwise(engine, machine):
+        builders, runtime = builders_of(engine), machine.text("gpu.runtime")
+        if not builders or not runtime or runtime in builders or _read_otherwise(engine, machine):
             continue
         keys = _demanded(engine, runtime)
-        lacking = f", and its config.json lacks {listed(keys, 5)}" if keys else ""
-        values = {"version": made_by, "runtime": runtime, "folder": quoted(engine), "lacking": lacking}
-        names = ("version", "build.missing_keys") if keys else ("version",)
-        severity, confidence = _gravity(made_by, runtime, bool(keys))
+        if is_old(engine) and not keys and any(same_release(each, runtime) for each in builders):
+            continue  # which patch built it is not known
+        values = _release_values(engine, runtime, keys)
+        names = ["era" if is_old(engine) else "version", *(["build.missing_keys"] if keys else [])]
+        severity, confidence = _gravity(builders[0], runtime, bool(keys))
         yield Violation(
             engine.evidence(*names) + machine.evidence("gpu.runtime"), values, severity, confidence
         )
 
 
-def _made_by(engine: Artifact) -> str:
-    return engine.text("version") or ("0.7" if engine.text("era") == "before 0.8" else "")
+def _release_values(engine: Artifact, runtime: str, keys: list[str]) -> dict[str, object]:
+    builders = builders_of(engine)
+    maker = f"TensorRT-LLM {builders[0]}"
+    if is_old(engine):
+        maker = f"a TensorRT-LLM before 0.8 ({' or '.join(builders)} by its keys and plans)"
+    return {
+        "maker": maker,
+        "version": " or ".join(builders),
+        "one": builders[-1],
+        "runtime": runtime,
+        "folder": quoted(engine),
+        "lacking": f", and its config.json lacks {listed(keys, 5)}" if keys else "",
+        "rebuild": build_command(engine, runtime),
+    }
 
 
 def _gravity(made_by: str, runtime: str, keys: bool) -> tuple[Severity | None, float]:
-    """Return how bad another release is: it stops at missing keys, and a patch release seldom matters."""
+    """Return how bad another release is, as the verdict on a rebuild says: only a patch release seldom matters."""
     if keys:
         return None, 0.95
-    return (Severity.NOTE, 0.7) if same_release(made_by, runtime) else (Severity.WARNING, 0.8)
+    return (Severity.NOTE, 0.7) if same_release(made_by, runtime) else (None, 0.8)
 
 
 @agreement("DX908", "engine")
 def demanded_keys(deployment: Deployment) -> Iterator[Violation]:
     """An engine's config.json has the keys that the runtime of its own release demands."""
     for engine in deployment.of("engine"):
-        missing = _demanded(engine, _made_by(engine))
+        builders = builders_of(engine)
+        missing = _demanded(engine, builders[0]) if builders else []
         if missing:
             values = {
                 "keys": listed(missing, 5),
-                "version": _made_by(engine),
+                "version": " or ".join(builders),
                 "folder": quoted(engine),
+                "rebuild": build_command(engine),
             }
             yield Violation(engine.evidence("build.missing_keys"), values)
 
@@ -139,12 +168,13 @@ def compute_capability(deployment: Deployment) -> Iterator[Violation]:
     """A plan runs on the compute capability it was built for."""
     for artifact, machine in pairs(deployment, "engine", "plan"):
         sm, built = machine.integer("gpu.sm"), artifact.items("plan.sms")
-        if sm is None or not built or sm in built or "RTX" in artifact.text("plan.product"):
-            continue
+        if sm is None or len(built) != 1 or sm in built or "RTX" in artifact.text("plan.product"):
+            continue  # plans of several GPUs are another finding
         if lack_of(artifact, machine) or kernels_lack(machine):
             continue  # a rebuild would not help
-        values = {"built": ", ".join(map(capability, built)), "run": capability(sm)}
-        values |= {"built_gpus": gpus_of(tuple(built)), "gpu": machine.text("gpu.name") or "the GPU"}
+        values = {"built": capability(built[0]), "run": capability(sm), "built_gpus": gpus_of(tuple(built))}
+        values["gpu"] = machine.text("gpu.name") or "the GPU that is to run them"
+        values["rebuild"] = _remade(artifact, machine.text("gpu.runtime"))
         sure = artifact.kind == "engine"  # plain plans may be hardware-compatible; TensorRT-LLM's never are
         severity, confidence = (None, 0.9) if sure else (Severity.WARNING, 0.7)
         evidence = artifact.evidence("plan.sms") + machine.evidence("gpu.sm")

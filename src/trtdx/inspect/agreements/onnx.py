@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect import onnx_profiles, onnx_silent
 from trtdx.inspect.agreement import Violation, agreement
 from trtdx.inspect.onnx_case import cases, is_one_size, named_spans
+from trtdx.inspect.onnx_check import NOT_CHECKED
+from trtdx.inspect.onnx_importers import foreign_operators
 from trtdx.inspect.readers.onnx import NEWEST_IR, NEWEST_OPSET
 from trtdx.model import Severity
 
@@ -88,7 +91,7 @@ def _unmet(case: Case, selector: str, severity: Severity) -> Iterator[Violation]
         for profile in case.profiles
         for spans in named_spans(case, profile).values()
         if len({span.values[1] for span in spans}) > 1 and not is_one_size(spans)
-    }
+    } | onnx_silent.wrong_sums(case, selector)
     profiles = {profile.index: profile for profile in case.profiles}
     for each in case.given.items("profiles.unmet"):
         profile = profiles.get(each["profile"])
@@ -197,6 +200,43 @@ def graph_is_valid(deployment: Deployment) -> Iterator[Violation]:
                 )
 
 
+@agreement("DX192", "onnx")
+def nodes_are_of_their_opset(deployment: Deployment) -> Iterator[Violation]:
+    """Each node has the attributes and inputs that its operator has in the model's opset."""
+    yield from _inside(deployment, "onnx.invalid_nodes")
+    yield from _inside(deployment, "onnx.ignored", Severity.WARNING)
+
+
+@agreement("DX162", "onnx")
+def shapes_fit_inside(deployment: Deployment) -> Iterator[Violation]:
+    """The fixed sizes inside an ONNX graph fit together at every node."""
+    yield from _inside(deployment, "onnx.unmet")
+
+
+@agreement("DX161", "onnx")
+def types_are_the_same(deployment: Deployment) -> Iterator[Violation]:
+    """The inputs of a node that takes one data type have one data type."""
+    yield from _inside(deployment, "onnx.mixed_types", Severity.WARNING)
+
+
+def _inside(deployment: Deployment, name: str, severity: Severity | None = None) -> Iterator[Violation]:
+    for onnx in deployment.of("onnx"):
+        if found := onnx.items(name):
+            yield Violation(onnx.evidence(name), {"path": onnx.path, "problem": _some(found)}, severity, 0.9)
+
+
+@agreement("DX140", "onnx")
+def operators_are_known(deployment: Deployment) -> Iterator[Violation]:
+    """Each operator is one that TensorRT's parser imports, a function of the model, or made for a plugin."""
+    for onnx in deployment.of("onnx"):
+        partly_read = any(not note.startswith(NOT_CHECKED) for note in onnx.unread)  # functions come last
+        found = [] if _is_damaged(onnx) or partly_read else foreign_operators(onnx)
+        if found:
+            names = list(dict.fromkeys(each.partition("::")[2] for each in found))
+            values = {"path": onnx.path, "operators": _some(found), "names": _some(names)}
+            yield Violation(onnx.evidence("onnx.operators"), values, Severity.WARNING, 0.85)
+
+
 @agreement("DX942", "onnx")
 def node_names_are_unique(deployment: Deployment) -> Iterator[Violation]:
     """No two nodes of an ONNX graph have the same name."""
@@ -213,6 +253,15 @@ def constant_indices_exist(deployment: Deployment) -> Iterator[Violation]:
         if found := onnx.items("onnx.gather_out_of_range"):
             values = {"path": onnx.path, "gathers": _some(found)}
             yield Violation(onnx.evidence("onnx.gather_out_of_range"), values)
+
+
+@agreement("DX945", "build-log")
+def build_succeeded(deployment: Deployment) -> Iterator[Violation]:
+    """The build that a log tells of ended with an engine."""
+    for log in deployment.of("build-log"):
+        if errors := log.items("log.errors"):
+            values = {"path": log.path, "error": errors[0], "quoted": shlex.quote(log.path)}
+            yield Violation(log.evidence("log.errors"), values, confidence=0.9)
 
 
 def _some(items: list[str]) -> str:
@@ -235,6 +284,11 @@ ROWS: tuple[Agreement, ...] = (
     file_is_a_whole_model,
     versions_exist,
     graph_is_valid,
+    nodes_are_of_their_opset,
+    shapes_fit_inside,
+    types_are_the_same,
+    operators_are_known,
     node_names_are_unique,
     constant_indices_exist,
+    build_succeeded,
 )

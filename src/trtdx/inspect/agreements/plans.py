@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from trtdx import versions
 from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreements import engine_conflicts
 from trtdx.inspect.agreements.lineage import quoted
-from trtdx.inspect.compatibility import numbers, writer_of
-from trtdx.model import Severity
-from trtdx.words import listed
+from trtdx.inspect.compatibility import capability, gpus_of, numbers, writer_of
+from trtdx.inspect.rebuild_command import build_command
+from trtdx.model import Evidence, Severity
+from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +27,12 @@ def whole_plans(deployment: Deployment) -> Iterator[Violation]:
         for name in ("plan.truncated", "plan.overlong"):
             broken = artifact.items(name)
             if broken:
-                yield Violation(
-                    artifact.evidence(name), {"plans": listed(broken, 3), "folder": quoted(artifact)}
-                )
+                values = {"plans": listed(broken, 3), "folder": quoted(artifact)}
+                values["rebuild"] = build_command(artifact) if artifact.kind == "engine" else REMADE_PLAN
+                yield Violation(artifact.evidence(name), values)
+
+
+REMADE_PLAN = "trtexec --onnx=MODEL.onnx --saveEngine=MODEL.plan.new"
 
 
 @agreement("DX203", "engine", "plan")
@@ -47,9 +52,29 @@ def one_writer(deployment: Deployment) -> Iterator[Violation]:
     for engine in deployment.of("engine"):
         found = engine.items("plan.versions")
         if len(found) > 1:
-            yield Violation(
-                engine.evidence("plan.versions"), {"versions": listed(found, 3), "folder": quoted(engine)}
-            )
+            values = {"versions": listed(found, 3), "folder": quoted(engine)}
+            yield Violation(engine.evidence("plan.versions"), {**values, "rebuild": build_command(engine)})
+
+
+@agreement("DX909", "engine")
+def one_gpu(deployment: Deployment) -> Iterator[Violation]:
+    """The plans of all ranks were built on GPUs of one compute capability."""
+    for engine in deployment.of("engine"):
+        sms = engine.items("plan.sms")
+        if len(sms) < 2 or "RTX" in engine.text("plan.product"):
+            continue  # one plan of TensorRT-RTX is for several by itself
+        values = {"sms": " and ".join(map(capability, sms)), "gpus": gpus_of(tuple(sms))}
+        which = listed([" ".join(each) for each in _plans_by_gpu(engine)], 4)
+        values |= {"folder": quoted(engine), "rebuild": build_command(engine)}
+        values["which"] = f": {which}" if which else ""
+        told = [Evidence(f"{engine.path.rstrip('/')}/{name}", text) for name, text in _plans_by_gpu(engine)]
+        yield Violation(tuple(told[:4]) or engine.evidence("plan.sms"), values)
+
+
+def _plans_by_gpu(engine: Artifact) -> list[tuple[str, str]]:
+    """Return which plan is for which compute capability; nothing where it was not told."""
+    files = engine.table("plan.sms_of_files")
+    return [(name, f"for {' and '.join(map(capability, sms))}") for name, sms in files.items()]
 
 
 @agreement("DX904", "engine")
@@ -57,7 +82,8 @@ def no_rtx_plans(deployment: Deployment) -> Iterator[Violation]:
     """The plans of an engine directory are TensorRT's, not TensorRT-RTX's."""
     for engine in deployment.of("engine"):
         if "RTX" in engine.text("plan.product"):
-            yield Violation(engine.evidence("plan.product"), {"folder": quoted(engine)})
+            values = {"folder": quoted(engine), "rebuild": build_command(engine)}
+            yield Violation(engine.evidence("plan.product"), values)
 
 
 @agreement("DX205", "engine")
@@ -66,12 +92,16 @@ def a_plan_for_each_rank(deployment: Deployment) -> Iterator[Violation]:
     for engine in deployment.of("engine"):
         missing = engine.items("weights.missing")
         if missing:
+            ranks = engine.integer("world_size")
             values = {
                 "plans": listed(missing, 3),
-                "world_size": engine.get("world_size", "its"),
+                "are": "is" if len(missing) == 1 else "are",
+                "engine": f"an engine for {counted(ranks, 'rank')}" if ranks else "an engine",
                 "folder": quoted(engine),
+                "rebuild": build_command(engine),
             }
-            yield Violation(engine.evidence("weights.missing", "world_size"), values)
+            first = Evidence(engine.facts["weights.missing"].where, f"not there: {listed(missing, 8)}")
+            yield Violation((first, *engine.evidence("world_size")), values)
 
 
 @agreement("DX905", "engine")
@@ -98,6 +128,7 @@ def plans_of_this_build(deployment: Deployment) -> Iterator[Violation]:
             continue  # the machine cannot read the plans, which says it better
         if numbers(str(found[0]))[:2] != numbers(expected)[:2]:
             values = {"found": found[0], "expected": expected, "version": engine.text("version")}
+            values["rebuild"] = build_command(engine)
             yield Violation(engine.evidence("plan.versions", "version"), values, confidence=0.8)
 
 
@@ -111,18 +142,20 @@ def no_debug_outputs(deployment: Deployment) -> Iterator[Violation]:
     """An engine that serves has no intermediate tensors among its outputs."""
     for engine in deployment.of("engine"):
         if engine.get("debug_outputs") is True:
-            yield Violation(engine.evidence("debug_outputs"), {"folder": quoted(engine)}, Severity.NOTE)
+            values = {"folder": quoted(engine), "rebuild": build_command(engine)}
+            yield Violation(engine.evidence("debug_outputs"), values, Severity.NOTE)
 
 
 # Generation has kernels for these head sizes in every release (MMHA_SUPPORTED_HEAD_SIZES); 72 only with fused ones.
 HEAD_SIZES = (32, 48, 64, 80, 96, 104, 112, 128, 144, 160, 192, 224, 256)
 # Fused attention for prompts, by release (fmhaRunner.cpp); with other sizes it falls back to the unfused kernels.
 FUSED_SIZES = {
-    "0.8": (32, 64, 128, 256),
+    "0.8": (32, 64, 128, 256),  # on Hopper; other GPUs had more
     "0.9": (32, 40, 64, 80, 96, 104, 128, 160, 256),
     "0.10": (32, 40, 64, 80, 96, 104, 128, 160, 192, 256),
     "0.11": (32, 40, 64, 80, 96, 104, 128, 160, 192, 256),
 }
+HOPPER = 90
 LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}  # the only sizes compressed attention has kernels for
 
 
@@ -166,6 +199,8 @@ def fused_attention(deployment: Deployment) -> Iterator[Violation]:
         if size not in HEAD_SIZES or release is None or engine.get("plugin.context_fmha") is not True:
             continue
         fused = FUSED_SIZES.get(f"{release.major}.{release.minor}")
+        if fused is FUSED_SIZES["0.8"] and engine.items("plan.sms") != [HOPPER]:
+            continue
         if fused and size not in fused:
             values = {"size": size, "sizes": listed(fused, 20), "version": release}
             yield Violation(
@@ -177,6 +212,7 @@ ROWS: tuple[Agreement, ...] = (
     plans_are_plans,
     whole_plans,
     one_writer,
+    one_gpu,
     no_rtx_plans,
     a_plan_for_each_rank,
     no_more_plans,
@@ -185,4 +221,5 @@ ROWS: tuple[Agreement, ...] = (
     head_size,
     latent_sizes,
     fused_attention,
+    *engine_conflicts.ROWS,
 )

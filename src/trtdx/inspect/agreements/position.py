@@ -141,6 +141,47 @@ def _close(one: object, other: object) -> bool:
     return math.isclose(one, other, rel_tol=1e-5)
 
 
+# Scalings that transformers' rope_utils refuses without a factor; TensorRT-LLM takes 1.0 instead.
+BY_FACTOR = ("linear", "dynamic", "yarn", "llama3")
+
+
+@agreement("DX815", "hf")
+def scaling_complete(deployment: Deployment) -> Iterator[Violation]:
+    """A rotary scaling states the factor that its kind needs."""
+    for model in deployment.of("hf"):
+        scaling = model.table("rope_scaling")
+        if _type(scaling) in BY_FACTOR and "factor" not in scaling and not model.get("remote_code"):
+            yield Violation(
+                model.evidence("rope_scaling", "max_positions"),
+                {"type": _type(scaling), "path": quoted(model)},
+            )
+
+
+# Llama 3.1 to 3.3 as Meta published them: 131072 positions are reached by scaling 8192 only.
+LLAMA3_VOCABULARY = range(128256, 128512)
+
+
+@agreement("DX816", "hf")
+def rotary_as_published(deployment: Deployment) -> Iterator[Violation]:
+    """A Llama 3.1 model has the rotary base and the scaling that its positions were trained with."""
+    for model in deployment.of("hf"):
+        base, scaling = model.get("rotary_base"), _type(_known(model))
+        llama = model.text("model_type") == "llama" and model.integer("vocab_size") in LLAMA3_VOCABULARY
+        if not llama or model.integer("max_positions") != 131072:
+            continue
+        if base == 500000 and not scaling:
+            what = "has 131072 positions and a rotary base of 500000, but no rope_scaling"
+        elif base == 10000 and scaling == "llama3":
+            what = "has the scaling of Llama 3.1 with a rotary base of 10000 instead of 500000"
+        else:
+            continue
+        yield Violation(
+            model.evidence("rotary_base", "rope_scaling", "max_positions"),
+            {"what": what, "path": quoted(model)},
+            confidence=0.8,
+        )
+
+
 @agreement("DX800", "hf", "checkpoint", "engine")
 def position_kind(deployment: Deployment) -> Iterator[Violation]:
     """Positions are encoded in the same way in the model, the checkpoint and the engine."""
@@ -262,4 +303,12 @@ def _has_window(deployment: Deployment) -> bool:
     return any(each.has("sliding_window") for each in deployment.of("hf", "checkpoint", "engine"))
 
 
-ROWS = (rotary, position_kind, positions_in_reach, window_lost, window_cut)
+ROWS = (
+    rotary,
+    scaling_complete,
+    rotary_as_published,
+    position_kind,
+    positions_in_reach,
+    window_lost,
+    window_cut,
+)

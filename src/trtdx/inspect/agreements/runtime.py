@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from trtdx.inspect.agreement import Violation, agreement
-from trtdx.inspect.agreements import runtime_engine
+from trtdx.inspect.agreements import launch, runtime_engine, unknown_options
 from trtdx.inspect.agreements.serving import (
+    CONFIG_FLAGS,
     SIDES,
+    known_paths,
     listed,
     model_of,
     place_of,
@@ -18,9 +21,9 @@ from trtdx.inspect.agreements.serving import (
     servers,
     serves_engine,
     stated,
+    verify_of,
 )
-from trtdx.inspect.options import table
-from trtdx.model import Evidence, Severity
+from trtdx.model import Severity
 from trtdx.versions import has_engine_flow, parsed
 
 if TYPE_CHECKING:
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from trtdx.inspect.agreement import Agreement
     from trtdx.inspect.artifact import Artifact, Deployment
 
-KEY_LISTS = ("runtime.unknown_keys", "runtime.renamed_keys", "runtime.removed_keys")
 # The spellings of data types that LLM(dtype=...) takes.
 DTYPES = {
     "half": "float16",
@@ -44,98 +46,45 @@ DTYPES = {
 STRETCHED = ("linear", "dynamic", "yarn")  # rotary scalings whose factor lengthens the model's positions
 
 
-@agreement("DX246", *SIDES)
-def known_options(deployment: Deployment) -> Iterator[Violation]:
-    """Options are those the release that reads them has."""
-    for server in servers(deployment):
-        words = [str(item) for name in KEY_LISTS for item in server.items(name)]
-        if not words or server.text("runtime.command").startswith("trtllm-build"):
-            continue
-        release = release_of(deployment, server)
-        severity, confidence = _gravity(server, release)
-        yield Violation(
-            tuple(_evidence_of(server, each) for each in words[:8]),
-            {
-                "what": "; ".join(words[:5]) + (f"; and {len(words) - 5} more" if len(words) > 5 else ""),
-                "release": f"TensorRT-LLM {release}" if release else "TensorRT-LLM of today",
-                "path": place_of(server),
-                "consequence": _consequence(release),
-            },
-            severity,
-            confidence,
-        )
-
-
-def _gravity(server: Artifact, release: str) -> tuple[Severity, float]:
-    """Return how sure it is that this stops the start: an old name works in an old release."""
-    known, newest = parsed(release), Version(table().releases[-1])
-    if known is None:
-        is_new = all("did you mean" in item for item in server.items("runtime.unknown_keys"))
-        certain = server.has("runtime.unknown_keys") and is_new
-        return (Severity.ERROR, 0.9) if certain else (Severity.WARNING, 0.75)
-    if known > newest:
-        return Severity.WARNING, 0.6
-    if known <= Version(table().top_level_ignored_until):
-        return Severity.WARNING, 0.9
-    return Severity.ERROR, 0.95
-
-
-def _consequence(release: str) -> str:
-    known = parsed(release)
-    if known is not None and known <= Version(table().top_level_ignored_until):
-        return f"{release} drops them without a word"
-    return "the start is refused"
-
-
-def _evidence_of(server: Artifact, words: str) -> Evidence:
-    """Return the place of an option by the words said about it, which begin with its name."""
-    key = words.partition(": ")[0]
-    for name, fact in server.facts.items():
-        if name == f"option.{key}" or name.startswith(f"option.{key}."):
-            return Evidence(fact.where, words.partition(": ")[2])
-    return Evidence(server.path, words)
-
-
-@agreement("DX154", "command")
-def known_build_flags(deployment: Deployment) -> Iterator[Violation]:
-    """The flags of trtllm-build are those its release has."""
-    for command in deployment.of("command"):
-        words = [str(item) for item in command.items("runtime.unknown_keys")]
-        if words and command.text("runtime.command").startswith("trtllm-build"):
-            yield Violation(
-                tuple(_evidence_of(command, each) for each in words[:8]),
-                {"what": "; ".join(words[:5])},
-                confidence=0.9,
-            )
-
-
 @agreement("DX262", "command")
 def one_place(deployment: Deployment) -> Iterator[Violation]:
     """An option is set in one place only, or to the same value in both."""
     for command in deployment.of("command"):
         words, evidence = listed(command, "runtime.conflicts")
         if words:
-            yield Violation(evidence, {"what": words}, Severity.WARNING)
+            places = "; ".join(map(_either, command.items("runtime.conflict_places")[:6])) or place_of(
+                command
+            )
+            values = {"what": words, "places": places, "verify": verify_of(command)}
+            yield Violation(evidence, values, Severity.WARNING)
+
+
+def _either(places: str) -> str:
+    """Return "--tp_size on the command line, or tensor_parallel_size in extra.yaml:3" from the two places."""
+    parts = [place.rpartition(": ") for place in str(places).split("; ")]
+    return ", or ".join(
+        f"{name} on the command line" if path == "--command" else f"{name} in {path}"
+        for path, _, name in parts
+    )
 
 
 @agreement("DX249", "llm-args", "command", "triton")
 def options_readable(deployment: Deployment) -> Iterator[Violation]:
-    """A file of options is there, and can be parsed."""
+    """A file of options can be parsed."""
     for server in servers(deployment):
-        for name in ("unparsed", "runtime.paths_missing"):
-            words, evidence = listed(server, name)
-            if words:
-                is_there = name == "unparsed"
-                values = {"remedy": REMEDIES[name], "path": place_of(server)}
-                values["what"] = words if is_there else f"there is no {words}"
-                yield Violation(
-                    evidence, values, None if is_there else Severity.WARNING, 0.95 if is_there else 0.7
-                )
+        words, evidence = listed(server, "unparsed")
+        if words:
+            file = re.sub(r":\d+$", "", words.partition(": ")[0])
+            command = (
+                f'python3 -c "import sys, yaml; print(yaml.safe_load(open(sys.argv[1])))" {shlex.quote(file)}'
+            )
+            values = {"what": words, "remedy": REMEDIES["unparsed"], "verify": verify_of(server)}
+            values["command"] = "" if file.endswith(".json") else command
+            yield Violation(evidence, values)
 
 
 REMEDIES = {
     "unparsed": "correct the YAML at the line named: spaces instead of tabs, 'key: value' with a space, sections indented",
-    "runtime.paths_missing": "give the path as it is seen from where the command runs (inside a container: mounted with -v)",
     "runtime.invalid_values": "write a value the option takes",
     "malformed": "write a value of that type",
 }
@@ -148,7 +97,7 @@ def values_fit(deployment: Deployment) -> Iterator[Violation]:
         for name in ("runtime.invalid_values", "malformed"):
             words, evidence = listed(server, name)
             if words:
-                values = {"what": words, "remedy": REMEDIES[name], "path": place_of(server)}
+                values = {"what": words, "remedy": REMEDIES[name], "command": "", "verify": verify_of(server)}
                 yield Violation(evidence, values, confidence=0.9)
 
 
@@ -165,7 +114,8 @@ def graph_batches(deployment: Deployment) -> Iterator[Violation]:
                 {
                     "what": f"cuda_graph_config.max_batch_size is {largest}, but batch_sizes end at {max(sizes)}",
                     "remedy": "give only one of cuda_graph_config.batch_sizes and cuda_graph_config.max_batch_size",
-                    "path": place_of(server),
+                    "command": "",
+                    "verify": verify_of(server),
                 },
                 confidence=0.85,
             )
@@ -207,8 +157,14 @@ def model_for_pytorch(deployment: Deployment) -> Iterator[Violation]:
             if name and made.path.rstrip("/") == name and (backend == "pytorch" or is_default):
                 yield Violation(
                     server.evidence("runtime.model") + stated(server, "runtime.backend"),
-                    {"kind": made.title, "model": name},
+                    {"kind": made.title, "model": name, **known_paths(deployment, server)}
+                    | {"source": _source(deployment)},
                 )
+
+
+def _source(deployment: Deployment) -> str:
+    model = model_of(deployment)
+    return shlex.quote(model.path) if model else "HF_MODEL"
 
 
 @agreement("DX355", *SIDES)
@@ -221,7 +177,7 @@ def cache_share(deployment: Deployment) -> Iterator[Violation]:
         if isinstance(share, float) and not (0 < share <= 1 and not (is_cpp and share == 1)):
             yield Violation(
                 server.evidence("runtime.free_gpu_memory_fraction"),
-                {"value": share, "path": place_of(server)},
+                {"value": share, "path": place_of(server), **known_paths(deployment, server)},
             )
 
 
@@ -235,6 +191,7 @@ def block_size(deployment: Deployment) -> Iterator[Violation]:
                 "tokens": tokens,
                 "works": 1 << max(tokens.bit_length() - 1, 3),
                 "path": place_of(artifact),
+                **known_paths(deployment, artifact),
             }
             yield Violation(artifact.evidence("tokens_per_block"), values)
 
@@ -263,7 +220,7 @@ def own_code(deployment: Deployment) -> Iterator[Violation]:
         if server.get("runtime.trust_remote_code") is not True and server.has("runtime.model"):
             yield Violation(
                 model.evidence("remote_code") + server.evidence("runtime.trust_remote_code"),
-                {"model": model.path, "server": place_of(server)},
+                {"model": model.path, "server": place_of(server), **known_paths(deployment, server)},
                 Severity.WARNING,
                 0.7,  # transformers or TensorRT-LLM may have the model built in
             )
@@ -281,7 +238,7 @@ def length_in_reach(deployment: Deployment) -> Iterator[Violation]:
         if asked is not None and asked > positions and deployment.first("engine") is None:
             yield Violation(
                 server.evidence("max_seq_len") + stated(model, "max_positions", "rope_scaling"),
-                {"asked": asked, "positions": positions},
+                {"asked": asked, "positions": positions, **known_paths(deployment, server)},
             )
 
 
@@ -318,7 +275,8 @@ def batch_in_budget(deployment: Deployment) -> Iterator[Violation]:
         batch, tokens = server.integer("max_batch_size"), server.integer("max_num_tokens")
         if batch is not None and tokens is not None and batch > tokens:
             yield Violation(
-                server.evidence("max_batch_size", "max_num_tokens"), {"batch": batch, "tokens": tokens}
+                server.evidence("max_batch_size", "max_num_tokens"),
+                {"batch": batch, "tokens": tokens, **known_paths(deployment, server)},
             )
 
 
@@ -335,9 +293,17 @@ def prompt_in_budget(deployment: Deployment) -> Iterator[Violation]:
         if longest > tokens and not serves_only_engine(server):
             yield Violation(
                 server.evidence("max_num_tokens", "max_input_len", "runtime.chunked_context"),
-                {"tokens": tokens, "longest": longest},
+                {"tokens": tokens, "longest": longest, **known_paths(deployment, server)}
+                | {"file": _options_file(server)},
                 confidence=0.8,
             )
+
+
+def _options_file(server: Artifact) -> str:
+    """Return the file that options can be written to: its own, or the one its command names."""
+    named = next((server.text(flag) for flag in CONFIG_FLAGS if server.has(flag)), "")
+    own = server.path if server.kind == "llm-args" else ""
+    return shlex.quote(own or named or "extra.yaml")
 
 
 def serves_only_engine(server: Artifact) -> bool:
@@ -345,8 +311,7 @@ def serves_only_engine(server: Artifact) -> bool:
 
 
 ROWS: tuple[Agreement, ...] = (
-    known_options,
-    known_build_flags,
+    *unknown_options.ROWS,
     one_place,
     options_readable,
     values_fit,
@@ -363,4 +328,5 @@ ROWS: tuple[Agreement, ...] = (
     batch_in_budget,
     prompt_in_budget,
     *runtime_engine.ROWS,
+    *launch.ROWS,
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import Violation, agreement
 from trtdx.inspect.agreements.serving import (
     SIDES,
+    known_paths,
     place_of,
     ranks_of,
     served_engines,
@@ -54,7 +56,8 @@ def limits(deployment: Deployment) -> Iterator[Violation]:
             if _is_above(server, engine, name):
                 values = {"name": name, "asked": server.integer(name), "built": engine.integer(name)}
                 yield Violation(
-                    server.evidence(name) + engine.evidence(name), values | {"server": place_of(server)}
+                    server.evidence(name) + engine.evidence(name),
+                    values | {"server": place_of(server), **known_paths(deployment, server)},
                 )
 
 
@@ -65,7 +68,7 @@ def ignored_limits(deployment: Deployment) -> Iterator[Violation]:
         for name in ("max_num_tokens", "max_seq_len", "max_input_len"):
             if _is_above(server, engine, name):
                 values = {"name": name, "asked": server.integer(name), "built": engine.integer(name)}
-                values["meaning"] = term(name).meaning
+                values |= {"meaning": term(name).meaning, **known_paths(deployment, server)}
                 yield Violation(server.evidence(name) + engine.evidence(name), values)
 
 
@@ -77,6 +80,7 @@ def paged_context(deployment: Deployment) -> Iterator[Violation]:
         for name, feature, severity in FEATURES if lack else ():
             if lack and server.get(name) is True:
                 values = {"feature": feature, "lack": lack[1], "server": place_of(server)}
+                values |= known_paths(deployment, server)
                 yield Violation(server.evidence(name) + engine.evidence(lack[0]), values, severity)
 
 
@@ -108,7 +112,7 @@ def decoding_mode(deployment: Deployment) -> Iterator[Violation]:
         if mode in SPECULATIVE and built and built != SPECULATIVE[mode]:
             yield Violation(
                 server.evidence("runtime.decoding_mode") + engine.evidence("speculative_mode"),
-                {"mode": mode, "built": built, "flag": BUILD_MODES[mode]},
+                {"mode": mode, "built": built, "flag": BUILD_MODES[mode], **known_paths(deployment, server)},
                 Severity.WARNING,
             )
 
@@ -136,6 +140,24 @@ def started_ranks(deployment: Deployment) -> Iterator[Violation]:
                     "needed": own,
                     "remedy": f"start {own} ranks with the launcher",
                 },
+            )
+
+
+@agreement("DX210", "engine", "command")
+def ranks_of_triton(deployment: Deployment) -> Iterator[Violation]:
+    """Triton is started with as many ranks as the engine has, unless an orchestrator starts them."""
+    engines = list(deployment.of("engine"))
+    for command in deployment.of("command"):
+        started = command.integer("runtime.world_size")
+        needed = ranks_of(engines[0]) if len(engines) == 1 else None
+        if started is None or needed in (None, started) or "triton" not in command.text("runtime.command"):
+            continue
+        if not command.has("option.--multi-model") and not command.get("runtime.orchestrated"):
+            what = f"{started} ranks are started, but the engine was built for {needed}"
+            remedy = f"start {needed} ranks (launch_triton_server.py --world_size {needed})"
+            values = {"what": what, "needed": needed, "remedy": remedy}
+            yield Violation(
+                command.evidence("runtime.world_size") + engines[0].evidence("world_size"), values
             )
 
 
@@ -199,6 +221,7 @@ def _cross(server: Artifact, engine: Artifact, words: str, remedy: str) -> Viola
             "what": f"cross_kv_cache_fraction {words}",
             "remedy": f"cross_kv_cache_fraction: {remedy}",
             "path": place_of(server),
+            "verify": f"trtdx inspect {shlex.quote(engine.path)} {shlex.quote(server.path)}",
         },
         confidence=0.9,
     )
@@ -213,7 +236,12 @@ def window_in_reach(deployment: Deployment) -> Iterator[Violation]:
         if longest is not None and windows and max(windows) > longest:
             yield Violation(
                 server.evidence("runtime.attention_window") + engine.evidence("max_seq_len"),
-                {"window": max(windows), "longest": longest, "server": place_of(server)},
+                {
+                    "window": max(windows),
+                    "longest": longest,
+                    "server": place_of(server),
+                    **known_paths(deployment, server),
+                },
             )
 
 
@@ -223,6 +251,7 @@ ROWS: tuple[Agreement, ...] = (
     paged_context,
     decoding_mode,
     started_ranks,
+    ranks_of_triton,
     same_mapping,
     device_ids,
     cross_share,

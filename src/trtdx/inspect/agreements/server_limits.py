@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreements.serving import verify_of
 from trtdx.inspect.limits import each_server, prompts_are_cut
 from trtdx.model import Severity
 
@@ -48,14 +50,17 @@ def server_length(server: Server) -> Iterator[Violation]:
     worst = found.worst
     room = limit - worst.input_len
     refused = room < 1
+    longer = f"shorten the prompt: it alone leaves no room in {limit} tokens"
     yield Violation(
         server.evidence(worst, "max_seq_len"),
         {
+            "advice": longer if refused else f"ask for fewer tokens: {room} are left after this prompt",
+            "verify": verify_of(server.options),
+            "model": shlex.quote(server.options.text("runtime.model") or "MODEL"),
             "prompt": worst.input_len,
             "answer": worst.output_len,
             "total": worst.input_len + worst.output_len,
             "limit": limit,
-            "room": max(0, room),
             "among": found.among,
             "words": found.worst.words,
             "effect": "the request is refused"

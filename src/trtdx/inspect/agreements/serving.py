@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.model import Evidence
@@ -18,16 +19,17 @@ CONFIG_FLAGS = ("option.--config", "option.--extra_llm_api_options")
 
 def servers(deployment: Deployment, *kinds: str) -> Iterator[Artifact]:
     """Yield what says how to serve; an option file that a command names was read with the command."""
-    named = [
-        command.text(flag)
-        for command in deployment.of("command")
-        for flag in CONFIG_FLAGS
-        if command.has(flag)
-    ]
     for server in deployment.of(*(kinds or SIDES)):
-        is_named = any(_same_path(server.path, name) for name in named)
-        if not _is_build(server) and not (server.kind == "llm-args" and is_named):
+        if not _is_build(server) and not is_read_with_command(deployment, server):
             yield server
+
+
+def is_read_with_command(deployment: Deployment, artifact: Artifact) -> bool:
+    """Return whether a file of options is the one a command names: what it says is among the command's facts."""
+    if artifact.kind != "llm-args":
+        return False
+    commands = deployment.of("command")
+    return any(names(command, flag, artifact) for command in commands for flag in CONFIG_FLAGS)
 
 
 def _is_build(server: Artifact) -> bool:
@@ -68,9 +70,23 @@ def served_engines(deployment: Deployment, *kinds: str) -> Iterator[tuple[Artifa
 
 
 def model_of(deployment: Deployment) -> Artifact | None:
-    """Return the Hugging Face model, where there is just one."""
-    models = list(deployment.of("hf"))
+    """Return the Hugging Face model, where there is just one that is not there for its tokenizer."""
+    models = [each for each in deployment.of("hf") if not _lends_tokenizer(deployment, each)]
     return models[0] if len(models) == 1 else None
+
+
+def _lends_tokenizer(deployment: Deployment, model: Artifact) -> bool:
+    """Return whether a server takes only the tokenizer from a model's directory."""
+    named = [each for each in servers(deployment) if each.has("runtime.model")]
+    return any(names(each, "runtime.tokenizer", model) for each in named) and not any(
+        names(each, "runtime.model", model) for each in named
+    )
+
+
+def names(server: Artifact, fact: str, artifact: Artifact) -> bool:
+    """Return whether a server's fact is the path of an artifact."""
+    name = server.text(fact)
+    return bool(name) and _same_path(artifact.path, name)
 
 
 def release_of(deployment: Deployment, server: Artifact) -> str:
@@ -95,6 +111,31 @@ def sizes_of(artifact: Artifact) -> str:
 def place_of(server: Artifact) -> str:
     """Return where a server's options stand, for use in a sentence."""
     return "the command line" if server.path.startswith("--") else server.path
+
+
+def verify_of(server: Artifact) -> str:
+    """Return a command that looks at the same server again."""
+    if server.path.startswith("--"):
+        return "trtdx inspect --command 'COMMAND AS MENDED'"
+    return f"trtdx inspect {shlex.quote(server.path)}"
+
+
+def known_paths(deployment: Deployment, server: Artifact) -> dict[str, str]:
+    """Return the paths at hand for a page's commands, each ready to be pasted; capitals where one is not known."""
+    model, engine = model_of(deployment), deployment.first("engine")
+    checkpoint = deployment.first("checkpoint")
+    served = server.text("runtime.model") or (model.path if model else "")
+    on_disk = [
+        each.path for each in deployment.artifacts if each.kind not in ("machine", "request", "unknown")
+    ]
+    looked_at = [shlex.quote(path) for path in on_disk if not path.startswith("--")]
+    again = " --command 'COMMAND AS MENDED'" if len(looked_at) < len(on_disk) else ""
+    return {
+        "served": shlex.quote(served) if served else "MODEL",
+        "checkpoint": shlex.quote(checkpoint.path) if checkpoint else "CHECKPOINT_DIR",
+        "rebuilt": shlex.quote(f"{engine.path.rstrip('/')}.new") if engine else "ENGINE_DIR.new",
+        "verify": f"trtdx inspect {' '.join(looked_at)}".rstrip() + again,
+    }
 
 
 def stated(artifact: Artifact, *names: str) -> tuple[Evidence, ...]:

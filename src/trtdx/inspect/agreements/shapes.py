@@ -6,16 +6,13 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import Violation, agreement
-from trtdx.inspect.agreements import engine_limits, server_limits
-from trtdx.inspect.limits import (
-    can_chunk,
-    drafts_of,
-    each_taker,
-    over,
-    prompt_rule,
-)
+from trtdx.inspect.agreements import engine_limits, lengths, server_limits
+from trtdx.inspect.agreements.lineage import quoted
+from trtdx.inspect.limits import each_taker, over, prompt_rule
+from trtdx.inspect.rebuild_command import build_command
 from trtdx.inspect.requests import requests_in
 from trtdx.model import Severity
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,144 +24,9 @@ if TYPE_CHECKING:
     from trtdx.inspect.requests import Request
 
 # The dimensions that grow with each part of a request: inputs that do not fit are named as evidence.
-PROMPT = ("input_len", "position_ids_inlen_range", "mask_len")
 TOKENS = ("num_tokens", "position_ids_num_tokens_range", "input_len_task", "decoder_num_tokens")
-LENGTH = ("max_seq_len", "past_key_len", "max_blocks_per_seq", "mask_len")
 SEQUENCES = ("batch_size_beam_width", "batch_size_cache", "batch_size_last_token_ids", "batch_size")
-ENCODER = (
-    "encoder_max_input_length", "encoder_input_len_2", "encoder_num_tokens", "max_cross_blocks_per_seq",
-    "max_input_length", "num_tokens", "input_len",
-)  # fmt: skip
 FAR = 16  # so many times away from the optimum other kernels would have been chosen
-
-
-@agreement("DX270", "engine", "request")
-@each_taker
-def prompt(taker: Taker) -> Iterator[Violation]:
-    """A prompt is no longer than the engine takes."""
-    limit, by = prompt_rule(taker)
-    found = taker.over(lambda each: each.input_len - limit)
-    if found is None or taker.settings.encoder:
-        return
-    unsure = by == "max_num_tokens" and taker.chunked is None and can_chunk(taker.engine)
-    yield Violation(
-        taker.evidence(found.worst, (by,), *PROMPT, *TOKENS, *LENGTH),
-        {
-            "what": "a prompt",
-            "length": found.worst.input_len,
-            "limit": limit,
-            "by": BY[by],
-            "among": found.among,
-            "words": found.worst.words,
-            "flags": _prompt_flags(taker, by),
-            "otherwise": _other_ways(taker, by, limit),
-        },
-        Severity.WARNING if unsure else None,
-        0.8 if unsure else 0.95,
-    )
-
-
-BY = {
-    "max_input_len": "max_input_len",
-    "max_seq_len": "max_seq_len less one token for the answer",
-    "max_num_tokens": "max_num_tokens: without chunked context a prompt is one step",
-}
-
-
-def _prompt_flags(taker: Taker, by: str) -> str:
-    """Return the flags of trtllm-build that make room for every one of the requests."""
-    s = taker.settings
-    longest = max(each.input_len for each in taker.requests)
-    flags = [_length_flags(taker)]
-    if by == "max_input_len" and s.since(0, 11):
-        flags.insert(0, f"--max_input_len {longest}")
-    if s.packed and longest > s.max_num_tokens and not taker.chunked:
-        flags.append(f"--max_num_tokens {longest}")
-    return " ".join(filter(None, flags))
-
-
-def _length_flags(taker: Taker) -> str:
-    s = taker.settings
-    if not s.since(0, 11):
-        longest = (max(getattr(r, name) for r in taker.requests) for name in ("input_len", "output_len"))
-        return "--max_input_len {} --max_output_len {}".format(*longest)
-    needed = max(each.input_len + each.output_len for each in taker.requests)
-    built = s.max_seq_len - s.max_draft_len * s.speculative  # the builder adds the draft tokens itself
-    return f"--max_seq_len {needed}" if needed > built else ""
-
-
-def _other_ways(taker: Taker, by: str, limit: int) -> str:
-    short = f"shorten (truncate) the prompt to {limit} tokens"
-    if by != "max_num_tokens":
-        return f"or {short}"
-    chunked = "serve with chunked context (enable_chunked_context, enable_chunked_prefill)"
-    if can_chunk(taker.engine):
-        return (
-            f"or {chunked}, which takes prompts of up to {taker.settings.max_seq_len - 1} tokens, or {short}"
-        )
-    return f"or {short}; to {chunked} the engine must be built with --use_paged_context_fmha enable"
-
-
-@agreement("DX270", "engine", "request")
-@each_taker
-def encoder_input(taker: Taker) -> Iterator[Violation]:
-    """The encoder's input is no longer than the engine takes."""
-    s = taker.settings
-    by = "max_input_len" if s.encoder else "max_encoder_input_len"
-    limit = s.max_input_len if s.encoder else s.encoder_len
-    found = taker.over(lambda each: each.encoder_input_len - limit)
-    if found is None or not limit or not (s.encoder or s.decoder_of_encoder):
-        return
-    length = found.worst.encoder_input_len
-    yield Violation(
-        taker.evidence(found.worst, (by,), *ENCODER),
-        {
-            "what": "an encoder input",
-            "length": length,
-            "limit": limit,
-            "by": by,
-            "among": found.among,
-            "words": found.worst.words,
-            "flags": f"--{by} {length}" + (f" --max_seq_len {length}" if s.encoder else ""),
-            "otherwise": f"or shorten the encoder input to {limit}",
-        },
-    )
-
-
-@agreement("DX271", "engine", "request")
-@each_taker
-def answer(taker: Taker) -> Iterator[Violation]:
-    """Prompt and answer together are no longer than max_seq_len."""
-    s, (prompts, _) = taker.settings, prompt_rule(taker)
-    found = taker.over(lambda each: _beyond(each, s, prompts))
-    if found is None or s.encoder:
-        return
-    worst, drafted = found.worst, drafts_of(s, found.worst)
-    yield Violation(
-        taker.evidence(worst, ("max_seq_len", "max_draft_len"), *LENGTH),
-        {
-            "prompt": worst.input_len,
-            "answer": worst.output_len,
-            "drafts": f" and {drafted} draft tokens" if drafted else "",
-            "limit": s.max_seq_len,
-            "room": max(0, s.max_seq_len - worst.input_len - drafted),
-            "among": found.among,
-            "words": found.worst.words,
-            "effect": CUT if s.inflight else "the Python session refuses the request",
-            "flags": _length_flags(taker) or f"--max_seq_len {worst.input_len + worst.output_len}",
-        },
-        Severity.WARNING if s.inflight else None,
-    )
-
-
-CUT = "the C++ executor shortens the answer with a warning; ModelRunner, run.py and the LLM API refuse the request"
-
-
-def _beyond(request: Request, s: Settings, prompts: int) -> int:
-    """Return how much is over; a prompt that is itself too long is another finding."""
-    if request.input_len > prompts:
-        return 0
-    return request.input_len + request.output_len + drafts_of(s, request) - s.max_seq_len
 
 
 @agreement("DX312", "engine", "request")
@@ -176,7 +38,13 @@ def beams(taker: Taker) -> Iterator[Violation]:
     if found:
         yield Violation(
             taker.evidence(found.worst, ("max_beam_width",), "beam_width"),
-            {"beams": found.worst.beam, "limit": limit, "among": found.among, "words": found.worst.words},
+            {
+                "beams": found.worst.beam,
+                "limit": limit,
+                "most": counted(limit, "beam"),
+                "among": found.among,
+                **taker.asked(found, {"max_beam_width": found.worst.beam}),
+            },
         )
 
 
@@ -194,9 +62,10 @@ def batch(taker: Taker) -> Iterator[Violation]:
         {
             "batch": found.worst.batch,
             "limit": s.max_batch_size,
+            "most": counted(s.max_batch_size, "request"),
             "among": found.among,
-            "words": found.worst.words,
             "effect": queued if s.inflight else "the Python session refuses it",
+            **taker.asked(found, {"max_batch_size": found.worst.batch}),
         },
         Severity.WARNING if s.inflight else None,
     )
@@ -215,7 +84,7 @@ def step_tokens(taker: Taker) -> Iterator[Violation]:
     if found:
         yield Violation(
             taker.evidence(found.worst, ("max_num_tokens",), *TOKENS),
-            _step_values(s, found),
+            _step_values(s, found) | taker.asked(found, {"max_num_tokens": _batch_tokens(s, found.worst)}),
             None if s.inflight else Severity.ERROR,
         )
 
@@ -225,19 +94,22 @@ def _step_tokens(request: Request, s: Settings, longest: int) -> int:
     return min(request.batch, s.max_batch_size) * request.input_len * (request.input_len <= longest)
 
 
+def _batch_tokens(s: Settings, request: Request) -> int:
+    return min(request.batch, s.max_batch_size) * request.input_len
+
+
 def _step_values(s: Settings, found: Over) -> dict[str, object]:
     worst = found.worst
     at_once = s.max_num_tokens // worst.input_len
     steps = ceil(min(worst.batch, s.max_batch_size) / at_once)
-    spread = f"the C++ executor takes {at_once} prompts at a time, {steps} steps in all; the Python session refuses the batch"
+    spread = f"the C++ executor takes {counted(at_once, 'prompt')} at a time, {steps} steps in all; the Python session refuses the batch"
     return {
         "batch": min(worst.batch, s.max_batch_size),
         "length": worst.input_len,
-        "tokens": min(worst.batch, s.max_batch_size) * worst.input_len,
+        "tokens": _batch_tokens(s, worst),
         "limit": s.max_num_tokens,
-        "at_once": at_once,
+        "at_once": counted(at_once, "such prompt"),
         "among": found.among,
-        "words": found.worst.words,
         "effect": spread if s.inflight else "the Python session refuses the batch",
     }
 
@@ -254,10 +126,19 @@ def drafts(taker: Taker) -> Iterator[Violation]:
             {
                 "drafts": found.worst.draft_len,
                 "limit": limit,
+                "most": counted(limit, "draft token"),
                 "among": found.among,
-                "words": found.worst.words,
+                **taker.asked(found, {"max_draft_len": found.worst.draft_len}),
+                "rebuild": _for_drafts(taker, found.worst.draft_len),
             },
         )
+
+
+def _for_drafts(taker: Taker, drafts: int) -> str:
+    """Return the command for a target engine that takes so many draft tokens."""
+    mode = taker.engine.text("speculative_mode") or "NONE"
+    changed = {"speculative_decoding_mode": "draft_tokens_external"} if mode == "NONE" else {}
+    return build_command(taker.engine, raised={"max_draft_len": drafts}, changed=changed)
 
 
 @agreement("DX919", "engine", "request")
@@ -284,10 +165,9 @@ def prompt_table(taker: Taker) -> Iterator[Violation]:
             "limit": s.prompt_table // shares,
             "table": s.prompt_table,
             "shares": shares,
-            "needed": rows * shares,
             "otherwise": _table_ways(s, rows),
             "among": found.among,
-            "words": found.worst.words,
+            **taker.asked(found, {"max_prompt_embedding_table_size": rows * shares}),
         },
     )
 
@@ -319,7 +199,7 @@ def _adapter_rank(host: Artifact, requests: list[Request]) -> Iterator[Violation
                 "rank": found.worst.lora_rank,
                 "most": most,
                 "kind": host.title,
-                "adapter": "<adapter>",
+                "adapter": "ADAPTER_DIR",
             },
         )
 
@@ -344,6 +224,9 @@ def optimum(taker: Taker) -> Iterator[Violation]:
             "optimum": s.opt_num_tokens,
             "times": s.opt_num_tokens // tokens,
             "words": found.worst.words,
+            "folder": quoted(taker.engine),
+            "tuned": build_command(taker.engine, changed={"opt_num_tokens": str(tokens)}),
+            "plugin": build_command(taker.engine, changed={"gemm_plugin": "auto"}),
         },
         Severity.NOTE,
         0.6,
@@ -356,9 +239,7 @@ def _tokens_after(request: Request, s: Settings) -> int:
 
 
 ROWS: tuple[Agreement, ...] = (
-    prompt,
-    encoder_input,
-    answer,
+    *lengths.ROWS,
     beams,
     batch,
     step_tokens,

@@ -68,7 +68,7 @@ def room(artifact: Artifact) -> int:
 def ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
     """Every id the tokenizer can give has a row in the model's embedding."""
     for tokenizer in tokenizers(deployment):
-        size = tokenizer.integer("tokenizer.size")
+        size = text_size(tokenizer)
         models = list(models_for(deployment, tokenizer))
         small = [each for each in models if size is not None and room(each) < size]
         # Where the model has room and what was made from it has not, the vocabulary shrank: that is DX801.
@@ -92,6 +92,11 @@ def ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
         )
 
 
+def text_size(tokenizer: Artifact) -> int | None:
+    """Return the ids a text can give; placeholders of images beyond them never reach a text model (Gemma 3)."""
+    return tokenizer.integer("tokenizer.text_size") or tokenizer.integer("tokenizer.size")
+
+
 def _reads_more_than_text(deployment: Deployment) -> bool:
     """Return whether ids beyond the vocabulary are placeholders, such as the image token of Llama 3.2 Vision."""
     return any(each.get("multimodal") for each in deployment.of("hf", "checkpoint", "engine"))
@@ -103,7 +108,7 @@ def special_ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
     for tokenizer in deployment.of("tokenizer", "hf"):
         models = models_for(deployment, tokenizer)
         least = min(models, key=room, default=None)
-        if least is None or (tokenizer.integer("tokenizer.size") or 0) > room(least):
+        if least is None or (text_size(tokenizer) or 0) > room(least):
             continue  # the tokenizer as a whole is too large: DX820
         outside = [
             (name, which, number)
@@ -113,7 +118,13 @@ def special_ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
         for name, which, number in outside[:1]:
             yield Violation(
                 tokenizer.evidence(name) + least.evidence("vocab_size"),
-                {"which": which, "id": number, "vocab_size": room(least), "kind": called(least)},
+                {
+                    "which": which,
+                    "id": number,
+                    "vocab_size": room(least),
+                    "kind": called(least),
+                    "path": quoted(tokenizer),
+                },
                 Severity.WARNING if "pad" in name else None,  # Vicuna's 32000 never reaches the model
             )
 
@@ -219,6 +230,53 @@ def template_tokens(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
+@agreement("DX827", "hf", "tokenizer")
+def template_parses(deployment: Deployment) -> Iterator[Violation]:
+    """The chat template is a template: its tags are known and its blocks are closed."""
+    for holder in tokenizers(deployment):
+        fault = holder.text("tokenizer.template_fault")
+        if fault:
+            yield Violation(
+                holder.evidence("tokenizer.template_fault"), {"fault": fault, "path": quoted(holder)}
+            )
+
+
+@agreement("DX825", "hf", "tokenizer")
+def special_tokens_known(deployment: Deployment) -> Iterator[Violation]:
+    """The tokens that begin and end a text are in the tokenizer's vocabulary.
+
+    transformers adds one that is not, with an id after all others, which the model never learned.
+    """
+    for holder in tokenizers(deployment):
+        absent = holder.items("tokenizer.absent_special")
+        if absent:
+            ends = any(str(each).startswith("eos") for each in absent)
+            yield Violation(
+                holder.evidence("tokenizer.absent_special", "tokenizer.size"),
+                {"tokens": in_words(absent), "path": quoted(holder)},
+                None if ends else Severity.NOTE,
+                0.9,
+            )
+
+
+@agreement("DX826", "hf", "tokenizer")
+def ends_are_no_text(deployment: Deployment) -> Iterator[Violation]:
+    """The ids at which generation stops are special tokens, not pieces of ordinary text."""
+    for holder in tokenizers(deployment):
+        text = holder.items("tokenizer.text_eos")
+        if text:
+            yield Violation(
+                holder.evidence("tokenizer.text_eos", "tokenizer.eos_id"),
+                {
+                    "ids": in_words(text),
+                    "token": holder.text("tokenizer.eos_token") or "another token",
+                    "id": holder.get("tokenizer.eos_id", "its id"),
+                    "path": quoted(holder),
+                },
+                confidence=0.85,
+            )
+
+
 @agreement("DX126", "hf", "tokenizer", "command")
 def template_there(deployment: Deployment) -> Iterator[Violation]:
     """A chat model that is served has a chat template."""
@@ -310,6 +368,9 @@ ROWS: tuple[Agreement, ...] = (
     turn_end_stops,
     turn_end_stops_triton,
     template_tokens,
+    template_parses,
+    special_tokens_known,
+    ends_are_no_text,
     template_there,
     tokenizer_length,
     some_beginning,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import Violation, agreement
 from trtdx.inspect.agreements.serving import listed, served_engines, stated
 from trtdx.model import Evidence, Severity
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,8 +45,9 @@ def filled_in(deployment: Deployment) -> Iterator[Violation]:
                 {
                     "what": "; ".join(needed[:5])
                     + (f"; and {len(needed) - 5} more" if len(needed) > 5 else ""),
-                    "count": len(needed),
+                    "count": counted(len(needed), "template variable"),
                     "repository": repository.path,
+                    "command": _filling(repository, needed),
                 },
             )
 
@@ -59,6 +62,18 @@ def _is_needed(item: str, repository: Artifact) -> bool:
     if key == "gpt_model_path" and repository.has("triton.encoder_dir"):
         return False
     return key in REQUIRED.get(found["model"], ())
+
+
+def _filling(repository: Artifact, needed: list[str]) -> str:
+    """Return the command that fills the first file's variables, with values to be put in."""
+    file = needed[0].partition(":")[0]
+    names = [
+        name for item in needed if item.startswith(f"{file}:") for name in re.findall(r"\$\{(\w+)\}", item)
+    ]
+    values = ",".join(f"{name}:VALUE" for name in dict.fromkeys(names))
+    return (
+        f"python3 tools/fill_template.py -i {shlex.quote(repository.path.rstrip('/') + '/' + file)} {values}"
+    )
 
 
 @agreement("DX223", "triton")
@@ -81,8 +96,11 @@ def files_there(deployment: Deployment) -> Iterator[Violation]:
     for repository in deployment.of("triton"):
         words, evidence = listed(repository, "triton.missing_files")
         if words:
-            first = str(repository.items("triton.missing_files")[0]).partition(":")[0]
-            yield Violation(evidence, {"what": words, "model": first, "repository": repository.path})
+            models = [str(item).partition(":")[0] for item in repository.items("triton.missing_files")]
+            folders = " ".join(
+                shlex.quote(f"{repository.path.rstrip('/')}/{model}/1") for model in dict.fromkeys(models)
+            )
+            yield Violation(evidence, {"what": words, "folders": folders, "repository": repository.path})
 
 
 @agreement("DX225", "triton")
@@ -221,6 +239,17 @@ def paths_there(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(evidence, {"what": words, "repository": repository.path}, confidence=0.8)
 
 
+@agreement("DX889", "triton", "engine")
+def an_engine_is_served(deployment: Deployment) -> Iterator[Violation]:
+    """What Triton's gpt_model_path names is an engine directory."""
+    for repository in deployment.of("triton"):
+        path = repository.text("triton.engine_dir").rstrip("/")
+        named = next((each for each in deployment.artifacts if each.path.rstrip("/") == path), None)
+        if path and named is not None and named.kind not in ("engine", "triton"):
+            values = {"path": path, "kind": named.title, "folder": shlex.quote(path)}
+            yield Violation(repository.evidence("triton.engine_dir"), values)
+
+
 @agreement("DX241", "triton")
 def parameters_readable(deployment: Deployment) -> Iterator[Violation]:
     """Parameters have values that the backend can read."""
@@ -230,7 +259,12 @@ def parameters_readable(deployment: Deployment) -> Iterator[Violation]:
             is_fatal = "gpt_model_type" in words
             yield Violation(
                 evidence,
-                {"what": words, "remedy": "write a value the parameter takes", "path": repository.path},
+                {
+                    "what": words,
+                    "remedy": "write a value the parameter takes",
+                    "path": repository.path,
+                    "verify": f"trtdx inspect {shlex.quote(repository.path)}",
+                },
                 Severity.ERROR if is_fatal else Severity.WARNING,
             )
 
@@ -290,6 +324,7 @@ ROWS: tuple[Agreement, ...] = (
     batch_of_engine,
     one_tokenizer,
     paths_there,
+    an_engine_is_served,
     parameters_readable,
     inflight,
     batching_of_engine,

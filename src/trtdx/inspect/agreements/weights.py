@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import Violation, agreement
 from trtdx.inspect.agreements.lineage import called, chains, in_words, quoted, related, remake, steps
-from trtdx.model import Severity
+from trtdx.model import Evidence, Severity
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,6 +152,8 @@ def head_rows(deployment: Deployment) -> Iterator[Violation]:
         size = _head_size(model)
         if size is None or model.has("kv_lora_rank") or model.get("multimodal") or _packed(model):
             continue
+        if _other_sizes(model):
+            continue  # a head's size follows from the hidden size: DX814 says which one is wrong
         for name, rows, heads in (
             ("query", "weights.q_rows", "num_heads"),
             ("key/value", "weights.kv_rows", "num_kv_heads"),
@@ -174,6 +177,47 @@ def head_rows(deployment: Deployment) -> Iterator[Violation]:
             break
 
 
+@agreement("DX813", "checkpoint")
+def fused_rows(deployment: Deployment) -> Iterator[Violation]:
+    """The fused query, key and value projection of a checkpoint has as many rows as the heads need."""
+    for checkpoint in deployment.of("checkpoint"):
+        rows, size = checkpoint.integer("weights.qkv_rows"), _head_size(checkpoint)
+        heads, keys = checkpoint.integer("num_heads"), checkpoint.integer("num_kv_heads")
+        if not rows or not size or not heads or not keys or not _plain_heads(checkpoint):
+            continue
+        tp_size = checkpoint.integer("tp_size") or 1
+        if heads % tp_size == 0 and rows != (heads // tp_size + 2 * -(-keys // tp_size)) * size:
+            yield Violation(
+                checkpoint.evidence("weights.qkv_rows", "num_heads", "num_kv_heads"),
+                {
+                    "what": "key/value",
+                    "rows": rows,
+                    "heads": f"{heads} query and {keys}",
+                    "size": size,
+                    "fits": _fused_fits(rows, size, heads, tp_size),
+                    "model": quoted(checkpoint),
+                },
+            )
+
+
+def _plain_heads(checkpoint: Artifact) -> bool:
+    """Return whether every layer has the same attention, stored row by row."""
+    odd = checkpoint.text("architecture").startswith(
+        ("DeciLM", "NemotronNas", "Decoder", "Encoder", *GATED_QUERY)
+    )
+    rowwise = checkpoint.text("quant.algo") in ("", "FP8", "FP8_PER_CHANNEL_PER_TOKEN")
+    return rowwise and not odd and not checkpoint.has("kv_lora_rank")
+
+
+def _fused_fits(rows: int, size: int, heads: int, tp_size: int) -> str:
+    """Return what so many rows of one rank would be right for."""
+    own, rest = divmod(rows, size)
+    keys, odd = divmod(own - heads // tp_size, 2)
+    if rest or odd or keys < 1:
+        return _fits(rows, size)
+    return f"right for {heads} query and {keys * tp_size} key/value heads"
+
+
 def _head_size(model: Artifact) -> int | None:
     hidden, heads = model.integer("hidden_size"), model.integer("num_heads")
     stated = model.integer("head_size")
@@ -187,6 +231,60 @@ def _packed(model: Artifact) -> bool:
 
 def _fits(rows: int, size: int) -> str:
     return f"{rows // size} heads of {size}" if rows % size == 0 else f"no whole number of heads of {size}"
+
+
+# Architectures whose q_proj reads the hidden size and whose gate_proj writes the inner size, nothing else.
+PLAIN_SIZES = (
+    "Llama",
+    "Mistral",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "GemmaForCausalLM",
+    "Gemma2",
+    "Granite",
+)
+SIZES = (("hidden_size", "weights.columns", "q_proj"), ("intermediate_size", "weights.mlp_rows", "gate_proj"))
+
+
+@agreement("DX814", "hf")
+def sizes_fit(deployment: Deployment) -> Iterator[Violation]:
+    """The hidden and inner size in config.json are those of the weights."""
+    for model in deployment.of("hf"):
+        for name, seen, tensor in _other_sizes(model):
+            yield Violation(
+                model.evidence(name, seen),
+                {
+                    "name": name,
+                    "stated": model.get(name),
+                    "seen": model.get(seen),
+                    "tensor": tensor,
+                    "model": quoted(model),
+                },
+            )
+
+
+def _other_sizes(model: Artifact) -> list[tuple[str, str, str]]:
+    """Return the sizes that the weights contradict; none where weights may be packed or of another kind."""
+    name = model.text("architecture")
+    plain = name.startswith(PLAIN_SIZES) and name.endswith("ForCausalLM") and not model.get("multimodal")
+    floats = all(
+        each.startswith(("float16", "bfloat16", "float32")) for each in model.table("weights.dtypes")
+    )
+    if not plain or not floats or _packed(model) or model.has("kv_lora_rank"):
+        return []
+    return [
+        each for each in SIZES if model.has(each[0], each[1]) and model.get(each[0]) != model.get(each[1])
+    ]
+
+
+@agreement("DX817", "hf")
+def tied_head_is_embedding(deployment: Deployment) -> Iterator[Violation]:
+    """An output layer that is stored beside the embedding and said to be tied to it holds the same numbers."""
+    for model in deployment.of("hf"):
+        if model.get("tie_embeddings") is True and model.get("weights.own_head") is True:
+            yield Violation(
+                model.evidence("tie_embeddings", "weights.own_head"), {"model": quoted(model)}, confidence=0.9
+            )
 
 
 @agreement("DX094", "hf")
@@ -210,15 +308,20 @@ def rank_files(deployment: Deployment) -> Iterator[Violation]:
         ranks = (checkpoint.integer("tp_size") or 1) * (checkpoint.integer("pp_size") or 1)
         there = set(checkpoint.items("weights.ranks"))
         missing = sorted(set(range(min(ranks, 4096))) - there)
-        if there and missing:
+        if missing and (there or checkpoint.items("weights.missing")):
+            seen = f"the files of ranks {in_words(sorted(there)[:8])}" if there else "no rank*.safetensors"
             yield Violation(
-                checkpoint.evidence("weights.ranks", "tp_size", "pp_size"),
+                (Evidence(checkpoint.path, seen), *checkpoint.evidence("tp_size", "pp_size")),
                 {
                     "missing": in_words([f"rank{rank}.safetensors" for rank in missing[:4]]),
-                    "ranks": ranks,
-                    "found": len(there),
+                    "are": "is" if len(missing) == 1 else "are",
+                    "ranks": counted(ranks, "rank"),
+                    "found": len(there) or "none",
                     "path": quoted(checkpoint),
                 },
+                # config.json alone is enough for trtllm-build --model_config, or beside an engine
+                None if there else Severity.NOTE if deployment.first("engine") else Severity.WARNING,
+                0.95 if there else 0.8,
             )
 
 
@@ -242,7 +345,10 @@ ROWS: tuple[Agreement, ...] = (
     query_norms,
     attention_bias,
     head_rows,
+    fused_rows,
     embedding_rows,
+    sizes_fit,
+    tied_head_is_embedding,
     rank_files,
     no_more_rank_files,
 )

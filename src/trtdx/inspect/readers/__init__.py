@@ -68,15 +68,18 @@ START_BYTES = 64 << 10
 
 def found(host: Host, path: str) -> Found:
     """Return what lies at a path, or raise when nothing does or it cannot be opened."""
-    kind = host.kind(path)
+    kind = host.kind(path) if path else "absent"
     if kind == "absent":
-        raise InputError(f"there is nothing at {path}")
+        raise InputError(f"there is nothing at {path or 'an empty path'}")
     if kind == "other":
         raise InputError(f"{path} is neither a file nor a directory")
     if kind == "directory":
         return Found(path, True, frozenset(host.entries(path)), b"")
-    with host.open(path) as stream:
-        return Found(path, False, frozenset(), stream.read(START_BYTES) or b"")
+    try:
+        with host.open(path) as stream:
+            return Found(path, False, frozenset(), stream.read(START_BYTES) or b"")
+    except OSError as err:  # opened, and then not to be read: a device, a broken disk
+        raise InputError(f"cannot read {path}: {err.strerror or err}") from err
 
 
 def read_artifact(host: Host, path: str, *, version: str = "") -> Artifact:
@@ -89,4 +92,4 @@ def read_artifact(host: Host, path: str, *, version: str = "") -> Artifact:
         if reader.recognise(host, here):
             return reader.read(host, path, version) if reader.by_version else reader.read(host, path)
     wanted = "\n".join(f"  - {each.looked_for}" for each in readers())
-    raise InputError(f"{path} is nothing that trtdx knows; it was looked for:\n{wanted}")
+    raise InputError(f"{path} is nothing that trtdx knows\nIt was looked for:\n{wanted}")

@@ -62,6 +62,7 @@ def _facts(told: Told, path: str) -> dict[str, Fact]:
     for name, value in told.facts.items():
         facts.put(name, value, path)
     facts.put("log.layers", len(told.kernels) + told.left_out or None, f"{path}: Layers")
+    facts.put("log.errors", told.errors() or None, path)
     return facts.done()
 
 

@@ -11,6 +11,7 @@ from trtdx.inspect.readers.jinja import (
     Loop,
     TemplateError,
     Text,
+    fault_of,
     judged,
     parse,
     pieces,
@@ -44,6 +45,7 @@ def put_template(
     source, where = found
     folder.facts.put("tokenizer.chat_template", source, where)
     folder.facts.put("tokenizer.template_source", where.partition(": ")[0].rpartition("/")[2], where)
+    folder.facts.put("tokenizer.template_fault", fault_of(source), where)
     try:
         tree = parse(source)
         turn_end = ending(tree, vocabulary.special, {} if RENAMED.search(source) else tokens)
@@ -88,14 +90,16 @@ def _chosen(value: Any) -> str | None:
 
 
 def unknown_tokens(tree: list[Node], vocabulary: Vocabulary) -> list[str]:
-    """Return tokens such as <|im_end|> that the template writes and the tokenizer has not.
+    """Return tokens such as <|im_end|> that the template writes to all and the tokenizer has not.
+
+    What only a conversation with tools meets is left out (DeepSeek-R1-Distill-Llama has no tool tokens).
 
     Where the tokenizer has none of this form (Zephyr, TinyLlama), they were trained as plain text.
     """
     if not any(PIPED.fullmatch(token) for token in vocabulary.special):
         return []
     written = dict.fromkeys(token for text in _written(tree) for token in PIPED.findall(text))
-    return [token for token in written if not vocabulary.known(token)]
+    return [token for token in written if not vocabulary.known(token) and "tool" not in token]
 
 
 def _written(nodes: list[Node]) -> Iterator[str]:
@@ -106,10 +110,20 @@ def _written(nodes: list[Node]) -> Iterator[str]:
         elif isinstance(node, Expression):
             yield from _written_by(node.code)
         elif isinstance(node, Loop):
-            yield from _written(node.body)
+            if "tool" not in node.header:
+                yield from _written(node.body)
         else:
-            for _, body in node.branches:
-                yield from _written(body)
+            for condition, body in node.branches:
+                if not condition or judged(condition, no_tools) is not False:
+                    yield from _written(body)
+
+
+def no_tools(atom: str) -> bool | None:
+    """Return the truth of one condition in a conversation without tools."""
+    return bool(NOT_THERE.search(atom)) if "tool" in atom else None
+
+
+NOT_THERE = re.compile(r"is not defined|is none|not in\b|== \[\]|is undefined|!=")
 
 
 def _written_by(code: str) -> Iterator[str]:
@@ -225,5 +239,5 @@ def assistant_speaks(atom: str) -> bool | None:
     if "add_generation_prompt" in atom:
         return False
     if "tool_call" in atom:
-        return bool(re.search(r"is not defined|is none|not in\b|== \[\]|is undefined", atom))
+        return bool(NOT_THERE.search(atom))
     return None

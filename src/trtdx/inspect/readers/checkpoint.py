@@ -12,7 +12,7 @@ from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.folder import Folder
 from trtdx.inspect.readers.pretrained import put_layer_file, put_pretrained
 from trtdx.inspect.readers.safetensors import read_header
-from trtdx.inspect.readers.weights import MOST_FILES, Survey, put_survey
+from trtdx.inspect.readers.weights import Survey, put_survey
 
 if TYPE_CHECKING:
     from typing import Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RANK_FILE = re.compile(r"rank(\d{1,6})\.safetensors")
 MOST_CONFIG_BYTES = 16 << 20
+MOST_READ = 2000  # headers; the largest checkpoints have a few dozen ranks
 MOST_RANKS = 4096  # a world size beyond this is a mistake, not a list of files to look for
 
 
@@ -75,7 +76,7 @@ def _put_weights(folder: Folder) -> None:
 def _put_surveyed(folder: Folder, ranks: list[int], where: str) -> None:
     """Put what the headers say; the files' shapes are those of one rank, the facts' those of the model."""
     survey, layers = Survey(), {}
-    for rank in ranks[:MOST_FILES]:
+    for rank in ranks[:MOST_READ]:
         name = f"rank{rank}.safetensors"
         header = read_header(folder.host, folder.at(name))
         alone = Survey()

@@ -7,6 +7,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from trtdx.errors import InputError
 from trtdx.inspect.options import Flag, table
 from trtdx.inspect.readers.llm_options import Setting, coerced
 from trtdx.inspect.shell import Command, Script, Word, parse_shell
@@ -14,8 +15,9 @@ from trtdx.inspect.shell import Command, Script, Word, parse_shell
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROGRAMS = ("trtllm-serve", "trtllm-bench", "trtllm-eval", "trtllm-build")
-MODULES = {f"tensorrt_llm.commands.{name[7:]}": name for name in PROGRAMS}
+TRITON = ("launch_triton_server.py", "tritonserver")  # start a repository; their flags are not in the table
+PROGRAMS = ("trtllm-serve", "trtllm-bench", "trtllm-eval", "trtllm-build", *TRITON)
+MODULES = {f"tensorrt_llm.commands.{name[7:]}": name for name in PROGRAMS[:4]}
 LAUNCHERS = ("mpirun", "mpiexec", "srun", "trtllm-llmapi-launch")
 # What may stand before a program that is started; other words only speak of it.
 STARTERS = re.compile(
@@ -43,6 +45,24 @@ OTHER_FLAGS = (
     "prepare-dataset",
     "visual-gen",
 )
+
+BUILD_FACTS = {
+    "--max_batch_size": "max_batch_size",
+    "--max_input_len": "max_input_len",
+    "--max_seq_len": "max_seq_len",
+    "--max_decoder_seq_len": "max_seq_len",
+    "--max_output_len": "max_output_len",
+    "--max_beam_width": "max_beam_width",
+    "--max_num_tokens": "max_num_tokens",
+    "--opt_num_tokens": "opt_num_tokens",
+    "--max_draft_len": "max_draft_len",
+    "--max_encoder_input_len": "max_encoder_input_len",
+    "--max_prompt_embedding_table_size": "max_prompt_table",
+    "--max_multimodal_len": "max_prompt_table",
+    "--max_lora_rank": "lora.max_rank",
+    "--gather_context_logits": "gather_context_logits",
+    "--gather_generation_logits": "gather_generation_logits",
+}
 
 
 class Given(NamedTuple):
@@ -72,17 +92,22 @@ class CommandLine(NamedTuple):
     def settings(self, place: str) -> Iterator[Setting]:
         """Yield the flags that set an option of the LLM API; a value that only the shell knows is not one."""
         for given in self.given:
-            flag = table().flag[self.program].get(given.name)
-            if flag is not None and flag.option and given.is_known:
+            flag = table().flag.get(self.program, {}).get(given.name)
+            if flag is not None and flag.option and given.is_known and not lacks_value(given, flag):
                 yield Setting(
                     flag.option, _value(flag, given), f"{place_of(place, given.line)}: {given.name}"
                 )
 
     def first(self, option: str) -> Given | None:
         """Return the flag that sets an option, the last one where it is repeated."""
-        flags = table().flag[self.program]
+        flags = table().flag.get(self.program, {})
         found = [given for given in self.given if given.name in flags and flags[given.name].option == option]
         return found[-1] if found else None
+
+
+def lacks_value(given: Given, flag: Flag) -> bool:
+    """Return whether a flag that takes a value has none: the words end, or the next flag is taken for it."""
+    return flag.type != "flag" and (given.value is None or given.value.startswith("--"))
 
 
 def place_of(place: str, line: int) -> str:
@@ -100,6 +125,20 @@ def command_lines(text: str) -> tuple[list[CommandLine], Script]:
     """Return the command lines of a shell text that start one of the programs, and the text itself."""
     script = parse_shell(text)
     return [line for command in script.commands for line in _lines_of(command)], script
+
+
+def demand_command(lines: list[CommandLine], script: Script) -> None:
+    """Raise where a text that is said to be a command is none: no finding about it would look like praise."""
+    if script.unclosed:
+        raise InputError(
+            f"the command has a quote ({script.unclosed}) that is opened and never closed",
+            fix="close it; on a command line put the whole command into the other kind of quotes",
+        )
+    if not lines:
+        raise InputError(
+            "the command starts none of the programs that trtdx knows",
+            fix=f"give a whole command line (trtllm-serve MODEL --tp_size 2) of one of {', '.join(PROGRAMS)}",
+        )
 
 
 def _lines_of(command: Command) -> Iterator[CommandLine]:
@@ -173,7 +212,7 @@ def _flags_of(program: str, words: tuple[Word, ...]) -> tuple[list[Given], list[
 
 def _values(program: str, name: str, rest: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return the words that are a flag's value: for an unknown flag the next word unless it is a flag itself."""
-    flag = table().flag[program].get(name)
+    flag = table().flag.get(program, {}).get(name)
     if not rest or (flag is not None and flag.type == "flag"):
         return ()
     if flag is not None and flag.many:

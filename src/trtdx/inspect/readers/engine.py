@@ -224,7 +224,12 @@ def _put_plans(main: Folder, folders: list[Folder]) -> None:
     headers = {path: read_header(main.host, path) for path in paths[:MOST_PLANS]}
     put_plan_facts(main.facts, headers)
     main.unread += [f"{path}: {each.problem}" for path, each in headers.items() if each.fault == UNREADABLE]
-    found = (PLAN_FILE.fullmatch(name) for name in main.names)
+    unread = {
+        path.rpartition("/")[2]: each.problem
+        for path, each in headers.items()
+        if each.fault == UNREADABLE and path == main.at(path.rpartition("/")[2])
+    }
+    found = (PLAN_FILE.fullmatch(name) for name in main.names if name not in unread)
     ranks = sorted(int(each[1]) for each in found if each)
     where = main.at("config.json")
     if paths:
@@ -234,7 +239,13 @@ def _put_plans(main: Folder, folders: list[Folder]) -> None:
         sizes = {path.rpartition("/")[2]: each.bytes for path, each in headers.items()}
         main.facts.put("weights.sizes", sizes, main.path)
     main.facts.put("weights.ranks", ranks or None, main.path)
-    main.put_list("weights.missing", (f"rank{rank}.engine" for rank in _missing_ranks(main, ranks)), where)
+    missing = (f"rank{rank}.engine" for rank in _missing_ranks(main, ranks))
+    main.put_list("weights.missing", (_with_reason(name, unread) for name in missing), where)
+
+
+def _with_reason(plan: str, unread: dict[str, str]) -> str:
+    """Return a missing plan; one of that name that cannot be read says why."""
+    return f"{plan} ({unread[plan].removeprefix('is ')})" if plan in unread else plan
 
 
 def _missing_ranks(main: Folder, ranks: list[int]) -> list[int]:

@@ -8,7 +8,14 @@ import msgspec
 
 from trtdx.errors import InputError
 from trtdx.inspect.artifact import Facts
-from trtdx.inspect.documents import LFS_MARK, Document, UnreadableError, parse_json, read_at
+from trtdx.inspect.documents import (
+    LFS_MARK,
+    Document,
+    UnreadableError,
+    encoding_fault,
+    parse_json,
+    read_at,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,10 +98,13 @@ class Folder:
         if data is None or self._overfull(name, data):
             return None
         try:
-            return Document(self.at(name), parse_json(data))
+            document = Document(self.at(name), parse_json(data))
         except UnreadableError as err:
             self.unparsed(name, str(err))
             return None
+        if fault := encoding_fault(data):  # read all the same: the rest of what is wrong can be told
+            self.unparsed(name, fault)
+        return document
 
     def typed(self, name: str, form: Any) -> Any:
         """Return a large JSON file as a type, which leaves out what the type does not name."""

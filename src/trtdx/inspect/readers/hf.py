@@ -30,6 +30,7 @@ WEIGHTS = re.compile(
     r"(?:model|pytorch_model|consolidated)[\w.-]*\.(?:safetensors|bin|pth|pt|gguf)"
     r"|.*\.gguf|.*\.safetensors\.index\.json"
 )
+HUB_FOLDERS = {"blobs", "snapshots"}  # of models--org--name in the hub cache
 RANK_FILE = re.compile(r"rank\d+\.safetensors")
 SAMPLING = {
     "generation.temperature": "temperature",
@@ -45,7 +46,7 @@ def recognise(host: Host, found: Found) -> bool:
     """Return whether a path is a model: a config.json of one, or files of weights."""
     if not found.is_directory:
         return found.path.endswith((".safetensors", ".gguf"))
-    if any(WEIGHTS.fullmatch(name) for name in found.names):
+    if found.names >= HUB_FOLDERS or any(WEIGHTS.fullmatch(name) for name in found.names):
         return True
     return "config.json" in found.names and _is_model(host, f"{found.path.rstrip('/')}/config.json", found)
 
@@ -66,6 +67,8 @@ def read(host: Host, path: str) -> Artifact:
     if host.kind(path) == "file":
         return _read_file(host, path)
     folder = Folder(host, path)
+    if folder.names >= HUB_FOLDERS and "config.json" not in folder.names:
+        return _read_repository(folder)
     config = folder.document("config.json")
     if config is not None:
         put_config(folder.facts, config)
@@ -77,6 +80,17 @@ def read(host: Host, path: str) -> Artifact:
     read_tokenizer(folder)
     read_weights(folder)
     return Artifact("hf", path, folder.facts.done(), unread=tuple(folder.unread))
+
+
+def _read_repository(folder: Folder) -> Artifact:
+    """Return the snapshot that a repository of the hub cache names as main, or the only one there is."""
+    snapshots = sorted(Folder(folder.host, folder.at("snapshots")).names)
+    main = (Folder(folder.host, folder.at("refs")).text("main", 256) or "").strip()
+    chosen = main if main in snapshots else snapshots[0] if len(snapshots) == 1 else ""
+    if chosen:
+        return read(folder.host, folder.at(f"snapshots/{chosen}"))
+    note = f"it is a repository of the hub cache with {len(snapshots)} snapshots: give snapshots/<hash>"
+    return Artifact("hf", folder.path, folder.facts.done(), unread=(note,))
 
 
 def _put_remote_code(facts: Facts, config: Document) -> None:

@@ -172,8 +172,15 @@ def put_config(facts: Facts, document: Document) -> None:
 
 def _put(facts: Facts, name: str, stated: Stated | None) -> None:
     """Put a number; a list has one for each layer (Gemma 3n, Step 3), and no one number says that."""
-    if stated is not None and not isinstance(stated.value, list):
+    if stated is None or isinstance(stated.value, list):
+        return
+    if name in COUNTED and isinstance(stated.value, int) and stated.value < 0:
+        facts.refuse(stated.value, stated.where, "expected a number above 0")
+    else:
         facts.put(name, stated.value, stated.where)
+
+
+COUNTED = ("hidden_size", "num_layers", "num_heads", "intermediate_size", "vocab_size")
 
 
 def _misleading(config: ModelConfig) -> set[str]:

@@ -17,6 +17,17 @@ CLOSINGS = {"{%": "%}", "{{": "}}", "{#": "#}"}
 OPENERS = {"if", "for", "macro", "call", "filter", "generation", "raw", "block", "with", "autoescape"}
 
 
+CLOSED_BY = {
+    word: f"end{word}"
+    for word in (
+        "if", "for", "macro", "call", "filter", "generation", "raw", "block", "with", "autoescape", "trans",
+    )
+}  # fmt: skip
+MIDDLE = {"elif": ("if",), "else": ("if", "for"), "pluralize": ("trans",)}
+ALONE = {"set", "break", "continue", "do", "include", "import", "from", "extends", "debug"}
+MARK = re.compile(r"""['"(){}\[\]]|%\}""")
+
+
 class Text(NamedTuple):
     """Characters that are written as they are."""
 
@@ -132,6 +143,77 @@ def _choice(condition: str, parts: Iterator[tuple[str, str]], depth: int) -> Cho
 def _expect(end: str, wanted: str) -> None:
     if not end.startswith(wanted):
         raise TemplateError(f"{wanted} is missing")
+
+
+def fault_of(source: str) -> str | None:
+    """Return why Jinja cannot parse a template, or None where it can or where that is not certain."""
+    blocks: list[str] = []
+    try:
+        for content in _tags(source[:MOST_CHARACTERS]):
+            found = re.match(r"\w+", content)
+            problem = _taken(blocks, found[0], content) if found else None
+            if problem:
+                return problem
+    except TemplateError:
+        return None
+    return f"`{blocks[-1]}` is never closed" if blocks and len(source) <= MOST_CHARACTERS else None
+
+
+def _taken(blocks: list[str], word: str, content: str) -> str | None:
+    """Open or close a block; return what is wrong with a tag at this place."""
+    inner = blocks[-1] if blocks else ""
+    if word in CLOSED_BY or (word == "set" and "=" not in content):
+        blocks.append(word)
+    elif word in MIDDLE:
+        return None if inner in MIDDLE[word] else f"`{word}` stands outside of what it belongs to"
+    elif word.startswith("end") and word[3:] in {*CLOSED_BY, "set"}:
+        if inner != word[3:]:
+            return f"`{word}` stands where " + (f"`{inner}` is open" if inner else "nothing is open")
+        blocks.pop()
+    elif word not in ALONE:
+        return f"`{word}` is no tag that Jinja knows"
+    return None
+
+
+def _tags(source: str) -> Iterator[str]:
+    """Yield what stands in {% %}, as Jinja sees it: comments, raw text and expressions hide nothing."""
+    at = 0
+    while found := OPENING.search(source, at):
+        if found[0] == "{#":
+            at = source.find("#}", found.end()) + 2
+            if at < 2:
+                raise TemplateError("a comment is not closed")
+            continue
+        end = _end_of_code(source, found.end(), CLOSINGS[found[0]])
+        content, at = source[found.end() : end].strip("-+ \t\r\n"), end + 2
+        if found[0] == "{%":
+            yield content
+        if content == "raw" and found[0] == "{%":
+            closed = re.compile(r"\{%[-+]?\s*endraw\b").search(source, at)
+            if closed is None:
+                raise TemplateError("raw is not closed")
+            at = closed.start()
+
+
+def _end_of_code(source: str, at: int, closing: str) -> int:
+    """Return where code ends; what closes it does not count within quotations and brackets."""
+    depth = 0
+    while found := MARK.search(source, at):
+        mark, at = found[0], found.end()
+        if not depth and source.startswith(closing, found.start()):
+            return found.start()
+        if mark in QUOTED:
+            closed = QUOTED[mark].match(source, at)
+            if closed is None:
+                raise TemplateError("a quotation is not closed")
+            at = closed.end()
+        elif mark == "%}":
+            at -= 1
+        else:
+            depth += 1 if mark in "([{" else -1
+            if depth < 0:
+                raise TemplateError("a bracket is not open")
+    raise TemplateError(f"{closing} is missing")
 
 
 QUOTED = {

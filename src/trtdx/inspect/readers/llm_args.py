@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from trtdx.errors import InputError
 from trtdx.inspect.artifact import Artifact, Facts
 from trtdx.inspect.documents import Document, UnreadableError, parse_json, read_bytes, read_json
-from trtdx.inspect.options import is_option, judged_flags, sections_are_merged, table, winner
+from trtdx.inspect.options import is_option, judged_flags, sections_are_merged, table, winner, wrong_choice
 from trtdx.inspect.readers import START_BYTES, Found, Reader
 from trtdx.inspect.readers.commands import (
+    BUILD_FACTS,
     OTHER_FLAGS,
     PROGRAMS,
+    TRITON,
     CommandLine,
     Given,
     command_lines,
+    demand_command,
+    lacks_value,
     place_of,
 )
 from trtdx.inspect.readers.llm_options import (
@@ -29,11 +31,13 @@ from trtdx.inspect.readers.llm_options import (
     put_spelled,
     settings_from,
 )
+from trtdx.inspect.readers.named_paths import Named, existing, named_in, paths_of, put_absent, put_draft
 from trtdx.inspect.shell import MOST_TEXT
 from trtdx.inspect.yaml_documents import parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from trtdx.host import Host
+    from trtdx.inspect.options import Flag
     from trtdx.inspect.shell import Script
 
 TRITON_SECTION = "triton_config"  # of Triton's llmapi/tensorrt_llm/1/model.yaml
@@ -89,15 +93,18 @@ def read_llm_args(host: Host, path: str, version: str = "") -> Artifact:
     except UnreadableError as err:
         facts.add("unparsed", f"{path}: {err}", path)
         return Artifact("llm-args", path, facts.done(), unread=(f"{path} {err}",))
-    unread = put_document(facts, document, version)
-    return Artifact("llm-args", path, facts.done(), refers_to=_paths(host, facts, path), unread=unread)
+    unread = [*put_document(facts, document, version), *put_absent(host, facts, named_in(facts), path)]
+    put_draft(host, facts, path)
+    return Artifact(
+        "llm-args", path, facts.done(), refers_to=paths_of(host, facts, path), unread=tuple(unread)
+    )
 
 
 def put_document(facts: Facts, document: Document, version: str) -> tuple[str, ...]:
     """Put all that a file of options says; return what was left out."""
     settings = settings_from(document, skip=(TRITON_SECTION,))
     kept = settings[:MOST_SETTINGS]
-    put_settings(facts, kept)
+    put_settings(facts, kept, version)
     put_spelled(facts, kept)
     put_judgement(facts, kept, version, str(facts.get("runtime.backend") or ""))
     facts.put("triton.decoupled", document.at(f"{TRITON_SECTION}.decoupled"), document.where(TRITON_SECTION))
@@ -136,6 +143,8 @@ def read_command(host: Host, path: str, version: str = "") -> Artifact:
 def command_from_text(host: Host, text: str, where: str, *, version: str = "") -> Artifact:
     """Return what a command line asks for, with the YAML file it names, as a release merges the two."""
     lines, script = command_lines(text)
+    if where == "--command":
+        demand_command(lines, script)
     if not lines:
         wanted = ", ".join(PROGRAMS)
         return Artifact("command", where, unread=(f"{where}: starts none of {wanted}",))
@@ -169,9 +178,12 @@ class _Reading:
         self._put_flags()
         if line.program == "trtllm-build":
             self._put_build_flags()
+        elif line.program in TRITON:
+            self._put_triton_ranks()
         else:
             self._put_options()
-        paths = _paths(self._host, facts, self._where) + self._named_paths()
+            self._put_paths()
+        paths = paths_of(self._host, facts, self._where) + self._named_paths()
         return Artifact(
             "command", self._where, facts.done(), refers_to=paths, unread=(*self._unread, *unread)
         )
@@ -185,13 +197,60 @@ class _Reading:
                     f"{self._place(given)}: the value {given.value} is only known to the shell"
                 )
                 continue
-            flag = table().flag[self._line.program].get(given.name)
+            flag = table().flag.get(self._line.program, {}).get(given.name)
             value = True if given.value is None else coerced(flag.type if flag else "str", given.value)
             self._facts.put(f"option.{given.name}", value, self._place(given))
-        if self._line.subcommand in OTHER_FLAGS or self._line.program == "trtllm-eval":
+            if flag is not None and self._line.program != "trtllm-build":
+                self._judge_value(given, flag)
+        if self._line.subcommand in OTHER_FLAGS or self._line.program in ("trtllm-eval", *TRITON):
             return  # has flags of its own, which the table does not hold
-        for verdict in judged_flags(self._line.program, places, self._version):
+        for verdict in judged_flags(self._line.program, places, self._version, self._line.subcommand):
             self._facts.add("runtime.unknown_keys", verdict.words, places[verdict.key])
+
+    def _judge_value(self, given: Given, flag: Flag) -> None:
+        """Put a value that a flag lacks, or does not take; the values of options are judged with those of the file."""
+        option = table().option.get(flag.option)
+        if lacks_value(given, flag):
+            reason = "needs a value"
+        elif option is None or not option.values:
+            reason = wrong_choice(flag, given.value, self._version)
+        else:
+            return
+        if reason:
+            words = f"{given.name} {given.value or ''}".rstrip() if reason != "needs a value" else given.name
+            self._facts.add("runtime.invalid_values", f"{words}: {reason}", self._place(given))
+
+    def _put_paths(self) -> None:
+        """Put the paths of the command that are not there; those the text speaks of elsewhere may be made by it."""
+        config = self._line.first("config")
+        named = named_in(self._facts)
+        if config is not None and self._is_on_disk(config):
+            named.append(Named(str(config.value), config.name, self._place(config)))
+        for each in [each for each in named if self._is_made(each.path)]:
+            named.remove(each)
+            self._unread.append(f"{each.where}: {each.path} is not there yet; the script may write it")
+        self._unread += put_absent(self._host, self._facts, named, self._where)
+        put_draft(self._host, self._facts, self._where)
+
+    def _is_on_disk(self, given: Given) -> bool:
+        name = given.value or "-"
+        return given.is_known and not name.startswith("-") and name not in self._script.files
+
+    def _is_made(self, path: str) -> bool:
+        """Return whether the text speaks of a path outside this command line: what stands there may make it."""
+        if existing(self._host, path, self._where) is not None:
+            return False
+        own = [*(each.value for each in self._line.given), *(each.text for each in self._line.arguments)]
+        spoken = re.findall(re.escape(path) + r"(?![\w./-])", self.text)
+        return len(spoken) > own.count(path)
+
+    def _put_triton_ranks(self) -> None:
+        """Put how many ranks Triton is started with; an orchestrator starts the others by itself."""
+        for given in self._line.given:
+            if given.name in ("--world_size", "--world-size") and given.is_known:
+                self._facts.put("runtime.world_size", coerced("int", given.value), self._place(given))
+        if "TRTLLM_ORCHESTRATOR" in self.text:
+            self._facts.put("runtime.orchestrated", True, self._where)
 
     def _put_build_flags(self) -> None:
         for given in self._line.given:
@@ -211,7 +270,7 @@ class _Reading:
                 flags["model"] = Setting("model", word.text, where)
         document = self._document()
         written = {} if document is None else {each.key: each for each in self._written(document)}
-        put_settings(self._facts, self._merged(flags, written, document))
+        put_settings(self._facts, self._merged(flags, written, document), self._version)
         if document is not None:
             put_spelled(self._facts, written.values())
             backend = str(self._facts.get("runtime.backend") or "")
@@ -227,7 +286,7 @@ class _Reading:
     def _document(self) -> Document | None:
         """Return the file of options the command names: from disk, or from the here-document that writes it."""
         given = self._line.first("config")
-        if given is None or given.value is None or not given.is_known:
+        if given is None or not given.is_known or (given.value or "-").startswith("-"):
             return None
         try:
             return self._read(given)
@@ -242,18 +301,10 @@ class _Reading:
             document = parse_yaml(text.encode(), self._where)
             document.lines = {key: line + at - 1 for key, at in document.lines.items()}
             return document
-        path = _existing(self._host, name, self._where)
+        path = existing(self._host, name, self._where)
         if path is None:
-            self._not_there(name, given)
             return None
         return read_json(self._host, path) if path.endswith(".json") else read_yaml(self._host, path)
-
-    def _not_there(self, name: str, given: Given) -> None:
-        """Put a file that is missing; one that the script speaks of elsewhere may be made by it."""
-        if self.text.count(name) > 1:
-            self._unread.append(f"{self._place(given)}: {name} is not there yet; the script may write it")
-        else:
-            self._facts.add("runtime.paths_missing", f"{name} ({given.name})", self._place(given))
 
     def _merged(
         self, flags: dict[str, Setting], written: dict[str, Setting], document: Document | None
@@ -305,58 +356,21 @@ class _Reading:
         return winner("max_batch_size", self._version) == "flag" and winner("dtype", self._version) == "yaml"
 
     def _conflict(self, words: str, *settings: Setting) -> None:
-        self._facts.add("runtime.conflicts", words, "; ".join(each.where for each in settings))
+        places = "; ".join(each.where for each in settings)
+        self._facts.add("runtime.conflicts", words, places)
+        self._facts.add("runtime.conflict_places", places, places)
 
     def _place(self, given: Given) -> str:
         return f"{place_of(self._where, given.line)}: {given.name}"
 
     def _named_paths(self) -> tuple[str, ...]:
         names = [each.value for each in self._line.given if each.name in PATH_FLAGS and each.is_known]
-        found = (_existing(self._host, name, self._where) for name in names if name)
+        found = (existing(self._host, name, self._where) for name in names if name)
         return tuple(path for path in found if path)
 
 
 DEFAULTED = ("max_batch_size", "max_num_tokens", "max_beam_width")
-PATH_FLAGS = ("--engine_dir", "--model_path", "--checkpoint_dir")
-BUILD_FACTS = {
-    "--max_batch_size": "max_batch_size",
-    "--max_input_len": "max_input_len",
-    "--max_seq_len": "max_seq_len",
-    "--max_decoder_seq_len": "max_seq_len",
-    "--max_output_len": "max_output_len",
-    "--max_beam_width": "max_beam_width",
-    "--max_num_tokens": "max_num_tokens",
-    "--opt_num_tokens": "opt_num_tokens",
-    "--max_draft_len": "max_draft_len",
-    "--max_encoder_input_len": "max_encoder_input_len",
-    "--max_prompt_embedding_table_size": "max_prompt_table",
-    "--max_multimodal_len": "max_prompt_table",
-    "--max_lora_rank": "lora.max_rank",
-    "--gather_context_logits": "gather_context_logits",
-    "--gather_generation_logits": "gather_generation_logits",
-}
-
-
-def _paths(host: Host, facts: Facts, where: str) -> tuple[str, ...]:
-    """Return the model and tokenizer that are named, where they are on this machine."""
-    names = [facts.get("runtime.model"), facts.get("runtime.tokenizer")]
-    found = (_existing(host, name, where) for name in names if isinstance(name, str) and name)
-    return tuple(dict.fromkeys(path for path in found if path))
-
-
-def _existing(host: Host, name: str, where: str) -> str | None:
-    """Return a path as it can be opened: as it stands, or beside the file that names it."""
-    if "\0" in name or len(name) > 4096:
-        return None
-    beside = posixpath.join(posixpath.dirname(where), name)
-    return next((path for path in (name, beside) if _kind(host, path) in ("file", "directory")), None)
-
-
-def _kind(host: Host, path: str) -> str:
-    try:
-        return host.kind(path)
-    except (InputError, OSError, ValueError):
-        return "absent"
+PATH_FLAGS = ("--engine_dir", "--model_path", "--checkpoint_dir", "--model_repo", "--model-repository")
 
 
 READER = Reader(

@@ -47,6 +47,10 @@ FACT_OF = {
     "kv_cache_config.cross_kv_cache_fraction": "runtime.cross_kv_cache_fraction",
     "kv_cache_config.tokens_per_block": "tokens_per_block",
     "speculative_config.decoding_type": "runtime.speculative",
+    "speculative_config.speculative_model_dir": "runtime.draft_model",
+    "speculative_config.speculative_model": "runtime.draft_model",
+    "speculative_config.pytorch_weights_path": "runtime.draft_model",
+    "speculative_config.pytorch_eagle_weights_path": "runtime.draft_model",
     "speculative_config.max_draft_len": "max_draft_len",
     "speculative_config.num_nextn_predict_layers": "max_draft_len",
     "enable_lora": "lora.enabled",
@@ -81,11 +85,13 @@ def _leaves(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield key, value
 
 
-def put_settings(facts: Facts, settings: Iterable[Setting]) -> None:
-    """Put each option under the name that all artifacts share; a value no release takes is told, not kept."""
+def put_settings(facts: Facts, settings: list[Setting], version: str = "") -> None:
+    """Put each option under the name that all artifacts share; a value the release does not take is told, not kept."""
+    backend = next((str(each.value) for each in settings if each.key == "backend"), "")
+    has_own_values = is_for_autodeploy((each.key for each in settings), backend)
     for setting in settings:
-        reason = wrong_value(setting.key, setting.value)
-        if reason:
+        reason = wrong_value(setting.key, setting.value, version)
+        if reason and not (has_own_values and "one of" in reason):
             facts.add(
                 "runtime.invalid_values", f"{setting.key} = {setting.value}: {reason}"[:200], setting.where
             )

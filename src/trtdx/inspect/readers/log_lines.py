@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.inspect.artifact import Kernel, Profile, Range, TensorSpec
 from trtdx.inspect.kernels import kernel_from, nodes_from
+from trtdx.redact import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,14 @@ TYPES = {
     "float": "float32", "half": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16", "int8": "int8", "int32": "int32",
     "int64": "int64", "uint8": "uint8", "bool": "bool", "fp8": "fp8", "int4": "int4", "fp4": "fp4",
 }  # fmt: skip
+MOST_ERRORS, LONGEST_ERROR = 20, 300
+# "[TRT] [E] ...", "[E] ...", "[TensorRT] ERROR: ...", "[TensorRT-LLM][ERROR] ..." and "TypeError: ...", with or
+# without a time and a rank before them.
+BEFORE = r"(?:\[[\d/:. -]+\] ?|\[?rank ?\d+\]?:? ?|\d{1,4}: )*"
+ERROR = re.compile(
+    rf"{BEFORE}(?:(?:\[TRT(?:-LLM)?\] )?(?:\[RANK \d+\] )?\[[EF]\]|\[TensorRT\] (?:INTERNAL_)?ERROR:"
+    r"|\[TensorRT-LLM\]\[ERROR\]|(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception): )"
+)
 SHAPE = r"[\[(]([^\])]*)[\])]"  # as Python prints lists and tuples
 Dims = tuple[int, ...]
 
@@ -37,6 +46,8 @@ class Told:
         self._ranges: dict[int, dict[str, Range]] = {}
         self._profile = 0  # that the lines are about
         self._foreign: dict[str, tuple[str, ...]] = {}  # the nodes of each foreign node
+        self._errors: list[str] = []
+        self._built = self._failed = False
 
     def take(self, line: str) -> None:
         """Learn from one line."""
@@ -75,6 +86,21 @@ class Told:
         table = self._ranges.setdefault(profile, {})
         if len(shapes) == 3 and (tensor in table or len(table) < MOST_NAMES):
             table[tensor] = Range(tensor, *shapes)
+
+    def error(self, line: str) -> None:
+        """Learn an error of TensorRT's or TensorRT-LLM's, or the last line of a traceback."""
+        if ERROR.match(line.strip()) and len(self._errors) < MOST_ERRORS:
+            self._errors.append(redacted(" ".join(line.split())[:LONGEST_ERROR]))
+
+    def succeeded(self, _: str) -> None:
+        self._built = True
+
+    def failed(self, _: str) -> None:
+        self._failed = True
+
+    def errors(self) -> list[str]:
+        """Return the errors of a build that made no engine; an engine may be made in spite of some."""
+        return self._errors if self._failed or not self._built else []
 
     def kernel(self, line: str) -> None:
         found = kernel_from(line)
@@ -261,5 +287,18 @@ LINES: tuple[tuple[str, Callable[[Told, str], None]], ...] = (
     ("Total time of building ", Told.built),
     (" version: ", Told.versions),
     ("Input filename: ", Told.source),
+    ("[E] ", Told.error),
+    ("[F] ", Told.error),
+    ("ERROR", Told.error),
+    ("Error: ", Told.error),
+    ("Exception: ", Told.error),
+    ("Engine generation completed", Told.succeeded),
+    ("Total time of building all engines", Told.succeeded),
+    ("ngine built in ", Told.succeeded),
+    ("Created engine with size", Told.succeeded),
+    ("&&&& PASSED", Told.succeeded),
+    ("&&&& FAILED", Told.failed),
+    ("Engine could not be created from network", Told.failed),
+    ("Engine building failed", Told.failed),
 )
-NEEDLES = tuple(needle.encode() for needle, _ in LINES)
+NEEDLES = tuple(dict.fromkeys(needle.encode() for needle, _ in LINES))

@@ -99,6 +99,7 @@ def _put_graph(graph: Graph, path: str, facts: Facts) -> None:
     facts.put("onnx.nodes", graph.nodes, where)
     facts.put("onnx.operators", dict(graph.operators.most_common()) or None, f"{where}.op_type")
     facts.put("onnx.domains", sorted(graph.domains) or None, f"{where}.domain")
+    facts.put("onnx.functions", graph.functions or None, f"{path}: functions")
     facts.put("onnx.modules", graph.modules or None, f"{where}.metadata_props")
     facts.put("onnx.weights_bytes", graph.weights_bytes, f"{path}: graph.initializer")
     shapes = {value.name: list(value.dims) for value in _inputs(graph)}

@@ -36,7 +36,7 @@ ATTRIBUTE_NAME, ATTRIBUTE_I, ATTRIBUTE_T, ATTRIBUTE_G, ATTRIBUTE_TENSORS, ATTRIB
     10,
     11,
 )
-FUNCTION_INPUT, FUNCTION_NODE = 4, 7
+FUNCTION_NAME, FUNCTION_INPUT, FUNCTION_NODE, FUNCTION_DOMAIN = 1, 4, 7, 10
 
 MOST_DEPTH = 16  # of bodies inside bodies; protobuf itself stops at about 30
 MOST_NAMES = 1000  # of operators and domains
@@ -96,6 +96,7 @@ class Graph:
         self.nodes = 0
         self.operators: Counter[str] = Counter()
         self.domains: dict[str, None] = {}
+        self.functions: list[str] = []  # domain::name
         self.node_names: Counter[str] = Counter()
         self.modules: dict[str, str] = {}  # by node
         self.gathers: list[Gather] = []
@@ -150,13 +151,17 @@ class Walker:
     def _function(self, start: int, end: int) -> None:
         """Walk a function: it sees only its own inputs, and its nodes count where it is called."""
         scope = Scope(1)
+        called = {FUNCTION_NAME: "", FUNCTION_DOMAIN: ""}
         for number, kind, first, after in fields(self._source, start, end):
             if kind != SPAN:
                 continue
-            if number == FUNCTION_INPUT:
+            if number in called:
+                called[number] = self._source.text(first, after)
+            elif number == FUNCTION_INPUT:
                 scope.inputs.add(self._source.text(first, after))
             elif number == FUNCTION_NODE:
                 self._node(first, after, scope)
+        self._graph.functions.append(f"{called[FUNCTION_DOMAIN]}::{called[FUNCTION_NAME]}")
         self._finish(scope)
 
     def _body(self, start: int, end: int, scope: Scope) -> Scope:

@@ -37,6 +37,9 @@ FACT_OF_FAULT = {
 }
 
 
+NO_FILE = {"directory": "is a directory", "absent": "is a link to nothing"}
+
+
 class PlanHeader(msgspec.Struct, frozen=True):
     """What a plan says of itself; where something is wrong, `fault` names its kind and `problem` says it."""
 
@@ -51,8 +54,9 @@ class PlanHeader(msgspec.Struct, frozen=True):
 
 def read_header(host: Host, path: str) -> PlanHeader:
     """Return what a plan file says of itself; whatever is wrong with it is told, never raised."""
-    if host.kind(path) != "file":  # a pipe would be waited for
-        return PlanHeader(fault=UNREADABLE, problem="is not a file")
+    kind = host.kind(path)
+    if kind != "file":  # a pipe would be waited for
+        return PlanHeader(fault=UNREADABLE, problem=NO_FILE.get(kind, "is not a file"))
     try:
         start = read_at(host, path, 0, START_BYTES)
         return parse_header(start, host.size(path))
@@ -221,6 +225,11 @@ def put_plan_facts(facts: Facts, headers: dict[str, PlanHeader]) -> None:
         facts.put("tensorrt", versions[0], f"{first}: bytes 24 to 27")
     sms = sorted({sm for header in sound.values() for sm in header.sms})
     facts.put("plan.sms", sms or None, f"{first}: properties of the GPU")
+    if len({header.sms for header in sound.values() if header.sms}) > 1:
+        files = {posixpath.basename(path): list(header.sms) for path, header in sound.items() if header.sms}
+        facts.put(
+            "plan.sms_of_files", files, f"{posixpath.dirname(first)}: properties of the GPU in each plan"
+        )
 
 
 READER = Reader(

@@ -47,7 +47,7 @@ def put_quantization(folder: Folder, config: Document | None) -> None:
     inline = _inline_opinion(config)
     beside = None
     if ruling is None:
-        ruling = inline or _dtypes_opinion(folder)
+        ruling = inline or _dtypes_opinion(folder) or _older_opinion(folder)
     elif ruling.algo is None and ruling.per_layer is None and inline is not None:
         ruling, beside = inline, ruling  # a file without a global algorithm leaves it to config.json
     else:
@@ -288,6 +288,20 @@ def _dtypes_opinion(folder: Folder) -> Opinion | None:
     said = Opinion(document.path, method="mxfp4", excluded=sorted(plain))
     _read_mxfp4(said, {})
     return said
+
+
+def _older_opinion(folder: Folder) -> Opinion | None:
+    """Return what AutoGPTQ and AutoAWQ wrote into a file of their own before 2024."""
+    for name, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq")):
+        document = folder.document(name)
+        if document is None or not {"bits", "w_bit"} & document.data.keys():
+            continue
+        said = Opinion(document.path, method=method, bits=document.at("bits"))
+        said.group_size = _group(document.at("group_size"))
+        said.desc_act = document.at("desc_act")
+        BY_METHOD[method](said, document.data)
+        return said
+    return None
 
 
 def _put_layers_file(folder: Folder, ruling: Opinion) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,9 @@ VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", *SEN
 MOST_VOCABULARY_BYTES = 64 << 20
 MOST_ID = 1 << 26  # beyond it an id is damage, not a token
 MOST_LENGTH = 1 << 40  # "no limit" is written as 1e30
+# Tokens that a processor puts in for images and sounds; a text-only model of the family has no row for them.
+PLACEHOLDER = re.compile(r"(?i)<.*(?:image|img|audio|video|vision|soft_token|speech).*>")
+ORDINARY = re.compile(r"[^<>\[\]|\s]+")
 BOS_BY_SWITCH = ("Llama", "CodeLlama", "Gemma")  # classes that rewrite the post-processor by add_bos_token
 
 
@@ -90,10 +94,36 @@ def read_tokenizer(folder: Folder) -> None:
     _take_added(folder, vocabulary, config)
     if vocabulary.size:
         folder.facts.put("tokenizer.size", vocabulary.size, vocabulary.where)
+        _put_text_size(folder, vocabulary)
     tokens = _put_special(folder, vocabulary, config, specials)
+    _put_text_eos(folder, vocabulary, tokens.get("eos"))
     _put_config(folder, config)
     _put_adds_bos(folder, vocabulary, config, tokens.get("bos"))
     put_template(folder, vocabulary, config, tokens)
+
+
+def _put_text_size(folder: Folder, vocabulary: Vocabulary) -> None:
+    """Put the size without placeholders at the end of the vocabulary, where there are such."""
+    held = {at for token, at in vocabulary.special.items() if PLACEHOLDER.fullmatch(token)}
+    size = vocabulary.size
+    while size - 1 in held:
+        size -= 1
+    if size < vocabulary.size:
+        folder.facts.put("tokenizer.text_size", size, vocabulary.where)
+
+
+def _put_text_eos(folder: Folder, vocabulary: Vocabulary, eos: str | None) -> None:
+    """Put the ends of generation_config.json that are ordinary text, beside an end token that is special."""
+    named = folder.facts.get("generation.eos_ids")
+    if not vocabulary.whole or eos not in vocabulary.special or not isinstance(named, list):
+        return
+    wanted = {at for at in named if isinstance(at, int)} - set(vocabulary.special.values())
+    text = [
+        f"{at} ({token})"
+        for token, at in vocabulary.ids.items()
+        if at in wanted and ORDINARY.fullmatch(token)
+    ]
+    folder.put_list("tokenizer.text_eos", text, folder.at("generation_config.json") + ": eos_token_id")
 
 
 def read_vocabulary(folder: Folder, files: list[str]) -> Vocabulary:
@@ -213,6 +243,8 @@ def _put_special(
             tokens[which] = token
             folder.facts.put(f"tokenizer.{key}", token, document.where(key))
             folder.facts.put(f"tokenizer.{which}_id", vocabulary.id_of(token), document.where(key))
+            if vocabulary.whole and vocabulary.special and which != "pad" and not vocabulary.known(token):
+                folder.facts.add("tokenizer.absent_special", f"{key} {token}", document.where(key))
             break
     return tokens
 

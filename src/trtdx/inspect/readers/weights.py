@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.inspect.documents import LFS_MARK
+from trtdx.inspect.readers.packed import put_packing
 from trtdx.inspect.readers.safetensors import (
     CORRUPT,
     DTYPES,
@@ -18,13 +19,14 @@ from trtdx.inspect.readers.safetensors import (
     Header,
     read_header,
 )
+from trtdx.inspect.readers.tied import put_own_head
+from trtdx.inspect.readers.weight_sets import MOST_FILES, doubled, missing_by_name, unindexed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trtdx.inspect.readers.folder import Folder
 
-MOST_FILES = 2_000  # headers read; the largest models have about 200 shards
 MOST_TENSORS = 1_500_000
 MOST_LOOSE = 10_000  # tensors outside of layers that are kept
 MOST_PARTS = 100_000  # different names within a layer; 512 experts have about 5,000
@@ -141,6 +143,10 @@ class Survey:
         file = self._file_of.get(name, "")
         return file if ": " in file else f"{file}: {name}"
 
+    def file_of(self, name: str) -> str:
+        """Return the file of a tensor outside of layers."""
+        return self._file_of.get(name, "")
+
     @property
     def complete(self) -> bool:
         """Return whether every file was read whole, so that what is not there is known to be absent."""
@@ -222,6 +228,9 @@ def _put_embeddings(folder: Folder, survey: Survey, where: str) -> None:
     if len(set(plain.values())) == 1:
         name, shape = next(iter(plain.items()))
         folder.facts.put("weights.lm_head_shape", list(shape), folder.at(survey.place_of(name)))
+    if len(embeddings) == len(plain) == 1 and list(embeddings.values()) == list(plain.values()):
+        places = [(survey.file_of(name), name) for name in (*embeddings, *plain)]
+        put_own_head(folder, *places)
     if heads or (embeddings and survey.complete):
         folder.facts.put("weights.has_lm_head", bool(heads), where)
 
@@ -238,13 +247,20 @@ def _put_layers(folder: Folder, survey: Survey, where: str) -> None:
         facts.put("weights.kv_scales", _any(KV_SCALE, parts), where)
         facts.put("weights.scales", _any(SCALE, parts), where)
     facts.put("weights.experts", _experts(parts), where)
-    for name, end in (
-        ("weights.q_rows", "self_attn.q_proj.weight"),
-        ("weights.kv_rows", "self_attn.k_proj.weight"),
-    ):
+    for name, end, axis in SIZES:
         shape = parts.get(end, ())
         if len(shape) == 2:
-            facts.put(name, shape[0], folder.at(survey.place_of(end)))
+            facts.put(name, shape[axis], folder.at(survey.place_of(end)))
+    put_packing(folder, survey)
+
+
+SIZES = (
+    ("weights.q_rows", "self_attn.q_proj.weight", 0),
+    ("weights.columns", "self_attn.q_proj.weight", 1),
+    ("weights.kv_rows", "self_attn.k_proj.weight", 0),
+    ("weights.mlp_rows", "mlp.gate_proj.weight", 0),
+    ("weights.qkv_rows", "attention.qkv.weight", 0),
+)
 
 
 def _any(pattern: re.Pattern[str], parts: Iterable[str]) -> bool:
@@ -272,9 +288,14 @@ def read_weights(folder: Folder) -> None:
 
 def _read_safetensors(folder: Folder, files: list[str], index: Index | None) -> None:
     where = folder.at(index.name if index else files[0])
-    stray = _unindexed(files, index)
+    dead = [name for name in files if not folder.is_file(name)]
+    folder.put_list("weights.dead", [f"{name}: {_deadness(folder, name)}" for name in dead], where)
+    files = [name for name in files if name not in dead]
+    stray = unindexed(files, index)
+    stray += doubled(folder, [name for name in files if name not in stray], index)
     ours = [name for name in files if name in index.files] if index else [n for n in files if n not in stray]
-    missing = [name for name in index.files if not folder.is_file(name)] if index else _missing_by_name(ours)
+    missing = [name for name in index.files if not folder.is_file(name)] if index else missing_by_name(ours)
+    missing = list(dict.fromkeys([*missing, *dead]))
     survey, absent = survey_files(folder, [n for n in ours if n not in missing], index)
     put_survey(folder, survey, where)
     folder.put_list("weights.missing", sorted(missing), where)
@@ -297,50 +318,9 @@ def survey_files(folder: Folder, files: list[str], index: Index | None = None) -
     return survey, absent
 
 
-SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
-
-
-def _unindexed(files: list[str], index: Index | None) -> list[str]:
-    """Return files beside the model that look like shards of it: TensorRT-LLM loads every one of them.
-
-    Its loader (1.2.1, HfWeightLoader) takes all *.safetensors but those named "consolidated".
-    """
-    if index is None:
-        return _other_generation(files)
-    stems = {found[1] for name in index.files if (found := SHARD.fullmatch(name))}
-    return [name for name in files if name not in index.files and _could_be_shard(name, stems)]
-
-
-def _could_be_shard(name: str, stems: set[str]) -> bool:
-    found = SHARD.fullmatch(name)
-    return found[1] in stems if found else name == "model.safetensors"
-
-
-def _other_generation(files: list[str]) -> list[str]:
-    """Return the shards of an incomplete set beside a complete one: model-00001-of-00002 beside ...-of-00004."""
-    sets: dict[tuple[str, int], list[str]] = {}
-    for name in files:
-        if found := SHARD.fullmatch(name):
-            sets.setdefault((found[1], int(found[3])), []).append(name)
-    whole = [key for key, names in sets.items() if len(names) == key[1]]
-    if len(sets) < 2 or len(whole) != 1:
-        return []
-    return [
-        name for key, names in sets.items() if key not in whole and key[0] == whole[0][0] for name in names
-    ]
-
-
-def _missing_by_name(files: list[str]) -> list[str]:
-    """Return the shards that the names of the others promise."""
-    numbered = [found for name in files if (found := SHARD.fullmatch(name))]
-    totals = {(found[1], found[3], found[4]) for found in numbered}
-    if len(totals) != 1 or len(numbered) != len(files):
-        return []
-    stem, total, end = totals.pop()
-    if int(total) > MOST_FILES:
-        return []
-    there = {int(found[2]) for found in numbered}
-    return [f"{stem}-{n:05}-of-{total}{end}" for n in range(1, int(total) + 1) if n not in there]
+def _deadness(folder: Folder, name: str) -> str:
+    other = folder.host.kind(folder.at(name)) != "absent"
+    return "is no plain file" if other else "is a link to nothing"
 
 
 def _read_other_formats(folder: Folder) -> None:
@@ -358,7 +338,7 @@ def _read_other_formats(folder: Folder) -> None:
     folder.facts.put("weights.format", kind, where)
     folder.facts.put("weights.files", len(files), where)
     folder.facts.put("weights.bytes", sum(folder.size(name) for name in files[:MOST_FILES]), where)
-    missing = [name for name in index.files if not folder.is_file(name)] if index else _missing_by_name(files)
+    missing = [name for name in index.files if not folder.is_file(name)] if index else missing_by_name(files)
     folder.put_list("weights.missing", sorted(missing), where)
     small = [name for name in files[:MOST_FILES] if folder.is_file(name) and folder.size(name) < 1024]
     starts: dict[str, Any] = {name: folder.start(name) for name in small}

@@ -1,0 +1,182 @@
+"""What files of weights promise: every one is there, they are one set, and they hold the layers that are stated."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreements.files import file_in, folder_of, whole
+from trtdx.model import Severity
+from trtdx.words import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreement import Agreement
+    from trtdx.inspect.artifact import Deployment
+
+PICKLES = ("bin", "pt", "pth", "ckpt")
+
+
+@agreement("DX088", "hf")
+def shards_there(deployment: Deployment) -> Iterator[Violation]:
+    """Every file of weights that the index or the other shards' names promise is there."""
+    for model in deployment.of("hf"):
+        missing, dead = model.items("weights.missing"), model.items("weights.dead")
+        if missing or dead:
+            facts = [name for name in ("weights.dead", "weights.missing") if model.has(name)]
+            yield Violation(
+                model.evidence(*facts),
+                {
+                    "what": _dead_words(dead) if dead else _missing_words(missing),
+                    "folder": folder_of(model),
+                },
+            )
+
+
+def _missing_words(missing: list[str]) -> str:
+    are = "is" if len(missing) == 1 else "are"
+    return (
+        f"{counted(len(missing), 'file')} of weights that the index (or the name of another shard) promises "
+        f"{are} not there: {listed(missing, 3)}"
+    )
+
+
+def _dead_words(dead: list[str]) -> str:
+    names = listed([file_in(each) for each in dead], 3)
+    if all(each.endswith("link to nothing") for each in dead):
+        links = "is a link" if len(dead) == 1 else "are links"
+        return f"{counted(len(dead), 'file')} of weights {links} to nothing: {names}"
+    return f"{counted(len(dead), 'file')} of weights cannot be read (no plain file, or a dead link): {names}"
+
+
+@agreement("DX088", "hf")
+def weights_there(deployment: Deployment) -> Iterator[Violation]:
+    """A model directory from which nothing was made yet holds weights."""
+    if deployment.first("checkpoint", "engine", "triton"):
+        return  # the directory may be kept for its tokenizer only
+    for model in deployment.of("hf"):
+        told = model.has("unparsed") or model.has("weights.missing") or model.has("weights.dead")
+        if model.integer("weights.files") == 0 and model.has("architecture") and not told:
+            yield Violation(
+                model.evidence("weights.files", "architecture"),
+                {
+                    "what": f"{model.path} holds a model's configuration and no weights",
+                    "folder": folder_of(model),
+                },
+                Severity.WARNING,
+                0.7,
+            )
+
+
+@agreement("DX138", "hf")
+def tensors_in_place(deployment: Deployment) -> Iterator[Violation]:
+    """Every tensor is in the file where the index places it."""
+    for model in deployment.of("hf"):
+        absent = model.items("weights.missing_tensors")
+        if absent and whole(model):
+            yield Violation(
+                model.evidence("weights.missing_tensors"),
+                {
+                    "count": counted(len(absent), "tensor"),
+                    "tensors": listed(absent, 3),
+                    "folder": folder_of(model),
+                },
+            )
+
+
+@agreement("DX770", "hf")
+def one_generation(deployment: Deployment) -> Iterator[Violation]:
+    """A directory holds the shards of one save only.
+
+    TensorRT-LLM's loader (1.2.1) ignores the index and takes every *.safetensors, whichever comes last.
+    """
+    for model in deployment.of("hf"):
+        stray = model.items("weights.unindexed")
+        if stray:
+            folder = folder_of(model)
+            names = [f"{folder}/{shlex.quote(file_in(each))}" for each in stray[:8]]
+            yield Violation(
+                model.evidence("weights.unindexed"),
+                {"files": listed(stray, 3), "folder": folder, "moved": " ".join(names)},
+                confidence=0.85,
+            )
+
+
+@agreement("DX773", "hf")
+def no_pickles(deployment: Deployment) -> Iterator[Violation]:
+    """Weights are stored as safetensors rather than as pickles."""
+    for model in deployment.of("hf"):
+        kind = model.text("weights.format")
+        if kind in PICKLES:
+            yield Violation(
+                model.evidence("weights.format", "weights.files"), {"kind": kind, "folder": folder_of(model)}
+            )
+
+
+@agreement("DX774", "hf")
+def no_gguf(deployment: Deployment) -> Iterator[Violation]:
+    """Weights are in a format that TensorRT-LLM reads, which GGUF is not."""
+    for model in deployment.of("hf"):
+        if model.text("weights.format") == "gguf":
+            yield Violation(model.evidence("weights.format"), {"path": model.path})
+
+
+@agreement("DX775", "hf", "checkpoint")
+def layers_there(deployment: Deployment) -> Iterator[Violation]:
+    """The weights have as many layers as the configuration says."""
+    for model in deployment.of("hf", "checkpoint"):
+        found, stated = model.integer("weights.layers"), model.integer("num_layers")
+        certain = not (model.get("encoder_decoder") or model.get("multimodal"))
+        if found and stated and found < stated and certain and whole(model):
+            yield Violation(
+                model.evidence("weights.layers", "num_layers"),
+                {"found": found, "stated": stated, "kind": model.title, "folder": folder_of(model)},
+            )
+
+
+@agreement("DX778", "hf", "checkpoint")
+def no_layers_left_over(deployment: Deployment) -> Iterator[Violation]:
+    """The configuration has as many layers as the weights; layers it does not name are not computed.
+
+    A few more are layers that predict several tokens (MTP), which are counted apart.
+    """
+    for model in deployment.of("hf", "checkpoint"):
+        found, stated = model.integer("weights.layers"), model.integer("num_layers")
+        certain = not (model.get("encoder_decoder") or model.get("multimodal"))
+        if found and stated and stated > 0 and found - stated > MOST_EXTRA_LAYERS and certain:
+            yield Violation(
+                model.evidence("num_layers", "weights.layers"),
+                {"found": found, "stated": stated, "folder": folder_of(model)},
+                confidence=0.9,
+            )
+
+
+MOST_EXTRA_LAYERS = 4
+
+
+@agreement("DX777", "hf", "checkpoint")
+def dtypes_known(deployment: Deployment) -> Iterator[Violation]:
+    """Tensors have data types that the safetensors library knows."""
+    for model in deployment.of("hf", "checkpoint"):
+        unknown = model.items("weights.unknown_dtypes")
+        if unknown:
+            file, _, dtype = unknown[0].partition(": ")
+            yield Violation(
+                model.evidence("weights.unknown_dtypes"),
+                {"file": file, "dtype": dtype, "folder": folder_of(model)},
+            )
+
+
+ROWS: tuple[Agreement, ...] = (
+    shards_there,
+    weights_there,
+    tensors_in_place,
+    one_generation,
+    no_pickles,
+    no_gguf,
+    layers_there,
+    no_layers_left_over,
+    dtypes_known,
+)

@@ -1,0 +1,116 @@
+"""Paths that options and command lines name: which are here, and which of the others can be called missing.
+
+Commands are often looked at outside the container they are run in. A path counts as missing only where something
+else shows that this is the machine: the folder it should lie in, or another path of the same command.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.errors import InputError
+from trtdx.inspect.documents import UnreadableError, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trtdx.host import Host
+    from trtdx.inspect.artifact import Facts
+
+NAMES = {"runtime.model": "model", "runtime.tokenizer": "tokenizer", "runtime.draft_model": "draft model"}
+# Folders that every machine has: that they are here says nothing about what lies in them elsewhere.
+EVERYWHERE = (
+    "/",
+    "/tmp",  # noqa: S108
+    "/root",
+    "/home",
+    "/mnt",
+    "/opt",
+    "/srv",
+    "/usr",
+    "/var",
+    "/media",
+    "/data",
+    "/workspace",
+)
+SPELLED = ("/", "./", "../")  # what cannot be the name of a model on the Hub
+LONGEST = 4096
+
+
+class Named(NamedTuple):
+    """A path, what it is for, and where it is named."""
+
+    path: str
+    role: str
+    where: str
+
+
+def existing(host: Host, name: str, where: str) -> str | None:
+    """Return a path as it can be opened: as it stands, or beside the file that names it."""
+    if "\0" in name or len(name) > LONGEST:
+        return None
+    beside = posixpath.join(posixpath.dirname(where), name)
+    return next((path for path in (name, beside) if kind_of(host, path) in ("file", "directory")), None)
+
+
+def kind_of(host: Host, path: str) -> str:
+    try:
+        return host.kind(path)
+    except (InputError, OSError, ValueError):
+        return "absent"
+
+
+def paths_of(host: Host, facts: Facts, where: str) -> tuple[str, ...]:
+    """Return the model and tokenizer that are named, where they are on this machine."""
+    names = [facts.get("runtime.model"), facts.get("runtime.tokenizer")]
+    found = (existing(host, name, where) for name in names if isinstance(name, str) and name)
+    return tuple(dict.fromkeys(path for path in found if path))
+
+
+def named_in(facts: Facts) -> list[Named]:
+    """Return the model, tokenizer and draft model that are named by a path; a name on the Hub is none."""
+    known = facts.done()
+    return [
+        Named(known[fact].value, role, known[fact].where)
+        for fact, role in NAMES.items()
+        if fact in known and str(known[fact].value).startswith(SPELLED)
+    ]
+
+
+def put_absent(host: Host, facts: Facts, named: Iterable[Named], where: str) -> list[str]:
+    """Put the paths that are missing; return notes on those that may be on another machine."""
+    named = list(named)
+    absent = [each for each in named if existing(host, each.path, where) is None]
+    is_home = any(each not in absent and each.path.startswith("/") for each in named)
+    notes = []
+    for each in absent:
+        if each.path.startswith("/") and (is_home or _folder_is_here(host, each.path)):
+            facts.add("runtime.paths_missing", f"{each.path} ({each.role})", each.where)
+        elif each.role.startswith("--"):  # an options file: without it most of the command is unknown
+            facts.add("runtime.paths_unseen", f"{each.path} ({each.role})", each.where)
+        else:
+            notes.append(
+                f"{each.where}: {each.path} is not on this machine; the {each.role} was not looked at"
+            )
+    return notes
+
+
+def _folder_is_here(host: Host, path: str) -> bool:
+    folder = posixpath.dirname(path.rstrip("/"))
+    return folder not in EVERYWHERE and len(path) <= LONGEST and kind_of(host, folder) == "directory"
+
+
+def put_draft(host: Host, facts: Facts, where: str) -> None:
+    """Put how many tokens the draft model knows; it is no artifact of its own beside the model that is served."""
+    name = facts.get("runtime.draft_model")
+    folder = existing(host, name, where) if isinstance(name, str) and name else None
+    if folder is None:
+        return
+    try:
+        config = read_json(host, posixpath.join(folder, "config.json"))
+    except (UnreadableError, InputError):
+        return
+    size = config.at("vocab_size")
+    if isinstance(size, int) and not isinstance(size, bool):
+        facts.put("runtime.draft_vocab_size", size, config.where("vocab_size"))
