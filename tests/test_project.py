@@ -63,9 +63,9 @@ def test_imports_point_one_way():
     for path in (ROOT / "src" / "trtdx").glob("*.py"):
         if path.name in ("__main__.py",):
             continue
-        assert not re.search(r"^from trtdx\.(?:cli|diagnose|inspect|render)", path.read_text(), re.MULTILINE), (
-            path.name
-        )
+        assert not re.search(
+            r"^from trtdx\.(?:cli|diagnose|inspect|render)", path.read_text(), re.MULTILINE
+        ), path.name
     for room, others in (("diagnose", "cli|inspect"), ("inspect", "cli|diagnose|render")):
         for path in (ROOT / "src" / "trtdx" / room).rglob("*.py"):
             assert not re.search(rf"^\s*from trtdx\.(?:{others})", path.read_text(), re.MULTILINE), path.name
