@@ -279,6 +279,18 @@ def test_killed_at_random_moments_it_can_be_read_and_resumed(tmp_path):
         assert (check_prefix(capture), capture.partial) == (done, ())
 
 
+@pytest.mark.parametrize(("index", "values"), [(0, 0), (3, 5), (8, 8), (0, 8)])
+def test_killed_before_the_first_record_it_can_be_resumed(tmp_path, index, values):
+    whole = small_capture(tmp_path / "whole", steps=1)
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "rank0.index").write_bytes((whole / "rank0.index").read_bytes()[:index])
+    (cut / "rank0.values").write_bytes((whole / "rank0.values").read_bytes()[:values])
+    CaptureWriter(cut, Header(), parquet=False, resume=True).close()
+    with Capture(cut) as capture:
+        assert (len(list(capture.records())), capture.partial) == (0, ())
+
+
 def test_cut_at_any_byte_what_stands_before_holds(tmp_path):
     whole = small_capture(tmp_path / "whole", steps=2)
     index = (whole / "rank0.index").read_bytes()

@@ -46,7 +46,7 @@ class Appender:
         self._index, self._values = _opened(index, fresh=fresh), _opened(values, fresh=fresh)
         self._folder = str(index.parent)
         self.values_end = os.lseek(self._values, 0, os.SEEK_END)
-        self._index_end = os.lseek(self._index, 0, os.SEEK_END)
+        self.index_end = os.lseek(self._index, 0, os.SEEK_END)
         self._queue_bytes, self._waiting_bytes, self._busy = queue_bytes, 0, False
         self._queue: deque[Batch | None] = deque()
         self._changed = threading.Condition()
@@ -57,7 +57,7 @@ class Appender:
     def cut(self, index_bytes: int) -> None:
         """Take back the end of the index; before anything is handed over."""
         os.ftruncate(self._index, index_bytes)
-        self._index_end = os.lseek(self._index, 0, os.SEEK_END)
+        self.index_end = os.lseek(self._index, 0, os.SEEK_END)
 
     def put(self, batch: Batch) -> None:
         """Hand a batch over; waits while too much is waiting already."""
@@ -127,7 +127,7 @@ class Appender:
         _write_all(self._values, batch.values)
         if batch.frames:
             _write_all(self._index, [batch.frames])
-            self._index_end += len(batch.frames)
+            self.index_end += len(batch.frames)
         self.values_end = os.lseek(self._values, 0, os.SEEK_CUR)
 
     def _fail(self, err: OSError) -> None:
@@ -138,7 +138,7 @@ class Appender:
             fix="free some space, capture fewer values (a budget, a narrower selector) or name another folder; "
             "what was captured so far can be read",
         )
-        for file, end in ((self._index, self._index_end), (self._values, self.values_end)):
+        for file, end in ((self._index, self.index_end), (self._values, self.values_end)):
             with contextlib.suppress(OSError):
                 os.ftruncate(file, end)
                 os.lseek(file, end, os.SEEK_SET)

@@ -68,10 +68,10 @@ class RankFiles:
         self.notes: list[Note] = []
         self.damaged, self.problem = False, ""
         self.records, self.left_out, self.lost = 0, 0, 0
-        self.whole_bytes = len(disk.INDEX_MAGIC)
         self._row_frames: list[Frame] = []
         self._path = folder / disk.index_name(rank)
         self._index = _mapped(self._path)
+        self.whole_bytes = min(len(disk.INDEX_MAGIC), len(self._index))
         self._values = _mapped(folder / disk.values_name(rank), missing_ok=True)
         self._read_index()
 

@@ -92,13 +92,16 @@ class CaptureWriter:
         self._end = self._files.values_end
         if resume:
             self._go_on()
-        self._begin(resume)
+        self._begin()
 
-    def _begin(self, resume: bool) -> None:
-        """Write what both files begin with; a log that goes on is filled up to the next aligned place."""
-        values = bytes(-self._end % ALIGNMENT) if resume else disk.VALUES_MAGIC
+    def _begin(self) -> None:
+        """Write what both files begin with, as far as a killed process has not.
+
+        A log that goes on is filled up to the next aligned place.
+        """
+        values = disk.VALUES_MAGIC[self._end :] or bytes(-self._end % ALIGNMENT)
         told = frame(disk.HEADER, msgspec.json.encode(self.header))
-        self._files.put(Batch([values], told if resume else disk.INDEX_MAGIC + told, 0))
+        self._files.put(Batch([values], disk.INDEX_MAGIC[self._files.index_end :] + told, 0))
         self._end += len(values)
         _write_header(self.folder / disk.HEADER_FILE, self.header)
 
