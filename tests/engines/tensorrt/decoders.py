@@ -99,7 +99,7 @@ def export(kind, path, *, attention="eager", opset=20):
                 torch.ones(batch, new, dtype=torch.int64),
                 torch.ones(batch, old + new, dtype=torch.int64),
                 torch.arange(old, old + new).repeat(batch, 1),
-                [(cached, cached)] * size.layers,
+                [(cached.clone(), cached.clone()) for _ in range(size.layers)],
             ),
             dynamo=True,
             verbose=False,

@@ -1,0 +1,75 @@
+"""What a graph wants to be fed, and whether that is what it gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.engines.onnx_places import dtype_of_value
+from trtdx.errors import InputError, UnknownNameError
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx_ir as ir
+
+    from trtdx.engines.onnx_session import Array
+
+
+class Input(NamedTuple):
+    """What a model wants to be fed: numbers are fixed sizes, names stand for sizes that may vary."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...] | None
+
+    def __str__(self) -> str:
+        shape = "of any shape" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
+        return f"{self.dtype} {shape}"
+
+
+def declared(value: ir.Value) -> Input:
+    """Return what the file says of a tensor."""
+    dims = None
+    if value.shape is not None:
+        dims = tuple(each if isinstance(each, int) else str(each) for each in value.shape)
+    return Input(str(value.name), dtype_of_value(value), dims)
+
+
+def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict[str, Array]:
+    """Return what is fed as arrays.
+
+    Raises:
+        InputError: something is missing, or of another type or shape than declared.
+        UnknownNameError: something is fed that nobody wants.
+    """
+    import numpy as np
+
+    for name in feeds:
+        if name not in wanted:
+            raise UnknownNameError("input", name, wanted)
+    missing = [each for name, each in wanted.items() if name not in feeds]
+    if missing:
+        told = "; ".join(f"{each.name}: {each}" for each in missing)
+        raise InputError(f"{counted(len(missing), 'input')} not given: {told}")
+    arrays = {name: np.asarray(feeds[name]) for name in wanted}
+    for name, array in arrays.items():
+        _check(wanted[name], array)
+    return arrays
+
+
+def _check(wanted: Input, array: Array) -> None:
+    if wanted.dtype and array.dtype.name != wanted.dtype:
+        raise InputError(
+            f"the input {wanted.name} is {array.dtype.name}, but the model wants {wanted}",
+            fix=f"pass {wanted.name}.astype({wanted.dtype!r})",
+        )
+    if wanted.shape is None:
+        return
+    fits = len(array.shape) == len(wanted.shape) and all(
+        isinstance(dim, str) or dim == size for dim, size in zip(wanted.shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise InputError(
+            f"the input {wanted.name} has shape {list(array.shape)}, but the model wants {wanted}"
+        )

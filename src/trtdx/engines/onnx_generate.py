@@ -1,0 +1,256 @@
+"""A decoder on ONNX Runtime, token by token: the cache goes round, and what is watched is seen at every step.
+
+Example:
+    for step in generate(engine, [[1, 5, 9], [7]], 16):
+        print(step.tokens)                 # while the engine's sink gets the tensors of each step
+        save_state(step.state, folder)     # and later: generate(engine, load_state(folder), 8)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.engines.onnx_state import Sampling, State
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from trtdx.engines.onnx_feeds import Input
+    from trtdx.engines.onnx_state import Array
+    from trtdx.engines.onnxruntime import OrtEngine
+
+# past_key_values.0.key -> present.0.key (Optimum, onnxruntime-genai), past.0.key, past_0, past_key_0, ...
+_PAST = re.compile(r"(?:past_key_values|past_kv|past|cache)[._](.+)")
+_PRESENT = re.compile(r"(?:present_key_values|present_kv|present|new_cache)[._](.+)")
+_LENGTH = re.compile(r"past|seq|len|total|cache|kv", re.IGNORECASE)
+MASK_RANK = 2
+
+
+class Step(NamedTuple):
+    """One step of a generation: what was chosen for each row, and where things stand now."""
+
+    number: int
+    tokens: Array
+    state: State
+
+
+def cache_names(engine: OrtEngine) -> dict[str, str]:
+    """Return the outputs that become inputs of the next step: {"past.0.key": "present.0.key"}.
+
+    Raises:
+        InputError: an input looks like a cache, and no output is its next content.
+    """
+    present = {_key(found[1]): name for name in engine.outputs if (found := _PRESENT.fullmatch(name))}
+    past = {name: _key(found[1]) for name in engine.inputs if (found := _PAST.fullmatch(name))}
+    alone = [name for name, key in past.items() if key not in present]
+    if alone:
+        raise InputError(
+            f"the model takes {alone[0]!r}, but none of its outputs is what it becomes: {', '.join(engine.outputs)}",
+            fix="export the model with its cache as outputs called present.<layer>.key and .value",
+        )
+    return {name: present[key] for name, key in past.items()}
+
+
+def _key(rest: str) -> str:
+    return re.sub(r"[._]+", ".", rest)
+
+
+def start_state(
+    engine: OrtEngine,
+    prompts: Sequence[Sequence[int]] | Array,
+    *,
+    attention_mask: Any = None,
+    sampling: Sampling | None = None,
+) -> State:
+    """Return where a generation begins.
+
+    Args:
+        engine: the model.
+        prompts: token ids, a row each; shorter rows are filled up on their left.
+        attention_mask: for prompts that are filled up already, 1 where there is a token.
+        sampling: how tokens are chosen; the likeliest where it is not told.
+    """
+    import numpy as np
+
+    chosen = sampling or Sampling()
+    tokens, mask = _padded(prompts, chosen.pad)
+    if attention_mask is not None:
+        mask = np.asarray(attention_mask, np.int64)
+    if tokens.ndim != MASK_RANK or mask.shape != tokens.shape or not tokens.shape[1]:
+        raise InputError(f"prompts of shape {list(tokens.shape)} do not go with a mask of {list(mask.shape)}")
+    if not mask[:, -1].all():
+        raise InputError("a prompt ends in padding", fix="fill shorter prompts up on their left")
+    batch = engine.inputs.get("input_ids")
+    past = {
+        name: _empty(engine.inputs[name], len(tokens), batch.shape if batch else None)
+        for name in cache_names(engine)
+    }
+    made = np.random.PCG64(chosen.seed).state["state"]
+    done = np.zeros(len(tokens), bool)
+    return State(tokens, mask, done, past, 0, 0, chosen, (int(made["state"]), int(made["inc"])))
+
+
+def _padded(prompts: Sequence[Sequence[int]] | Array, pad: int) -> tuple[Array, Array]:
+    import numpy as np
+
+    longest = max((len(row) for row in prompts), default=0)
+    tokens = np.full((len(prompts), longest), pad, np.int64)
+    mask = np.zeros(tokens.shape, np.int64)
+    for number, row in enumerate(prompts):
+        tokens[number, longest - len(row) :] = row
+        mask[number, longest - len(row) :] = 1
+    return tokens, mask
+
+
+def _empty(wanted: Input, batch: int, ids_shape: tuple[int | str, ...] | None) -> Array:
+    """Return a cache with nothing in it, in the shape a model declares: [batch, heads, past, width]."""
+    import numpy as np
+
+    from trtdx.capture.dtypes import numpy_dtype
+
+    batch_name = ids_shape[0] if ids_shape else "batch"
+    shape = []
+    for dim in wanted.shape or ():
+        if isinstance(dim, int):
+            shape.append(dim)
+        elif dim == batch_name or "batch" in dim:
+            shape.append(batch)
+        elif _LENGTH.search(dim):
+            shape.append(0)
+        else:
+            raise InputError(
+                f"the cache {wanted.name} is {wanted}: what {dim!r} stands for cannot be told",
+                fix="export the model with axes called batch and past, or with fixed sizes",
+            )
+    return np.zeros(shape, numpy_dtype(wanted.dtype))
+
+
+def generate(
+    engine: OrtEngine,
+    start: State | Sequence[Sequence[int]] | Array,
+    steps: int,
+    *,
+    attention_mask: Any = None,
+    sampling: Sampling | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Iterator[Step]:
+    """Yield each step as it is computed: first the whole prompts, then a token at a time; stops when all rows are done.
+
+    Args:
+        engine: the model; its sink sees the selected tensors of each step before the step is yielded.
+        start: prompts (see `start_state`), or a state to go on from.
+        steps: how many tokens to add at most.
+        attention_mask: for prompts that are filled up already.
+        sampling: how tokens are chosen; a state goes on as it began.
+        extra: constant inputs that only this model has.
+    """
+    if isinstance(start, State):
+        state = start
+    else:
+        state = start_state(engine, start, attention_mask=attention_mask, sampling=sampling)
+    names = cache_names(engine)
+    engine.step = state.step
+    for _ in range(steps):
+        if state.done.all():
+            return
+        results = engine.run(_feeds(engine, state, names, extra or {}))
+        tokens, generator = _chosen(_logits(results, names), state)
+        state = _advanced(state, tokens, {name: results[names[name]] for name in names}, generator)
+        yield Step(state.step - 1, tokens, state)
+
+
+def _feeds(
+    engine: OrtEngine, state: State, names: Mapping[str, str], extra: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a model wants to be fed at this step."""
+    import numpy as np
+
+    known: dict[str, Callable[[], Any]] = {
+        "input_ids": lambda: state.tokens[:, state.cached :],
+        "attention_mask": lambda: state.mask,
+        "position_ids": lambda: np.maximum(np.cumsum(state.mask, 1) - 1, 0)[:, state.cached :],
+        "cache_position": lambda: np.arange(state.cached, state.tokens.shape[1]),
+        "use_cache_branch": lambda: np.array([state.cached > 0]),
+    }
+    found: dict[str, Any] = {}
+    for name, wanted in engine.inputs.items():
+        if name in extra:
+            found[name] = extra[name]
+        elif name in names:
+            found[name] = state.past[name]
+        elif name in known:
+            found[name] = np.asarray(known[name]()).astype(wanted.dtype)
+        else:
+            raise InputError(
+                f"the model wants {name} ({wanted}), which is no part of a generation",
+                fix=f"pass extra={{{name!r}: ...}}",
+            )
+    return found
+
+
+def _logits(results: Mapping[str, Array], names: Mapping[str, str]) -> Array:
+    """Return the scores of the next token: [batch, vocabulary]."""
+    import numpy as np
+
+    caches = set(names.values())
+    name = "logits" if "logits" in results else next(each for each in results if each not in caches)
+    scores = results[name]
+    if scores.ndim not in (2, 3):
+        raise InputError(f"the output {name} has shape {list(scores.shape)}, which is not that of scores")
+    return (scores if scores.ndim == MASK_RANK else scores[:, -1]).astype(np.float32)
+
+
+def _chosen(scores: Array, state: State) -> tuple[Array, tuple[int, int]]:
+    """Return the next token of each row, and where the random numbers stand then."""
+    import numpy as np
+
+    sampling = state.sampling
+    if sampling.temperature <= 0:
+        tokens, generator = np.argmax(scores, 1), state.generator
+    else:
+        draws, generator = _draws(len(scores), state.generator)
+        tokens = np.array([_drawn(row, draw, sampling) for row, draw in zip(scores, draws, strict=True)])
+    return np.where(state.done, sampling.pad, tokens).astype(np.int64), generator
+
+
+def _draws(count: int, generator: tuple[int, int]) -> tuple[Array, tuple[int, int]]:
+    """Return random numbers from 0 to 1, and where they stand then."""
+    import numpy as np
+
+    source: Any = np.random.PCG64()
+    inner = {"state": generator[0], "inc": generator[1]}
+    source.state = {"bit_generator": "PCG64", "state": inner, "has_uint32": 0, "uinteger": 0}
+    draws = np.random.Generator(source).random(count)
+    inner = source.state["state"]
+    return draws, (int(inner["state"]), int(inner["inc"]))
+
+
+def _drawn(scores: Array, draw: float, sampling: Sampling) -> int:
+    """Return a token: the likeliest first, each as long as its share, and the draw falls on one."""
+    import numpy as np
+
+    order = np.argsort(-scores, kind="stable")
+    if sampling.top_k > 0:
+        order = order[: sampling.top_k]
+    weights = np.exp((scores[order].astype(np.float64) - scores[order[0]]) / sampling.temperature)
+    shares = np.cumsum(weights / weights.sum())
+    left = int(np.searchsorted(shares, sampling.top_p)) + 1 if sampling.top_p < 1 else len(shares)
+    shares = shares[:left]
+    return int(order[min(int(np.searchsorted(shares, draw * shares[-1], "right")), len(shares) - 1)])
+
+
+def _advanced(state: State, tokens: Array, past: Mapping[str, Array], generator: tuple[int, int]) -> State:
+    import numpy as np
+
+    column = tokens[:, None]
+    return state._replace(
+        tokens=np.concatenate([state.tokens, column], 1),
+        mask=np.concatenate([state.mask, np.ones_like(column)], 1),
+        done=state.done | np.isin(tokens, state.sampling.eos),
+        past=past,
+        cached=state.tokens.shape[1] if past else 0,
+        step=state.step + 1,
+        generator=generator,
+    )

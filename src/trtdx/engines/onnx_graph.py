@@ -1,0 +1,143 @@
+"""An ONNX graph seen as the modules it was exported from: which node belongs where, and what its values are.
+
+Where a node belongs is told by PyTorch's exporter in the node's metadata, and by its predecessor (and those who
+learned from it) in node names such as `/model/layers.0/mlp/down_proj/MatMul`. A node that tells nothing, because an
+optimiser made it, belongs to the innermost module that all its neighbours are in.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from trtdx.errors import InputError
+from trtdx.inspect.readers.onnx_proto import NO_MODULE
+from trtdx.optional import need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import onnx_ir as ir
+
+SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'")
+_SOURCES_OF_DATA = {"RandomNormal", "RandomUniform"}
+
+
+class Kind(IntEnum):
+    """What a value depends on: weights alone, shapes as well, or what is fed."""
+
+    CONSTANT = 0
+    SHAPE = 1
+    DATA = 2
+
+
+class Graph:
+    """A model's own graph, its nodes numbered in the order in which they can be computed.
+
+    Attributes:
+        scopes: for each node, the paths of the modules it is in, outermost first.
+        classes: the class of each module, where it is told.
+        reads: for each node, the values it uses, also inside its bodies.
+        users: for each value, the nodes that read it.
+        made: for each value, the node it comes from.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.nodes = _sorted_nodes(model.graph)
+        self.inputs = [each for each in model.graph.inputs if not each.is_initializer()]
+        self.outputs = list(model.graph.outputs)
+        self.made = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
+        self.reads = [list(_reads(node, model.graph)) for node in self.nodes]
+        self.users: dict[ir.Value, list[int]] = {}
+        for at, values in enumerate(self.reads):
+            for value in values:
+                self.users.setdefault(value, []).append(at)
+        self.values = {value.name: value for value in (*self.inputs, *self.made) if value.name}
+        self.classes: dict[str, str] = {}
+        self.scopes = self._scopes()
+        self._kinds = self._all_kinds()
+
+    def kind(self, value: ir.Value) -> Kind:
+        return self._kinds.get(value, Kind.CONSTANT)
+
+    def node_name(self, at: int) -> str:
+        return self.nodes[at].name or f"{self.nodes[at].op_type} number {at}"
+
+    def _scopes(self) -> list[tuple[str, ...]]:
+        told = [self._told(node) for node in self.nodes]
+        found: list[tuple[str, ...]] = []
+        for at, scope in enumerate(told):
+            found.append(self._shared_by_neighbours(at, found, told) if scope is None else scope)
+        return found
+
+    def _told(self, node: ir.Node) -> tuple[str, ...] | None:
+        scopes = node.metadata_props.get(SCOPES)
+        if scopes:
+            paths = _QUOTED.findall(scopes)[:-1]  # the last is the operation itself
+            classes = [
+                name.rpartition(".")[2] for name in _QUOTED.findall(node.metadata_props.get(CLASSES, ""))
+            ]
+            self.classes |= dict(zip(paths, classes, strict=False))
+            return tuple(path for path in paths if path and path != NO_MODULE)
+        if "/" in (node.name or ""):
+            parts = str(node.name).strip("/").split("/")[:-1]
+            return tuple(".".join(parts[: count + 1]) for count in range(len(parts)))
+        return None
+
+    def _shared_by_neighbours(
+        self, at: int, before: Sequence[tuple[str, ...]], told: Sequence[tuple[str, ...] | None]
+    ) -> tuple[str, ...]:
+        """Return the modules that the nodes around one have in common; those before it are settled."""
+        around = [before[self.made[value]] for value in self.reads[at] if value in self.made]
+        users = (user for value in self.nodes[at].outputs for user in self.users.get(value, ()))
+        around += [scope for user in users if (scope := told[user]) is not None]
+        return shared(around)
+
+    def _all_kinds(self) -> dict[ir.Value, Kind]:
+        kinds = dict.fromkeys(self.inputs, Kind.DATA)
+        for node, reads in zip(self.nodes, self.reads, strict=True):
+            kind = max((kinds.get(value, Kind.CONSTANT) for value in reads), default=Kind.CONSTANT)
+            if node.op_type in _SOURCES_OF_DATA:
+                kind = Kind.DATA
+            elif node.op_type in ("Shape", "Size"):
+                kind = min(kind, Kind.SHAPE)
+            kinds |= dict.fromkeys(node.outputs, kind)
+        return kinds
+
+
+def shared(scopes: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the modules that all scopes begin with."""
+    return tuple(each[0] for each in takewhile(lambda each: len(set(each)) == 1, zip(*scopes, strict=False)))
+
+
+def _sorted_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """Return a graph's nodes so that each comes after those it needs; most files have them so."""
+    made: set[ir.Value] = set()
+    for node in graph:
+        if any(value.producer() is not None and value not in made for value in _reads(node, graph)):
+            break
+        made |= set(node.outputs)
+    else:
+        return list(graph)
+    try:
+        graph.sort()
+    except ValueError as err:
+        raise InputError(f"the nodes of the graph need one another in a circle: {err}") from err
+    return list(graph)
+
+
+def _reads(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the values of a graph that a node uses, itself or inside its bodies."""
+    yield from (value for value in node.inputs if value is not None)
+    if not any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values()):
+        return
+    traversal = need("onnx_ir", extra="onnx", to="read ONNX graphs").traversal
+    for attribute in node.attributes.values():
+        bodies = [attribute.as_graph()] if attribute.type.name == "GRAPH" else []
+        bodies += attribute.as_graphs() if attribute.type.name == "GRAPHS" else []
+        for inner in (each for body in bodies for each in traversal.RecursiveGraphIterator(body)):
+            yield from (value for value in inner.inputs if value is not None and value.graph is graph)
