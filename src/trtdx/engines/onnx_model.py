@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 from trtdx.errors import InputError
 from trtdx.inspect.readers.onnx_graph import GRAPH_INITIALIZER, MODEL_GRAPH
 from trtdx.inspect.readers.onnx_proto import TENSOR_EXTERNAL, TENSOR_RAW, TYPES
-from trtdx.inspect.readers.wire import SPAN, VARINT, Source, TooMuchError, WireError, fields
+from trtdx.inspect.readers.wire import (
+    SPAN,
+    VARINT,
+    Source,
+    TooMuchError,
+    WireError,
+    encoded_number,
+    encoded_span,
+    encoded_varint,
+    fields,
+)
 from trtdx.optional import need
 
 if TYPE_CHECKING:
@@ -103,8 +113,8 @@ def _tensor(source: Source, start: int, end: int, location: str) -> bytes:
         return kept
     first, after = found[-1]
     entries = {"location": location, "offset": str(first), "length": str(after - first)}
-    told = b"".join(_span(TENSOR_EXTERNAL, _entry(*each)) for each in entries.items())
-    return kept + told + _number(TENSOR_LOCATION, EXTERNAL)
+    told = b"".join(encoded_span(TENSOR_EXTERNAL, _entry(*each)) for each in entries.items())
+    return kept + told + encoded_number(TENSOR_LOCATION, EXTERNAL)
 
 
 def _rewritten(source: Source, start: int, end: int, inside: dict[int, Rewrite]) -> bytes:
@@ -112,37 +122,20 @@ def _rewritten(source: Source, start: int, end: int, inside: dict[int, Rewrite])
     parts: list[bytes] = []
     for number, kind, first, after in fields(source, start, end):
         if kind == VARINT:
-            parts.append(_number(number, first))
+            parts.append(encoded_number(number, first))
             continue
         if kind != SPAN:
-            parts.append(_varint(number << 3 | kind) + source.read(first, after))
+            parts.append(encoded_varint(number << 3 | kind) + source.read(first, after))
             continue
         rewrite = inside.get(number)
         payload = rewrite(source, first, after) if rewrite else source.read(first, after)
         if payload is not None:
-            parts.append(_span(number, payload))
+            parts.append(encoded_span(number, payload))
     return b"".join(parts)
 
 
 def _entry(key: str, value: str) -> bytes:
-    return _span(1, key.encode()) + _span(2, value.encode())
-
-
-def _span(number: int, payload: bytes) -> bytes:
-    return _varint(number << 3 | SPAN) + _varint(len(payload)) + payload
-
-
-def _number(number: int, value: int) -> bytes:
-    return _varint(number << 3 | VARINT) + _varint(value)
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    return encoded_span(1, key.encode()) + encoded_span(2, value.encode())
 
 
 def _settle(proto: Any, file: Path) -> None:

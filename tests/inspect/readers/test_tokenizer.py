@@ -301,7 +301,7 @@ words = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(words, max_size=40).map("".join) | st.text(max_size=200))
 def test_any_template_is_read_without_an_exception(template):
-    template_facts(template)
+    assert template_facts(template) is not None
 
 
 @pytest.mark.parametrize(
@@ -309,8 +309,8 @@ def test_any_template_is_read_without_an_exception(template):
     ["{%" * 150_000, "{{'" * 100_000, "{{ " + "'\\'" * 60_000 + " }}", "{% if " + "(" * 90_000 + " %}{% endif %}",
      "{% if a %}" * 40_000, "{% for m in messages %}" + "{% if a or b %}x{% endif %}" * 10_000 + "{% endfor %}", "<|" * 190_000],
 )  # fmt: skip
-def test_a_hostile_template_ends_quickly(template):
-    template_facts(template)
+def test_a_hostile_template_comes_to_an_end(template):
+    assert template_facts(template) is not None
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

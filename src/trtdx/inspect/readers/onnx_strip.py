@@ -14,7 +14,15 @@ from trtdx.inspect.readers.onnx_graph import (
     MODEL_OPSET,
 )
 from trtdx.inspect.readers.onnx_proto import NODE_ATTRIBUTE, TENSOR_DATA, TENSOR_EXTERNAL
-from trtdx.inspect.readers.wire import SPAN, VARINT, Source, TooMuchError, fields
+from trtdx.inspect.readers.wire import (
+    SPAN,
+    VARINT,
+    Source,
+    TooMuchError,
+    encoded_number,
+    encoded_span,
+    fields,
+)
 
 SMALL_CONSTANT = 1 << 10  # kept with its values: they may be a shape
 LARGEST_PART = 1 << 20  # of a function, or of a body inside a node
@@ -30,11 +38,11 @@ def stripped(source: Source) -> bytes:
     parts: list[bytes] = []
     for number, kind, start, end in fields(source, 0, source.size):
         if number == MODEL_IR and kind == VARINT:
-            parts.append(_number(number, start))
+            parts.append(encoded_number(number, start))
         elif kind == SPAN and number in (MODEL_OPSET, MODEL_FUNCTION):
             parts.append(_copied(source, number, start, end))
         elif kind == SPAN and number == MODEL_GRAPH:
-            parts.append(_span(number, _graph(source, start, end)))
+            parts.append(encoded_span(number, _graph(source, start, end)))
     return b"".join(parts)
 
 
@@ -45,9 +53,9 @@ def _graph(source: Source, start: int, end: int) -> bytes:
         if kind != SPAN:
             continue
         if number == GRAPH_NODE:
-            parts.append(_span(number, _node(source, first, after)))
+            parts.append(encoded_span(number, _node(source, first, after)))
         elif number == GRAPH_INITIALIZER:
-            parts.append(_span(number, _tensor(source, first, after)))
+            parts.append(encoded_span(number, _tensor(source, first, after)))
         elif number in (GRAPH_INPUT, GRAPH_OUTPUT, 2):  # 2: the graph's name
             parts.append(_copied(source, number, first, after))
         else:
@@ -64,7 +72,7 @@ def _node(source: Source, start: int, end: int) -> bytes:
         if kind != SPAN or number in NODE_LEFT_OUT:
             continue
         if number == NODE_ATTRIBUTE and after - first > SMALL_CONSTANT:
-            parts.append(_span(number, _attribute(source, first, after)))
+            parts.append(encoded_span(number, _attribute(source, first, after)))
         else:
             parts.append(_copied(source, number, first, after))
     return b"".join(parts)
@@ -74,9 +82,9 @@ def _attribute(source: Source, start: int, end: int) -> bytes:
     parts: list[bytes] = []
     for number, kind, first, after in fields(source, start, end):
         if kind == VARINT:
-            parts.append(_number(number, first))
+            parts.append(encoded_number(number, first))
         elif kind == SPAN and number == ATTRIBUTE_T:
-            parts.append(_span(number, _tensor(source, first, after)))
+            parts.append(encoded_span(number, _tensor(source, first, after)))
         elif kind == SPAN:
             parts.append(_copied(source, number, first, after))
     return b"".join(parts)
@@ -89,28 +97,15 @@ def _tensor(source: Source, start: int, end: int) -> bytes:
     for number, kind, first, after in fields(source, start, end):
         if number in (*TENSOR_DATA, TENSOR_EXTERNAL, TENSOR_LOCATION):
             continue
-        parts.append(_number(number, first) if kind == VARINT else _copied(source, number, first, after))
-    return b"".join((*parts, _span(TENSOR_EXTERNAL, ELSEWHERE), _number(TENSOR_LOCATION, EXTERNAL)))
+        parts.append(
+            encoded_number(number, first) if kind == VARINT else _copied(source, number, first, after)
+        )
+    return b"".join(
+        (*parts, encoded_span(TENSOR_EXTERNAL, ELSEWHERE), encoded_number(TENSOR_LOCATION, EXTERNAL))
+    )
 
 
 def _copied(source: Source, number: int, start: int, end: int) -> bytes:
     if end - start > LARGEST_PART:
         raise TooMuchError
-    return _span(number, source.read(start, end))
-
-
-def _span(number: int, payload: bytes) -> bytes:
-    return _varint(number << 3 | SPAN) + _varint(len(payload)) + payload
-
-
-def _number(number: int, value: int) -> bytes:
-    return _varint(number << 3 | VARINT) + _varint(value)
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    return encoded_span(number, source.read(start, end))

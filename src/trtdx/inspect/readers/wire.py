@@ -157,3 +157,22 @@ def packed(data: bytes, most: int) -> list[int]:
 def signed(value: int) -> int:
     """Return what a varint says as an int64."""
     return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def encoded_span(number: int, payload: bytes) -> bytes:
+    """Return a field that holds bytes, as it stands in a file."""
+    return encoded_varint(number << 3 | SPAN) + encoded_varint(len(payload)) + payload
+
+
+def encoded_number(number: int, value: int) -> bytes:
+    """Return a field that holds a number."""
+    return encoded_varint(number << 3 | VARINT) + encoded_varint(value)
+
+
+def encoded_varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
