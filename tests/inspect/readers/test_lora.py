@@ -133,4 +133,5 @@ JSON = st.recursive(
     st.sampled_from(["adapter_model.safetensors", "adapter_model.bin"]),
 )
 def test_any_bytes_are_read_without_an_exception(config, weights, name):
-    read(RecordedHost({"l/adapter_config.json": config, f"l/{name}": weights}), "l")
+    found = read(RecordedHost({"l/adapter_config.json": config, f"l/{name}": weights}), "l")
+    assert found.kind == "lora"

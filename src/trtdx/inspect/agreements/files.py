@@ -39,13 +39,13 @@ def file_in(problem: str) -> str:
 def remade(artifact: Artifact, file: str) -> dict[str, str]:
     """Return how a damaged file is made anew: what TensorRT-LLM wrote itself cannot be downloaded."""
     if artifact.kind == "checkpoint":
-        command = "python3 convert_checkpoint.py --model_dir <model> --output_dir <empty directory>"
+        command = "python3 convert_checkpoint.py --model_dir MODEL_DIR --output_dir EMPTY_DIRECTORY"
         return {"remedy": "convert the model again into an empty directory", "command": command}
     if artifact.kind == "engine":
-        command = "trtllm-build --checkpoint_dir <checkpoint> --output_dir <empty directory>"
+        command = "trtllm-build --checkpoint_dir CHECKPOINT_DIR --output_dir EMPTY_DIRECTORY"
         return {"remedy": "build the engine again into an empty directory", "command": command}
     name = shlex.quote(file)
-    command = f"hf download <org/model> {name} --local-dir {folder_of(artifact)} --force-download"
+    command = f"hf download ORG/MODEL {name} --local-dir {folder_of(artifact)} --force-download"
     return {"remedy": f"download, copy or save {file} again", "command": command}
 
 
@@ -127,7 +127,7 @@ def dtype_as_stated(deployment: Deployment) -> Iterator[Violation]:
 def _remedy(model: Artifact, stated: str, stored: str) -> dict[str, str]:
     """Return which side to change: weights that are too wide are made anew, others are right."""
     if model.kind == "checkpoint":
-        command = f"python3 convert_checkpoint.py --model_dir <model> --dtype {stated} --output_dir <empty directory>"
+        command = f"python3 convert_checkpoint.py --model_dir MODEL_DIR --dtype {stated} --output_dir EMPTY_DIRECTORY"
         return {"remedy": f"convert the model again, all of it in {stated}", "command": command}
     folder = folder_of(model)
     if WIDTHS[stored] > WIDTHS[stated]:
@@ -135,7 +135,7 @@ def _remedy(model: Artifact, stated: str, stored: str) -> dict[str, str]:
             "import sys; from transformers import AutoModelForCausalLM as M; "
             f"M.from_pretrained(sys.argv[1], torch_dtype='{stated}').save_pretrained(sys.argv[2])"
         )
-        command = f'python3 -c "{program}" {folder} <empty directory>'
+        command = f'python3 -c "{program}" {folder} EMPTY_DIRECTORY'
         return {"remedy": f"save the model as {stated}, the type it is meant to run in", "command": command}
     return {
         "remedy": f'set torch_dtype (dtype since transformers 5) to "{stored}", the type of the weights',

@@ -54,7 +54,7 @@ def made_with(
     if host.kind == "engine":
         flags = [f"--max_lora_rank {rank}"] if rank else []
         flags += [f"--lora_target_modules {' '.join(map(shlex.quote, names))}"] if names else []
-        build = "trtllm-build --checkpoint_dir <checkpoint> --output_dir <empty directory> --lora_plugin auto"
+        build = "trtllm-build --checkpoint_dir CHECKPOINT_DIR --output_dir EMPTY_DIRECTORY --lora_plugin auto"
         command = " ".join([build, f"--lora_dir {quoted(adapter)}", *flags])
         return {
             "remedy": f"build the engine again with {' and '.join(flags) or 'the LoRA plugin'}",

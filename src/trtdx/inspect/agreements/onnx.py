@@ -12,6 +12,7 @@ from trtdx.inspect.onnx_check import NOT_CHECKED
 from trtdx.inspect.onnx_importers import foreign_operators
 from trtdx.inspect.readers.onnx import NEWEST_IR, NEWEST_OPSET
 from trtdx.model import Severity
+from trtdx.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +114,7 @@ def profiles_can_be_read(deployment: Deployment) -> Iterator[Violation]:
     for given in deployment.of("profiles"):
         for name in ("unparsed", "malformed"):
             if found := given.items(name):
-                values = {"path": given.path, "problem": _some(found)}
+                values = {"path": given.path, "problem": listed(found, MOST_NAMED)}
                 yield Violation(given.evidence(name), values)
 
 
@@ -127,7 +128,7 @@ def external_data_is_there(deployment: Deployment) -> Iterator[Violation]:
             ("onnx.external_wrong", "does not belong to this model: {}"),
         ):
             if found := onnx.items(name):
-                values = {"path": onnx.path, "problem": words.format(_some(found))}
+                values = {"path": onnx.path, "problem": words.format(listed(found, MOST_NAMED))}
                 yield Violation(onnx.evidence(name), values)
                 break  # one cause: the data is of another export, or was not copied
 
@@ -139,7 +140,7 @@ def external_data_is_beside_the_model(deployment: Deployment) -> Iterator[Violat
         if found := onnx.items("onnx.external_outside"):
             linked = all(each.endswith("(by a link)") for each in found)
             severity = Severity.WARNING if linked else Severity.ERROR
-            values = {"path": onnx.path, "files": _some(found)}
+            values = {"path": onnx.path, "files": listed(found, MOST_NAMED)}
             yield Violation(onnx.evidence("onnx.external_outside"), values, severity)
 
 
@@ -196,7 +197,8 @@ def graph_is_valid(deployment: Deployment) -> Iterator[Violation]:
         ):
             if found := onnx.items(name):
                 yield Violation(
-                    onnx.evidence(name), {"path": onnx.path, "problem": words.format(_some(found))}
+                    onnx.evidence(name),
+                    {"path": onnx.path, "problem": words.format(listed(found, MOST_NAMED))},
                 )
 
 
@@ -222,7 +224,9 @@ def types_are_the_same(deployment: Deployment) -> Iterator[Violation]:
 def _inside(deployment: Deployment, name: str, severity: Severity | None = None) -> Iterator[Violation]:
     for onnx in deployment.of("onnx"):
         if found := onnx.items(name):
-            yield Violation(onnx.evidence(name), {"path": onnx.path, "problem": _some(found)}, severity, 0.9)
+            yield Violation(
+                onnx.evidence(name), {"path": onnx.path, "problem": listed(found, MOST_NAMED)}, severity, 0.9
+            )
 
 
 @agreement("DX140", "onnx")
@@ -233,7 +237,11 @@ def operators_are_known(deployment: Deployment) -> Iterator[Violation]:
         found = [] if _is_damaged(onnx) or partly_read else foreign_operators(onnx)
         if found:
             names = list(dict.fromkeys(each.partition("::")[2] for each in found))
-            values = {"path": onnx.path, "operators": _some(found), "names": _some(names)}
+            values = {
+                "path": onnx.path,
+                "operators": listed(found, MOST_NAMED),
+                "names": listed(names, MOST_NAMED),
+            }
             yield Violation(onnx.evidence("onnx.operators"), values, Severity.WARNING, 0.85)
 
 
@@ -242,7 +250,7 @@ def node_names_are_unique(deployment: Deployment) -> Iterator[Violation]:
     """No two nodes of an ONNX graph have the same name."""
     for onnx in deployment.of("onnx"):
         if found := onnx.items("onnx.duplicate_nodes"):
-            values = {"path": onnx.path, "names": _some(found)}
+            values = {"path": onnx.path, "names": listed(found, MOST_NAMED)}
             yield Violation(onnx.evidence("onnx.duplicate_nodes"), values)
 
 
@@ -251,7 +259,7 @@ def constant_indices_exist(deployment: Deployment) -> Iterator[Violation]:
     """Each constant index of a Gather lies inside what it indexes."""
     for onnx in deployment.of("onnx"):
         if found := onnx.items("onnx.gather_out_of_range"):
-            values = {"path": onnx.path, "gathers": _some(found)}
+            values = {"path": onnx.path, "gathers": listed(found, MOST_NAMED)}
             yield Violation(onnx.evidence("onnx.gather_out_of_range"), values)
 
 
@@ -262,11 +270,6 @@ def build_succeeded(deployment: Deployment) -> Iterator[Violation]:
         if errors := log.items("log.errors"):
             values = {"path": log.path, "error": errors[0], "quoted": shlex.quote(log.path)}
             yield Violation(log.evidence("log.errors"), values, confidence=0.9)
-
-
-def _some(items: list[str]) -> str:
-    more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
-    return ", ".join(items[:MOST_NAMED]) + more
 
 
 ROWS: tuple[Agreement, ...] = (
