@@ -18,6 +18,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.capture.taps import Place
+from trtdx.engines.feeds import Input
 from trtdx.engines.onnx_graph import Graph, Kind
 
 if TYPE_CHECKING:
@@ -170,3 +171,11 @@ def dtype_of_value(value: ir.Value) -> str:
         return ""
     name = value.dtype.name.lower()
     return _DTYPES.get(name, name)
+
+
+def declared(value: ir.Value) -> Input:
+    """Return what the file says of a tensor."""
+    dims = None
+    if value.shape is not None:
+        dims = tuple(each if isinstance(each, int) else str(each) for each in value.shape)
+    return Input(str(value.name), dtype_of_value(value), dims)

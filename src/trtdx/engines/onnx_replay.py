@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.capture.dtypes import numpy_dtype
 from trtdx.capture.taps import last_indices, path_matches
-from trtdx.engines.onnx_feeds import checked_feeds, declared
+from trtdx.engines.feeds import checked_feeds
 from trtdx.engines.onnx_graph import Graph, Kind
-from trtdx.engines.onnx_places import Call, calls_of, dtype_of_value, module_nodes
+from trtdx.engines.onnx_places import Call, calls_of, declared, dtype_of_value, module_nodes
 from trtdx.engines.onnx_segments import Sizes, extracted
 from trtdx.engines.onnx_session import Session
 from trtdx.errors import InputError, UnknownNameError

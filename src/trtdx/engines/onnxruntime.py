@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.taps import Place, Selector, parse_selector
-from trtdx.engines.onnx_feeds import checked_feeds, declared
-from trtdx.engines.onnx_generate import Step, cache_names, generate, start_state
+from trtdx.engines.engine import Seen, Tapped
+from trtdx.engines.feeds import checked_feeds
+from trtdx.engines.generate import Step, cache_names, generate, start_state
 from trtdx.engines.onnx_graph import Graph
 from trtdx.engines.onnx_model import open_model
-from trtdx.engines.onnx_places import Tap, all_taps
+from trtdx.engines.onnx_places import Tap, all_taps, declared
 from trtdx.engines.onnx_replay import replay, replay_of
 from trtdx.engines.onnx_segments import (
     Segment,
@@ -40,19 +41,17 @@ from trtdx.engines.onnx_session import (
     Session,
     give_back,
     optimised_operators,
+    runtime,
 )
-from trtdx.engines.onnx_state import Sampling, State, load_state, save_state
-from trtdx.engines.torch import Seen, Tapped
+from trtdx.engines.state import Sampling, State, load_state, save_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from trtdx.engines.onnx_session import Array
-
-    Sink = Callable[[Seen], None]
+    from trtdx.engines.engine import Array, Sink
 
 
 SLACK_BYTES = 64 << 20  # of freed memory that may wait to be given back
@@ -65,6 +64,8 @@ def places(path: str | Path) -> list[Place]:
 
 class OrtEngine:
     """A model, what to watch in it, and where what is seen goes."""
+
+    kind = "onnxruntime"
 
     def __init__(
         self,
@@ -115,6 +116,21 @@ class OrtEngine:
     def segments(self) -> list[Segment]:
         """The parts in which the graph is computed; a budget may make them more after a run with larger inputs."""
         return list(self._segments)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What a reader of the capture has to know to repeat the run."""
+        return {
+            "onnxruntime": runtime().__version__,
+            "model": str(self.path),
+            "optimisation": self.options.optimisation,
+            "providers": list(self.options.providers),
+            "budget_bytes": self.budget_bytes,
+        }
+
+    def places(self) -> list[Place]:
+        """Return every place there is, in the order of the data's flow."""
+        return list(dict.fromkeys(tap.place for tap in self.all_taps))
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Compute one step: returns the model's outputs, and hands each selected tensor to the sink.

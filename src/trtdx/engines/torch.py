@@ -7,36 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.taps import Place
+from trtdx.engines.engine import Seen, Tapped
 from trtdx.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trtdx.capture.taps import Selector
-
-    Sink = Callable[["Seen"], None]
+    from trtdx.engines.engine import Sink
 
 MOST_DEPTH = 4  # how deep tuples and dicts of outputs are looked into
-
-
-class Seen(NamedTuple):
-    """A tensor that passed a place; the next operation may change it in place, so look or copy at once."""
-
-    place: Place
-    tensor: Any
-    step: int
-    call: int  # how often this module was called before in the same step
-
-
-class Tapped(NamedTuple):
-    """What watching changed: whether the model is compiled, and into how many graphs."""
-
-    compiled: bool
-    modules: int
-    note: str
 
 
 def places(model: Any) -> list[Place]:

@@ -1,19 +1,16 @@
-"""What a graph wants to be fed, and whether that is what it gets."""
+"""What a model wants to be fed, and whether that is what it gets."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.onnx_places import dtype_of_value
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import onnx_ir as ir
-
-    from trtdx.engines.onnx_session import Array
+    from trtdx.engines.engine import Array
 
 
 class Input(NamedTuple):
@@ -26,14 +23,6 @@ class Input(NamedTuple):
     def __str__(self) -> str:
         shape = "of any shape" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
         return f"{self.dtype} {shape}"
-
-
-def declared(value: ir.Value) -> Input:
-    """Return what the file says of a tensor."""
-    dims = None
-    if value.shape is not None:
-        dims = tuple(each if isinstance(each, int) else str(each) for each in value.shape)
-    return Input(str(value.name), dtype_of_value(value), dims)
 
 
 def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict[str, Array]:

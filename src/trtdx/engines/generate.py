@@ -1,4 +1,4 @@
-"""A decoder on ONNX Runtime, token by token: the cache goes round, and what is watched is seen at every step.
+"""A decoder on any engine, token by token: the cache goes round, and what is watched is seen at every step.
 
 Example:
     for step in generate(engine, [[1, 5, 9], [7]], 16):
@@ -11,15 +11,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.onnx_state import Sampling, State
+from trtdx.engines.state import Sampling, State
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trtdx.engines.onnx_feeds import Input
-    from trtdx.engines.onnx_state import Array
-    from trtdx.engines.onnxruntime import OrtEngine
+    from trtdx.engines.engine import Array, Engine
+    from trtdx.engines.feeds import Input
 
 # past_key_values.0.key -> present.0.key (Optimum, onnxruntime-genai), past.0.key, past_0, past_key_0, ...
 _PAST = re.compile(r"(?:past_key_values|past_kv|past|cache)[._](.+)")
@@ -36,7 +35,7 @@ class Step(NamedTuple):
     state: State
 
 
-def cache_names(engine: OrtEngine) -> dict[str, str]:
+def cache_names(engine: Engine) -> dict[str, str]:
     """Return the outputs that become inputs of the next step: {"past.0.key": "present.0.key"}.
 
     Raises:
@@ -58,7 +57,7 @@ def _key(rest: str) -> str:
 
 
 def start_state(
-    engine: OrtEngine,
+    engine: Engine,
     prompts: Sequence[Sequence[int]] | Array,
     *,
     attention_mask: Any = None,
@@ -128,7 +127,7 @@ def _empty(wanted: Input, batch: int, ids_shape: tuple[int | str, ...] | None) -
 
 
 def generate(
-    engine: OrtEngine,
+    engine: Engine,
     start: State | Sequence[Sequence[int]] | Array,
     steps: int,
     *,
@@ -162,7 +161,7 @@ def generate(
 
 
 def _feeds(
-    engine: OrtEngine, state: State, names: Mapping[str, str], extra: Mapping[str, Any]
+    engine: Engine, state: State, names: Mapping[str, str], extra: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what a model wants to be fed at this step."""
     import numpy as np

@@ -1,0 +1,66 @@
+"""What every engine is to the rest of the house: a model that is computed step by step while taps are watched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+
+    from trtdx.capture.taps import Place
+    from trtdx.engines.feeds import Input
+
+    Array = np.ndarray[Any, Any]
+    Sink = Callable[["Seen"], None]
+
+
+class Seen(NamedTuple):
+    """A tensor that passed a place; the next operation may change it in place, so look or copy at once."""
+
+    place: Place
+    tensor: Any  # a NumPy array or a torch tensor
+    step: int
+    call: int  # how often this module was called before in the same step
+
+
+class Tapped(NamedTuple):
+    """What watching changed: whether the model is compiled, how many places are watched, and in words."""
+
+    compiled: bool
+    places: int
+    note: str
+
+
+class Engine(Protocol):
+    """A model, what to watch in it, and where what is seen goes."""
+
+    kind: str  # "torch", "onnxruntime" or "tensorrt"
+    sink: Sink | None
+    step: int  # the number that the next run has
+
+    @property
+    def inputs(self) -> Mapping[str, Input]:
+        """What one step is fed, by name, the cache included."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """What one step gives back, by name, the cache included."""
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """What a reader of the capture has to know to repeat the run: versions, precision, optimisation."""
+
+    @property
+    def tapped(self) -> Tapped:
+        """What watching changed."""
+
+    def places(self) -> list[Place]:
+        """Return every place there is, in the order of the data's flow."""
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Compute one step: returns the outputs, and hands each selected tensor to the sink."""
+
+    def close(self) -> None:
+        """Let go of the memory held."""
