@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -37,6 +38,26 @@ def ask(book):
     return lambda *texts: diagnose(
         [text_source(text, f"log{number}") for number, text in enumerate(texts)], book
     )
+
+
+@pytest.fixture(scope="session")
+def llama_onnx(tmp_path_factory):
+    """Return the path of a small Llama as ONNX; exported once for all workers, as that takes long."""
+    for package in ("torch", "transformers", "onnxscript"):
+        pytest.importorskip(package)
+    sys.path.insert(0, str(ROOT / "tests" / "engines"))
+    from onnx_models import export_llama
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "llama-onnx"
+    with (shared / "llama-onnx.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            part = tmp_path_factory.mktemp("export")
+            export_llama(part)
+            part.rename(folder)
+    return folder / "llama.onnx"
 
 
 @pytest.fixture

@@ -256,10 +256,15 @@ class Capture:
                 yield from files.iter_records(step, name)
 
     def record(self, name: str, *, step: int = 0, rank: int = 0) -> Record:
-        """Return the first record of a name at a step, or raise with the nearest names."""
+        """Return the record of a name at a step, one with values if there is, or raise with the nearest names."""
+        found = None
         for record in self.records(step=step, name=name, rank=rank):
-            return record
-        raise UnknownNameError(f"tensor of step {step} on rank {rank}", name, self.names())
+            if record.kept:
+                return record
+            found = found or record
+        if found is None:
+            raise UnknownNameError(f"tensor of step {step} on rank {rank}", name, self.names())
+        return found
 
     def names(self) -> list[str]:
         """Return the names captured, in the order they were first met."""

@@ -56,6 +56,7 @@ class CaptureWriter:
         queue_bytes: int = QUEUE_BYTES,
         parquet: bool = True,
         resume: bool = False,
+        whole_steps: bool = False,
     ) -> None:
         """Start a capture, or go on with one.
 
@@ -66,6 +67,7 @@ class CaptureWriter:
             queue_bytes: how much may wait to be written before `add` waits for the disk.
             parquet: write the statistics as a Parquet file too when closed, where DuckDB is installed.
             resume: go on with a capture that was cut off or closed.
+            whole_steps: when going on, forget what came after the last note: a step that was cut off is done again.
         """
         self.folder, self.header = Path(folder), _completed(header)
         self.left_out, self.records, self.parquet_problem = 0, 0, ""
@@ -80,7 +82,7 @@ class CaptureWriter:
         self._rows = bytearray()
         self._values: list[Buffer] = []
         self._notes: list[bytes] = []
-        self._waiting_bytes, self._kept_bytes, self._step = 0, 0, -1
+        self._waiting_bytes, self._kept_bytes, self._budgeted_bytes, self._step = 0, 0, 0, -1
         rank = self.header.rank
         _make_folder(self.folder)
         self._files = Appender(
@@ -91,7 +93,7 @@ class CaptureWriter:
         )
         self._end = self._files.values_end
         if resume:
-            self._go_on()
+            self._go_on(whole_steps)
         self._begin()
 
     def _begin(self) -> None:
@@ -105,10 +107,13 @@ class CaptureWriter:
         self._end += len(values)
         _write_header(self.folder / disk.HEADER_FILE, self.header)
 
-    def _go_on(self) -> None:
+    def _go_on(self, whole_steps: bool) -> None:
         """Take over what was told before, and cut off what a kill left half-written."""
         from trtdx.capture.reader import RankFiles
 
+        end = _end_of_last_note(self.folder / disk.index_name(self.header.rank)) if whole_steps else None
+        if end is not None:
+            self._files.cut(end)
         with RankFiles(self.folder, self.header.rank) as before:
             if before.damaged:
                 self._files.close()
@@ -123,16 +128,21 @@ class CaptureWriter:
             self.records, whole_bytes = before.records, before.whole_bytes
         self._files.cut(whole_bytes)
 
-    def add(self, step: int, place: Place, tensor: Source, *, values: bool = False) -> int:
+    def add(
+        self, step: int, place: Place, tensor: Source, *, values: bool = False, budgeted: bool = True
+    ) -> int:
         """Capture one tensor; returns how many of its elements are NaN or infinite."""
-        return self.add_all(step, [(place, tensor, values)])
+        return self.add_all(step, [(place, tensor, values)], budgeted=budgeted)
 
-    def add_all(self, step: int, tensors: Sequence[tuple[Place, Source, bool]]) -> int:
+    def add_all(
+        self, step: int, tensors: Sequence[tuple[Place, Source, bool]], *, budgeted: bool = True
+    ) -> int:
         """Capture tensors of one step, measured together.
 
         Args:
             step: which step of the run; a new one sends the step before to the disk.
             tensors: where each was seen, where its elements lie, and whether to keep its values.
+            budgeted: whether values count against the budget; what a run needs to go on does not.
 
         Returns:
             How many of all elements are NaN or infinite.
@@ -146,7 +156,7 @@ class CaptureWriter:
         for place, tensor, wanted in tensors:
             size = tensor.elements * DTYPES[tensor.dtype].bytes
             digest = content_hash(tensor.address, size)
-            offset, left_out = self._keep(tensor.address, size, digest) if wanted else (-1, 0)
+            offset, left_out = self._keep(tensor.address, size, digest, budgeted) if wanted else (-1, 0)
             large |= wanted and size >= LARGE_BYTES
             disk.ROW_HEAD.pack_into(
                 rows, at, step, self._place(place), self._layout(tensor), offset, size, digest, left_out
@@ -178,11 +188,11 @@ class CaptureWriter:
             self._new_layouts.append(Layout(*key))
         return number
 
-    def _keep(self, address: int, size: int, digest: bytes) -> tuple[int, int]:
+    def _keep(self, address: int, size: int, digest: bytes, budgeted: bool) -> tuple[int, int]:
         """Return where the values are or will be in the log, and the flag that says why not."""
         offset = self._known.pop(digest, None)
         if offset is None:
-            if self._budget is not None and self._kept_bytes + size > self._budget:
+            if budgeted and self._budget is not None and self._budgeted_bytes + size > self._budget:
                 self.left_out += 1
                 return -1, disk.LEFT_OUT
             offset = self._end
@@ -192,6 +202,7 @@ class CaptureWriter:
             self._end += size + padding
             self._waiting_bytes += size + padding
             self._kept_bytes += size
+            self._budgeted_bytes += size if budgeted else 0
             if len(self._known) >= REMEMBERED:
                 del self._known[next(iter(self._known))]
         self._known[digest] = offset
@@ -256,6 +267,14 @@ class CaptureWriter:
             return
         with contextlib.suppress(CaptureError):  # what made the run stop is what the user has to see
             self.close()
+
+
+def _end_of_last_note(path: Path) -> int | None:
+    """Return where the last note in an index ends."""
+    index = path.read_bytes()
+    frames = disk.parse_frames(memoryview(index), len(disk.INDEX_MAGIC))
+    ends = [each.at + each.size for each in frames if each.kind == disk.NOTE]
+    return ends[-1] if ends else None
 
 
 def _completed(header: Header) -> Header:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from trtdx.capture.taps import Place
+    from trtdx.capture.taps import Place, Selector
     from trtdx.engines.feeds import Input
 
     Array = np.ndarray[Any, Any]
@@ -23,6 +23,9 @@ class Seen(NamedTuple):
     tensor: Any  # a NumPy array or a torch tensor
     step: int
     call: int  # how often this module was called before in the same step
+    given: tuple[Any, Any] | None = (
+        None  # positional and named arguments of the module, where the engine has them
+    )
 
 
 class Tapped(NamedTuple):
@@ -33,12 +36,15 @@ class Tapped(NamedTuple):
     note: str
 
 
-class Engine(Protocol):
-    """A model, what to watch in it, and where what is seen goes."""
+class Read(NamedTuple):
+    """What an operator reads: a tensor by its name, and its values if they never change."""
 
-    kind: str  # "torch", "onnxruntime" or "tensorrt"
-    sink: Sink | None
-    step: int  # the number that the next run has
+    tensor: str
+    constant: Array | None = None
+
+
+class Stepper(Protocol):
+    """What a generation needs: something that is fed and gives back, step by step."""
 
     @property
     def inputs(self) -> Mapping[str, Input]:
@@ -47,6 +53,23 @@ class Engine(Protocol):
     @property
     def outputs(self) -> Sequence[str]:
         """What one step gives back, by name, the cache included."""
+
+    @property
+    def step(self) -> int:
+        """The number that the next run has."""
+
+    @step.setter
+    def step(self, number: int) -> None: ...
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Compute one step: returns the outputs, and hands each selected tensor to the sink."""
+
+
+class Engine(Stepper, Protocol):
+    """A model, what to watch in it, and where what is seen goes."""
+
+    kind: str  # "torch", "onnxruntime" or "tensorrt"
+    sink: Sink | None
 
     @property
     def details(self) -> Mapping[str, Any]:
@@ -59,8 +82,11 @@ class Engine(Protocol):
     def places(self) -> list[Place]:
         """Return every place there is, in the order of the data's flow."""
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """Compute one step: returns the outputs, and hands each selected tensor to the sink."""
+    def reads(self, place: Place) -> Sequence[Read]:
+        """Return what the operator behind a place reads, where the engine knows: ONNX nodes and layers."""
+
+    def watching(self, selector: Selector, sink: Sink) -> Engine:
+        """Return the same model with another selector and sink."""
 
     def close(self) -> None:
         """Let go of the memory held."""

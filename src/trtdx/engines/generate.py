@@ -17,7 +17,7 @@ from trtdx.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trtdx.engines.engine import Array, Engine
+    from trtdx.engines.engine import Array, Stepper
     from trtdx.engines.feeds import Input
 
 # past_key_values.0.key -> present.0.key (Optimum, onnxruntime-genai), past.0.key, past_0, past_key_0, ...
@@ -35,7 +35,7 @@ class Step(NamedTuple):
     state: State
 
 
-def cache_names(engine: Engine) -> dict[str, str]:
+def cache_names(engine: Stepper) -> dict[str, str]:
     """Return the outputs that become inputs of the next step: {"past.0.key": "present.0.key"}.
 
     Raises:
@@ -57,7 +57,7 @@ def _key(rest: str) -> str:
 
 
 def start_state(
-    engine: Engine,
+    engine: Stepper,
     prompts: Sequence[Sequence[int]] | Array,
     *,
     attention_mask: Any = None,
@@ -127,7 +127,7 @@ def _empty(wanted: Input, batch: int, ids_shape: tuple[int | str, ...] | None) -
 
 
 def generate(
-    engine: Engine,
+    engine: Stepper,
     start: State | Sequence[Sequence[int]] | Array,
     steps: int,
     *,
@@ -161,7 +161,7 @@ def generate(
 
 
 def _feeds(
-    engine: Engine, state: State, names: Mapping[str, str], extra: Mapping[str, Any]
+    engine: Stepper, state: State, names: Mapping[str, str], extra: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what a model wants to be fed at this step."""
     import numpy as np

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.taps import Place, Selector, parse_selector
-from trtdx.engines.engine import Seen, Tapped
+from trtdx.engines.engine import Read, Seen, Tapped
 from trtdx.engines.feeds import checked_feeds
 from trtdx.engines.generate import Step, cache_names, generate, start_state
 from trtdx.engines.onnx_graph import Graph
@@ -131,6 +131,31 @@ class OrtEngine:
     def places(self) -> list[Place]:
         """Return every place there is, in the order of the data's flow."""
         return list(dict.fromkeys(tap.place for tap in self.all_taps))
+
+    def reads(self, place: Place) -> list[Read]:
+        """Return what the node behind a place reads; nothing for what is fed."""
+        value = next((tap.value for tap in self.all_taps if tap.place == place), "")
+        found = self.graph.values.get(value)
+        if found is None or found not in self.graph.made or place.port != "out":
+            return []
+        read = self.graph.reads[self.graph.made[found]]
+        return [
+            Read(str(each.name), None if each.const_value is None else each.const_value.numpy())
+            for each in read
+        ]
+
+    def watching(self, selector: Selector, sink: Sink) -> OrtEngine:
+        """Return the same model with another selector and sink."""
+        return OrtEngine(
+            self.path,
+            selector,
+            sink=sink,
+            optimisation=self.options.optimisation,
+            budget_bytes=self.budget_bytes,
+            weight_budget_bytes=self.weight_budget_bytes,
+            providers=self.options.providers,
+            threads=self.options.threads,
+        )
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Compute one step: returns the model's outputs, and hands each selected tensor to the sink.

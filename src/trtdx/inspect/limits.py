@@ -20,10 +20,10 @@ from trtdx.model import Evidence
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.inspect.agreement import Violation
     from trtdx.inspect.artifact import Artifact, Deployment
     from trtdx.inspect.engine_settings import Settings
     from trtdx.inspect.requests import Request
+    from trtdx.violation import Violation
 
 MOST_MISFITS = 4  # inputs named as further evidence
 

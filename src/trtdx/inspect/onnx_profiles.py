@@ -10,10 +10,10 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreement import Violation
 from trtdx.inspect.onnx_case import case_from, fault, is_one_size, named_spans
 from trtdx.inspect.onnx_silent import SILENT
 from trtdx.model import Evidence, Severity
+from trtdx.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.inspect.agreement import Violation
 from trtdx.inspect.onnx_case import UNNAMED, fault, is_one_size, named_spans, shared, spans_of
 from trtdx.model import Severity
+from trtdx.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

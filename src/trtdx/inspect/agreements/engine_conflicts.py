@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.lineage import quoted
 from trtdx.inspect.compatibility import capability
 from trtdx.inspect.rebuild_command import build_command
 from trtdx.model import Severity
+from trtdx.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.readers.safetensors import DTYPES
 from trtdx.model import Evidence, Severity
+from trtdx.violation import Violation
 from trtdx.words import counted, listed, size_in_words
 
 if TYPE_CHECKING:

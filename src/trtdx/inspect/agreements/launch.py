@@ -6,7 +6,7 @@ import posixpath
 import shlex
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.machine import gpu_of
 from trtdx.inspect.agreements.serving import (
     SIDES,
@@ -20,6 +20,7 @@ from trtdx.inspect.agreements.serving import (
 )
 from trtdx.inspect.compatibility import FIRST_FP4, kernels_lack, lack_of
 from trtdx.model import Severity
+from trtdx.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

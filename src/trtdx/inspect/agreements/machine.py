@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx import versions
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements import plans
 from trtdx.inspect.agreements.lineage import quoted
 from trtdx.inspect.compatibility import (
@@ -24,6 +24,7 @@ from trtdx.inspect.compatibility import (
 from trtdx.inspect.rebuild_command import build_command
 from trtdx.inspect.runtime_keys import demands
 from trtdx.model import Severity
+from trtdx.violation import Violation
 from trtdx.words import listed
 
 if TYPE_CHECKING:

@@ -6,12 +6,13 @@ import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect import onnx_profiles, onnx_silent
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.onnx_case import cases, is_one_size, named_spans
 from trtdx.inspect.onnx_check import NOT_CHECKED
 from trtdx.inspect.onnx_importers import foreign_operators
 from trtdx.inspect.readers.onnx import NEWEST_IR, NEWEST_OPSET
 from trtdx.model import Severity
+from trtdx.violation import Violation
 from trtdx.words import listed
 
 if TYPE_CHECKING:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx import versions
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements import engine_conflicts
 from trtdx.inspect.agreements.lineage import quoted
 from trtdx.inspect.compatibility import capability, gpus_of, numbers, writer_of
 from trtdx.inspect.rebuild_command import build_command
 from trtdx.model import Evidence, Severity
+from trtdx.violation import Violation
 from trtdx.words import counted, listed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements import launch, runtime_engine, unknown_options
 from trtdx.inspect.agreements.serving import (
     CONFIG_FLAGS,
@@ -25,6 +25,7 @@ from trtdx.inspect.agreements.serving import (
 )
 from trtdx.model import Severity
 from trtdx.versions import has_engine_flow, parsed
+from trtdx.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

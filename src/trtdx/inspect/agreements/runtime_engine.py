@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.serving import (
     SIDES,
     known_paths,
@@ -18,6 +18,7 @@ from trtdx.inspect.agreements.serving import (
 )
 from trtdx.inspect.vocabulary import term
 from trtdx.model import Severity
+from trtdx.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

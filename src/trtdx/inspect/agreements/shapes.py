@@ -5,13 +5,14 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements import engine_limits, lengths, server_limits
 from trtdx.inspect.agreements.lineage import quoted
 from trtdx.inspect.limits import each_taker, over, prompt_rule
 from trtdx.inspect.rebuild_command import build_command
 from trtdx.inspect.requests import requests_in
 from trtdx.model import Severity
+from trtdx.violation import Violation
 from trtdx.words import counted
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.lineage import called, in_words, quoted, related, servers
 from trtdx.model import Severity
+from trtdx.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,9 +6,10 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.serving import listed, served_engines, stated
 from trtdx.model import Evidence, Severity
+from trtdx.violation import Violation
 from trtdx.words import counted
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.serving import SIDES, place_of, release_of, servers, verify_of
 from trtdx.inspect.options import table
 from trtdx.model import Evidence, Severity
 from trtdx.versions import parsed
+from trtdx.violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

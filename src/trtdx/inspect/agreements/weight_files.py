@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.files import file_in, folder_of, whole
 from trtdx.model import Severity
+from trtdx.violation import Violation
 from trtdx.words import counted, listed
 
 if TYPE_CHECKING:

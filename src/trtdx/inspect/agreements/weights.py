@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreement import Violation, agreement
+from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.lineage import called, chains, in_words, quoted, related, remake, steps
 from trtdx.model import Evidence, Severity
+from trtdx.violation import Violation
 from trtdx.words import counted
 
 if TYPE_CHECKING:
