@@ -62,6 +62,18 @@ def test_a_batch_with_padding_agrees_with_each_prompt_alone_and_with_torch(llama
         np.testing.assert_array_equal(seen[number].tensor[real], our.tensor[real])
 
 
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.5, top_k=40, seed=5)])
+def test_the_model_on_torch_gives_the_same_tokens(llama, sampling):
+    from trtdx.engines.torch_model import TorchEngine
+
+    engines = (engine_of(llama.path), TorchEngine(llama.module.m, threads=1))
+    ours, theirs = (list(generate(each, prompts(12, 5, 8), 16, sampling=sampling)) for each in engines)
+    assert ours[-1].state.tokens.tolist() == theirs[-1].state.tokens.tolist()
+    for our, their in zip(ours[-1].state.past.values(), theirs[-1].state.past.values(), strict=True):
+        real = ours[-1].state.mask[:, :-1] == 1
+        np.testing.assert_allclose(our.swapaxes(1, 2)[real], their.swapaxes(1, 2)[real], **CLOSE)
+
+
 def test_tokens_stream_while_tensors_are_seen(llama):
     told = []
     engine = engine_of(llama.path, "norm", sink=lambda seen: told.append(seen.step))

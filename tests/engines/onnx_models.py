@@ -22,7 +22,8 @@ class Llama(NamedTuple):
     path: Any
 
 
-def export_llama(folder):
+def llama_module():
+    """Return the decoder as a torch module; it is the same every time."""
     import torch
     import transformers
 
@@ -35,7 +36,13 @@ def export_llama(folder):
     llama = transformers.LlamaForCausalLM(config).eval()
     for parameter in llama.parameters():  # norms of all ones would become one weight in the file
         parameter.data += 0.05 * torch.randn_like(parameter)
-    module = _wrapped(llama)
+    return _wrapped(llama)
+
+
+def export_llama(folder):
+    import torch
+
+    module = llama_module()
     names = [f"{layer}.{part}" for layer, part in CACHE]
     axes = {0: "batch", 2: "past"}
     # Not one tensor for all: the exporter takes inputs that are the same tensor to be the same input.

@@ -74,6 +74,45 @@ def test_steps_are_counted(model):
     assert [each.step for each in seen] == [0, 1, 2]
 
 
+def test_steps_begin_where_they_are_told_to(model):
+    seen = []
+    with torch.no_grad(), tapped(model, parse_selector("head"), seen.append, start=5):
+        model(torch.ones(2, 8))
+        model(torch.ones(2, 8))
+    assert [each.step for each in seen] == [5, 6]
+
+
+def test_what_entered_comes_with_what_leaves(model):
+    seen, _ = watched(model, "layers[0]:out[0]")
+    (entered,), named = seen[0].given
+    assert torch.equal(entered, torch.ones(2, 8))
+    assert list(named) == ["scale"]
+
+
+class EnoughError(RuntimeError):
+    """What a sink raises to end a run; torch raises RuntimeErrors too."""
+
+
+@pytest.mark.parametrize(
+    "backend", ["", pytest.param("aot_eager", marks=pytest.mark.heavy), pytest.param("inductor", marks=pytest.mark.heavy)]
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when inductor is imported
+def test_what_a_sink_raises_leaves_the_call_unchanged(model, backend):
+    raised = EnoughError("enough")
+
+    def stop(seen):
+        if seen.place.path == "layers.1.up":
+            raise raised
+
+    called = torch.compile(model, backend=backend) if backend else model
+    with pytest.raises(EnoughError) as caught, torch.no_grad():  # noqa: SIM117
+        with tapped(called, parse_selector("layers.*.up"), stop):
+            called(torch.ones(2, 8))
+    assert caught.value is raised
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+    assert called(torch.ones(2, 8))["logits"].shape == (2, 4)
+
+
 def test_types_are_known_when_they_pass(model):
     assert names(watched(model, "head & dtype:fp32")[0]) == ["head:out"]
     assert names(watched(model, "head & dtype:bf16")[0]) == []
@@ -103,6 +142,26 @@ def test_places_are_listed_before_anything_runs(model):
     assert [each.name for each in listed] == [
         "layers.0:in", "layers.0:out", "layers.0.up:in", "layers.0.up:out", "layers.0.down:in", "layers.0.down:out",
     ]  # fmt: skip
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when inductor is imported
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_modules_show_all_that_plain_ones_do(model, backend):
+    compiled = torch.compile(model, backend=backend)
+    expected, _ = watched(model, "layers[0,-1]:*, head:*, .:*")
+    seen = []
+
+    def keep(each):  # a copy: inductor uses the memory again
+        seen.append(each._replace(tensor=each.tensor.clone()))
+
+    with torch.no_grad(), tapped(compiled, parse_selector("layers[0,-1]:*, head:*, .:*"), keep):
+        compiled(torch.ones(2, 8))
+    # Also what nobody reads, such as a layer's second result. A compiler may reorder what is independent.
+    assert sorted(names(seen)) == sorted(names(expected))
+    assert "layers.2:out.gate" in names(seen)
+    values = {each.place.name: each.tensor for each in expected}
+    assert all(torch.allclose(each.tensor, values[each.place.name]) for each in seen)
 
 
 @pytest.mark.heavy

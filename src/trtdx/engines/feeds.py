@@ -19,10 +19,11 @@ class Input(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int | str, ...] | None
+    optional: bool = False  # whether it may be left out
 
     def __str__(self) -> str:
         shape = "of any shape" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
-        return f"{self.dtype} {shape}"
+        return f"{self.dtype or 'any type'} {shape}"
 
 
 def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict[str, Array]:
@@ -37,11 +38,11 @@ def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict
     for name in feeds:
         if name not in wanted:
             raise UnknownNameError("input", name, wanted)
-    missing = [each for name, each in wanted.items() if name not in feeds]
+    missing = [each for name, each in wanted.items() if name not in feeds and not each.optional]
     if missing:
         told = "; ".join(f"{each.name}: {each}" for each in missing)
         raise InputError(f"{counted(len(missing), 'input')} not given: {told}")
-    arrays = {name: np.asarray(feeds[name]) for name in wanted}
+    arrays = {name: np.asarray(feeds[name]) for name in wanted if name in feeds}
     for name, array in arrays.items():
         _check(wanted[name], array)
     return arrays

@@ -41,8 +41,8 @@ def cache_names(engine: Stepper) -> dict[str, str]:
     Raises:
         InputError: an input looks like a cache, and no output is its next content.
     """
-    present = {_key(found[1]): name for name in engine.outputs if (found := _PRESENT.fullmatch(name))}
-    past = {name: _key(found[1]) for name in engine.inputs if (found := _PAST.fullmatch(name))}
+    present = {cache_key(name): name for name in engine.outputs if _PRESENT.fullmatch(name)}
+    past = {name: cache_key(name) for name in engine.inputs if _PAST.fullmatch(name)}
     alone = [name for name, key in past.items() if key not in present]
     if alone:
         raise InputError(
@@ -52,8 +52,10 @@ def cache_names(engine: Stepper) -> dict[str, str]:
     return {name: present[key] for name, key in past.items()}
 
 
-def _key(rest: str) -> str:
-    return re.sub(r"[._]+", ".", rest)
+def cache_key(name: str) -> str:
+    """Return the part of a cache that a name means, the same for input and output: "3.key" of "past_3_key"; else ""."""
+    found = _PAST.fullmatch(name) or _PRESENT.fullmatch(name)
+    return re.sub(r"[._]+", ".", found[1]) if found else ""
 
 
 def start_state(
@@ -180,8 +182,8 @@ def _feeds(
         elif name in names:
             found[name] = state.past[name]
         elif name in known:
-            found[name] = np.asarray(known[name]()).astype(wanted.dtype)
-        else:
+            found[name] = np.asarray(known[name]()).astype(wanted.dtype or "int64")
+        elif not wanted.optional:
             raise InputError(
                 f"the model wants {name} ({wanted}), which is no part of a generation",
                 fix=f"pass extra={{{name!r}: ...}}",
