@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 import pytest
 
 from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
-from trtdx.host import Completed, RealHost, RecordedHost
+from trtdx.host import Completed, RealHost, RecordedHost, fork, start
 from trtdx.optional import need
 
 
@@ -75,3 +77,33 @@ def test_an_absent_package_is_told_from_a_broken_one(tmp_path, monkeypatch):
     with pytest.raises(BrokenExtraError, match=r"does not load: libfoo\.so\.1"):
         need("brokenpackage", extra="wings", to="fly")
     assert need("json", extra="x", to="y").dumps(1) == "1"
+
+
+def test_a_started_command_keeps_its_pipes_and_tells_its_end():
+    ours, theirs = os.pipe()
+    script = f"import os; os.write({theirs}, b'kept'); print('printed'); raise SystemExit(3)"
+    child = start([sys.executable, "-c", script], output=theirs, keep=(theirs,))
+    os.close(theirs)
+    assert child.wait(30) == 3
+    with os.fdopen(ours, "rb") as pipe:
+        assert pipe.read() == b"keptprinted\n"
+
+
+def test_a_copy_of_this_process_never_comes_back():
+    reached = []
+
+    def work():
+        reached.append(1)
+        raise RuntimeError("not seen by the caller")
+
+    child = fork(work)
+    assert child.wait(30) == 1
+    assert not reached
+
+
+def test_what_runs_beside_us_can_be_ended():
+    child = fork(signal.pause)
+    assert child.status() is None
+    child.kill()
+    assert child.wait(30) == -signal.SIGKILL
+    child.kill()  # again is no error

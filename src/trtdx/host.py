@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
@@ -20,7 +22,7 @@ import msgspec
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -31,6 +33,72 @@ class Completed(msgspec.Struct, frozen=True):
     stdout: bytes = b""
     stderr: bytes = b""
     problem: str = ""
+
+
+class Child:
+    """A process of ours that runs beside us, at the head of a session of its own."""
+
+    def __init__(self, pid: int, poll: Callable[[], int | None]) -> None:
+        self.pid = pid
+        self._poll = poll
+
+    def status(self) -> int | None:
+        """Return how it ended (a signal's number is negative), or None while it runs."""
+        return self._poll()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return how it ended, or None when it has not ended by then."""
+        until = time.monotonic() + timeout_s
+        while self._poll() is None and time.monotonic() < until:
+            time.sleep(0.005)
+        return self._poll()
+
+    def kill(self) -> None:
+        """End it and what it started."""
+        if self._poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def start(argv: Sequence[str], *, output: int, keep: Sequence[int]) -> Child:
+    """Start a command that prints into the pipe `output` and inherits the descriptors `keep`."""
+    process = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=tuple(keep),
+        start_new_session=True,
+    )
+    return Child(process.pid, process.poll)
+
+
+def fork(work: Callable[[], None]) -> Child:
+    """Start a copy of this process that does the work and ends; for what cannot be sent to a new process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns where there are other threads
+        pid = os.fork()
+    if not pid:
+        try:
+            os.setsid()
+            work()
+        finally:
+            os._exit(1)  # never back into the caller's code
+    ended: list[int] = []
+
+    def poll() -> int | None:
+        if not ended:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                ended.append(os.waitstatus_to_exitcode(status))
+        return ended[0] if ended else None
+
+    return Child(pid, poll)
 
 
 class Host(Protocol):

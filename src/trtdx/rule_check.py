@@ -127,10 +127,13 @@ def _body_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
 
 
 def _example_sections(rule: Rule) -> Iterator[str]:
-    """Yield the examples a page owes: logs for what is found in logs, artifacts for what is computed from them."""
+    """Yield the examples a page owes: logs for what is found in logs, artifacts for what they must agree on.
+
+    What is found in the tensors of a run has its examples in the tests.
+    """
     if rule.front.found is None or rule.found_in_logs:
         yield from LOG_EXAMPLES
-    if rule.front.found is not None:
+    if rule.front.harm is not None:
         yield from ARTIFACT_EXAMPLES
 
 

@@ -88,5 +88,13 @@ class Engine(Stepper, Protocol):
     def watching(self, selector: Selector, sink: Sink) -> Engine:
         """Return the same model with another selector and sink."""
 
+    def entering(self, scope: str, call: int = 0) -> Mapping[str, Input]:
+        """Return what has to be given to replay a module, in the order in which it is used."""
+
+    def replay(
+        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+    ) -> dict[str, Array]:
+        """Return what leaves a module that is given its inputs, in the order of its ports."""
+
     def close(self) -> None:
         """Let go of the memory held."""

@@ -7,15 +7,14 @@ is given, and weights are where they are.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from trtdx.capture.dtypes import numpy_dtype
 from trtdx.capture.taps import last_indices, path_matches
 from trtdx.engines.feeds import checked_feeds
 from trtdx.engines.onnx_graph import Graph, Kind
 from trtdx.engines.onnx_places import Call, calls_of, declared, dtype_of_value, module_nodes
-from trtdx.engines.onnx_segments import Sizes, extracted
-from trtdx.engines.onnx_session import Session
+from trtdx.engines.onnx_segments import Sizes
 from trtdx.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -25,9 +24,29 @@ if TYPE_CHECKING:
 
     from trtdx.engines.onnx_places import Tap
     from trtdx.engines.onnx_session import Array
-    from trtdx.engines.onnxruntime import OrtEngine
 
 _PORT = re.compile(r"(?:(.*):)?in(?:\[(\d+)\])?")
+
+
+@runtime_checkable
+class InParts(Protocol):
+    """An engine that computes parts of a graph: ONNX Runtime, or TensorRT's evaluation."""
+
+    graph: Any  # a Graph of ONNX, or what has its attributes
+
+    @property
+    def taps(self) -> Sequence[Tap]:
+        """What is watched."""
+
+    @property
+    def all_taps(self) -> Sequence[Tap]:
+        """Every place there is."""
+
+    def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return some tensors of the graph, computed from others."""
+
+    def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
+        """Hand the values of some taps to the sink."""
 
 
 class Replay(NamedTuple):
@@ -41,7 +60,7 @@ class Replay(NamedTuple):
 
 
 def replay(
-    engine: OrtEngine, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+    engine: InParts, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
 ) -> dict[str, Array]:
     """Return what leaves a module, by tensor name; selected tensors inside it go to the engine's sink.
 
@@ -55,7 +74,7 @@ def replay(
 
     Raises:
         InputError: there is no such module, or something that enters it is missing or not as declared.
-        EvaluationError: ONNX Runtime cannot compute a node.
+        EvaluationError: the engine cannot compute a node.
     """
     graph = engine.graph
     wanted = replay_of(engine, scope, call)
@@ -65,13 +84,12 @@ def replay(
     feeds = arrays | _stand_ins(graph, [name for name in wanted.shapes if name not in needed], arrays)
     seen = [tap.value for tap in wanted.taps if tap.value not in feeds]
     names = list(dict.fromkeys((*wanted.outputs, *seen)))
-    session = Session(extracted(graph, feeds, names), graph, engine.options)
-    values = feeds | session.fetch(names, feeds)
+    values = feeds | engine.part(names, feeds)
     engine.show(wanted.taps, values, step)
     return {name: values[name] for name in wanted.outputs}
 
 
-def replay_of(engine: OrtEngine, scope: str, call: int = 0) -> Replay:
+def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
     """Return what replaying a module takes and gives."""
     graph = engine.graph
     modules = module_nodes(graph)
@@ -88,7 +106,7 @@ def replay_of(engine: OrtEngine, scope: str, call: int = 0) -> Replay:
     return Replay(path, inputs, shapes, [str(value.name) for value in outputs], taps)
 
 
-def _path(scope: str, modules: Mapping[str, Sequence[int]], engine: OrtEngine) -> str:
+def _path(scope: str, modules: Mapping[str, Sequence[int]], engine: InParts) -> str:
     last = last_indices(tap.place for tap in engine.all_taps)
     found = [path for path in modules if path_matches(scope, path, last)]
     if not found:
@@ -130,7 +148,7 @@ def _shapes_behind(graph: Graph, nodes: set[int]) -> list[str]:
     return list(found)
 
 
-def _tensor(name: str, wanted: Replay, engine: OrtEngine) -> str:
+def _tensor(name: str, wanted: Replay, engine: InParts) -> str:
     """Return the tensor that a name means: its own, or that of a place where it enters."""
     if name in wanted.inputs or name in wanted.shapes:
         return name

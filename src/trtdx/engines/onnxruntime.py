@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from trtdx.engines.engine import Array, Sink
+    from trtdx.engines.feeds import Input
 
 
 SLACK_BYTES = 64 << 20  # of freed memory that may wait to be given back
@@ -189,6 +190,21 @@ class OrtEngine:
             give_back()
             self._freed_bytes = 0
         return kept
+
+    def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
+        """Return what has to be given to replay a module."""
+        return {name: declared(self.graph.values[name]) for name in replay_of(self, scope, call).inputs}
+
+    def replay(
+        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+    ) -> dict[str, Array]:
+        """Return what leaves a module that is given its inputs; see `onnx_replay.replay`."""
+        return replay(self, scope, inputs, call=call, step=step)
+
+    def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return some tensors of the graph, computed from others."""
+        session = Session(extracted(self.graph, feeds, names), self.graph, self.options)
+        return session.fetch(names, feeds)
 
     def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
         """Hand the values of some taps to the sink."""

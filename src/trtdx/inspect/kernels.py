@@ -60,7 +60,13 @@ def _profile(line: str) -> int:
 
 
 def nodes_from(metadata: str) -> tuple[str, ...]:
-    """Return the nodes of "[ONNX Layer: a][ONNX Layer: b]"; a name may hold brackets itself."""
+    """Return the nodes of "[ONNX Layer: a][ONNX Layer: b]"; a name may hold brackets itself.
+
+    A network that was made with TensorRT's API may have any other metadata: one text for each layer.
+    """
+    if NODE not in metadata:
+        texts = (text.strip() for text in re.split("[\x1e\x1f]", metadata.strip()))
+        return tuple(dict.fromkeys(text for text in texts if text))[:MOST_NODES]
     parts = metadata.split(NODE)[1 : MOST_NODES + 1]
     return tuple(dict.fromkeys(part.strip(SEPARATORS).removesuffix("]") for part in parts))
 

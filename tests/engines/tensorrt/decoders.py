@@ -55,13 +55,13 @@ MODELS = {
 }
 
 
-def export(kind, path, *, attention="eager", opset=20):
-    """Write a decoder as ONNX and return what its cache looks like."""
+def decoder_module(kind, attention="eager"):
+    """Return a decoder as a torch module; it is the same every time."""
     import torch
     import transformers
     from transformers.cache_utils import DynamicCache
 
-    family, settings, size = MODELS[kind]
+    family, settings, _ = MODELS[kind]
     torch.manual_seed(0)
     config = getattr(transformers, f"{family}Config")(**settings, attn_implementation=attention)
     name = "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
@@ -88,13 +88,21 @@ def export(kind, path, *, attention="eager", opset=20):
                 *(each for layer in result.past_key_values.layers for each in (layer.keys, layer.values)),
             )
 
+    return Decoder().eval()
+
+
+def export(kind, path, *, attention="eager", opset=20):
+    """Write a decoder as ONNX and return what its cache looks like."""
+    import torch
+
+    module, size = decoder_module(kind, attention), MODELS[kind][2]
     batch, new, old = 2, 5, 3
     cached = torch.randn(batch, size.heads, old, size.width)
     axes = {0: "batch", 2: "past"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            Decoder().eval(),
+            module,
             (
                 torch.ones(batch, new, dtype=torch.int64),
                 torch.ones(batch, old + new, dtype=torch.int64),

@@ -211,6 +211,7 @@ def test_a_prefix_on_every_line_does_no_harm():
 
 def test_node_names_with_brackets():
     assert nodes_from("[ONNX Layer: /m/Gather[0]]\x1f[ONNX Layer: b]\r") == ("/m/Gather[0]", "b")
+    assert nodes_from(" layers.0.fc\x1elayers.0.act\x1elayers.0.fc\r") == ("layers.0.fc", "layers.0.act")
 
 
 def test_nothing_is_said_of_an_empty_log():

@@ -23,8 +23,9 @@ from trtdx.engines.tensorrt.values import owner, value_from_given
 from trtdx.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 
+    from trtdx.engines.tensorrt.blocks import Block
     from trtdx.engines.tensorrt.collectives import Collective
     from trtdx.engines.tensorrt.graph import Layer, Tensor
     from trtdx.engines.tensorrt.values import Array
@@ -95,7 +96,7 @@ class Prepared:
             network.get_input(number).name: tuple(network.get_input(number).shape)
             for number in range(network.num_inputs)
         }
-        self._kernels = Kernels(self.graph, plugins)
+        self.kernels = Kernels(self.graph, plugins)
         self._plans: dict[frozenset[int], Plan] = {}
         self._start: list[Any] = [None] * len(self.graph.tensors)
         self._owners: set[int] = set()  # of the constants' memory
@@ -121,6 +122,81 @@ class Prepared:
                 return
             yield layer, {each.name: contiguous(run.values[each.slot]) for each in layer.outputs}
 
+    def watch(
+        self, inputs: Mapping[str, Any], taps: Taps, show: Callable[[str, Array], None]
+    ) -> dict[str, Array]:
+        """Return the network's outputs; each tensor tapped is shown by name when it is there, and not kept.
+
+        One inside a loop is shown in each iteration. What never changes is shown first.
+        """
+        tapped = self.tapped(taps)
+        plan = self._plan(tapped)
+        lasting = frozenset((*plan.foreseen, *(tensor.slot for tensor in self.graph.outputs)))
+        run = Run(self._values(inputs), tapped, lasting=lasting)
+        self._show(run, plan.recall(self._shapes_in(run), run.values), show)
+        results = {tensor.name for tensor in self.graph.outputs}
+        return {name: value for name, value in self.finish(run).items() if name in results}
+
+    def compute(
+        self, given: Mapping[str, Any], wanted: Taps, show: Callable[[str, Array], None] | None = None
+    ) -> dict[str, Array]:
+        """Return the tensors wanted, computed from any others that are given by name.
+
+        Raises:
+            InputError: what is given does not suffice; the error names what else is needed.
+        """
+        slots = self._values_of(given)
+        tapped = self.tapped(wanted)
+        with quietly():
+            block = Planner(self.graph, self.kernels, set(tapped), frozenset(slots)).block()
+        self._note_constants()
+        self._check_enough(block, slots)
+        run = Run(self._start.copy(), tapped, lasting=tapped)
+        for slot, value in slots.items():
+            run.values[slot] = value
+        self._show(run, block, show or (lambda name, value: None))
+        held = {slot: self._value(run, self.graph.tensors[slot]) for slot in tapped}
+        found = {slot: value for slot, value in held.items() if value is not None}
+        return self._handed_out(run, found, slots.values())
+
+    def _values_of(self, given: Mapping[str, Any]) -> dict[int, Array]:
+        """Return values by slot of tensors of any kind, checked for their types."""
+        found = {}
+        for name, array in given.items():
+            (slot,) = self.tapped([name])
+            found[slot] = value_from_given(array, self.graph.tensors[slot].dtype, name)
+        return found
+
+    def _check_enough(self, block: Block, slots: Collection[int]) -> None:
+        made = {slot for step in block.steps for slot in step.outs}
+        given_anew = made & set(slots)
+        if given_anew:  # a layer with several outputs of which one is given and another is needed
+            name = self.graph.tensors[min(given_anew)].name
+            raise InputError(f"{name} is given, but its layer has to be computed for another of its outputs")
+        fed = {tensor.slot for tensor in self.graph.inputs}
+        read = {slot for step in block.steps for slot in step.touched()}
+        missing = [self.graph.tensors[slot].name for slot in sorted((read & fed) - set(slots))]
+        if missing:
+            raise InputError(
+                f"{', '.join(missing)} of the network {'is' if len(missing) == 1 else 'are'} needed too",
+                fix=f"give {missing[0]} as well",
+            )
+
+    def _show(self, run: Run, block: Block, show: Callable[[str, Array], None]) -> None:
+        """Walk over a block and show what is tapped; whoever is shown something may raise what they like."""
+        for slot in sorted(run.tapped):
+            if run.values[slot] is not None:
+                show(self.graph.tensors[slot].name, contiguous(run.values[slot]))
+        layers = self._layers(run, run.walk(block))
+        while True:
+            with quietly():
+                layer = next(layers, None)
+            if layer is None:
+                return
+            for tensor in layer.outputs:
+                if tensor.slot in run.tapped:
+                    show(tensor.name, contiguous(run.values[tensor.slot]))
+
     def start(
         self, inputs: Mapping[str, Any], tapped: frozenset[int], *, watched: bool = False
     ) -> tuple[Run, Generator[Layer | Exchange, Any, None]]:
@@ -139,18 +215,23 @@ class Prepared:
     def _value(self, run: Run, tensor: Tensor) -> Any:
         if tensor.slot in run.kept:
             return run.kept[tensor.slot]
-        return self._kernels.constants.get(tensor.slot, run.values[tensor.slot])
+        return self.kernels.constants.get(tensor.slot, run.values[tensor.slot])
 
-    def _handed_out(self, run: Run, held: dict[int, Array]) -> dict[str, Array]:
+    def _handed_out(self, run: Run, held: dict[int, Array], given: Iterable[Array] = ()) -> dict[str, Array]:
         """Return values by name, each in memory that is nobody else's: no input's, no weight's, no other's."""
-        taken = {id(owner(run.values[each.slot])) for each in self.graph.inputs}
-        taken |= self._owners | self._plan(run.tapped).owners
+        fed = (run.values[each.slot] for each in self.graph.inputs)
+        taken = {id(owner(value)) for value in (*fed, *given) if value is not None}
+        taken |= self._owners | self._known_owners(run)
         found = {}
         for slot, value in held.items():
             own = id(owner(value)) not in taken
             taken.add(id(owner(value)))
             found[self.graph.tensors[slot].name] = contiguous(value) if own else value.copy()
         return found
+
+    def _known_owners(self, run: Run) -> set[int]:
+        plan = self._plans.get(run.tapped)
+        return plan.owners if plan else set()
 
     def _layers(self, run: Run, events: Generator[Layer | Exchange, Any, None]) -> Iterator[Layer]:
         """Yield the layers of a computation that is alone in the world, told what it had when it fails."""
@@ -172,7 +253,7 @@ class Prepared:
     def partial(self, run: Run) -> dict[str, Array]:
         """Return all that is there of a computation that did not end."""
         held = {slot: value for slot, value in enumerate(run.values) if value is not None}
-        for slot in (*self._kernels.constants, *(each.slot for each in self.graph.inputs)):
+        for slot in (*self.kernels.constants, *(each.slot for each in self.graph.inputs)):
             held.pop(slot, None)
         return self._handed_out(run, held | run.kept)
 
@@ -184,12 +265,15 @@ class Prepared:
         if tapped not in self._plans:
             wanted = {tensor.slot for tensor in self.graph.outputs} | tapped
             with quietly():
-                block = Planner(self.graph, self._kernels, wanted).block()
-            self._plans[tapped] = plan_with_foresight(self.graph, self._kernels, block, wanted)
-            for slot, value in self._kernels.constants.items():
-                self._start[slot] = value
-                self._owners.add(id(owner(value)))
+                block = Planner(self.graph, self.kernels, wanted).block()
+            self._plans[tapped] = plan_with_foresight(self.graph, self.kernels, block, wanted)
+            self._note_constants()
         return self._plans[tapped]
+
+    def _note_constants(self) -> None:
+        for slot, value in self.kernels.constants.items():
+            self._start[slot] = value
+            self._owners.add(id(owner(value)))
 
     def _values(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Return the values by slot that a computation starts with: constants and inputs."""

@@ -22,27 +22,33 @@ if TYPE_CHECKING:
 
 
 class Planner:
-    """Makes the block for one set of wanted tensors."""
+    """Makes the block for one set of wanted tensors.
 
-    def __init__(self, graph: Graph, kernels: Kernels, tapped: set[int]) -> None:
+    Where some tensors are given, the wanted ones alone are computed, from those.
+    """
+
+    def __init__(
+        self, graph: Graph, kernels: Kernels, tapped: set[int], given: frozenset[int] = frozenset()
+    ) -> None:
         self.graph = graph
         self.kernels = kernels
         self.tapped = tapped
         self.in_branches = slots_in_branches(graph) if graph.conditionals else set()
         self.varies = varying_slots(graph)
-        self.producers = _producers(graph)
+        self.producers = {slot: unit for slot, unit in _producers(graph).items() if slot not in given}
+        self.partly = bool(given)
         self.bodies: dict[int, tuple[list[Unit], set[int]]] = {}
         self.doomed: set[int] = set()  # slots that cannot be computed: there is no kernel for what makes them
         self.before: set[int] = set()  # ids of units that come, for sure, before the step being made
 
     def block(self) -> Block:
         """Return the steps that compute the network's outputs and what is tapped from the network's inputs."""
-        targets = [*(tensor.slot for tensor in self.graph.outputs), *(self.tapped - self.in_branches)]
+        outputs = () if self.partly else (tensor.slot for tensor in self.graph.outputs)
+        targets = [*outputs, *(self.tapped - self.in_branches)]
         wanted = [slot for slot in targets if not self.varies.get(slot)]
         inside = {loop for slot in targets for loop in self.varies.get(slot, ()) if not self._around(loop)}
-        checks = [
-            layer for layer in self.graph.layers if layer.kind == "ASSERTION" and self._is_outermost(layer)
-        ]
+        assertions = (layer for layer in self.graph.layers if layer.kind == "ASSERTION" and not self.partly)
+        checks = [layer for layer in assertions if self._is_outermost(layer)]
         units, _ = self._needed(wanted, None, [*checks, *(self.graph.loops[loop] for loop in inside)])
         block = Block(self._steps(units))
         if self.doomed:  # then it will stop, and whoever looks at what there was wants all of it

@@ -13,7 +13,7 @@ from trtdx.engines.tensorrt.graph import Layer
 from trtdx.engines.tensorrt.values import numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
     from trtdx.engines.tensorrt.blocks import Block, Step
     from trtdx.engines.tensorrt.graph import Loop
@@ -27,17 +27,27 @@ class Exchange(msgspec.Struct, eq=False):
 
 
 class Run:
-    """One computation: the values there are now by slot, and those somebody wants to keep."""
+    """One computation: the values there are now by slot, and those somebody wants to keep.
 
-    def __init__(self, values: list[Any], tapped: frozenset[int], watched: bool) -> None:
+    Where `lasting` is told, a layer with something tapped is yielded and only what is lasting is kept.
+    """
+
+    def __init__(
+        self,
+        values: list[Any],
+        tapped: frozenset[int],
+        watched: bool = False,
+        lasting: frozenset[int] | None = None,
+    ) -> None:
         self.values = values
-        self.watched = watched  # whether layers are to be yielded
+        self.watched = watched  # whether all layers are to be yielded
         self.tapped = tapped
+        self.lasting = lasting
         self.kept: dict[int, Any] = {}
 
     def walk(self, block: Block) -> Generator[Layer | Exchange, Any, None]:
         """Run a block; yield each layer while its outputs are there, and what goes to other ranks."""
-        values, lazy, watched = self.values, block.lazy, self.watched
+        values, lazy, watched, passing = self.values, block.lazy, self.watched, self.lasting is not None
         step = None
         try:
             for kernel, ins, out, frees, taps, step in block.rows:
@@ -53,7 +63,7 @@ class Run:
                     self.put(step, made)
                 if taps:
                     self.keep(step)
-                if watched:
+                if watched or (passing and taps):
                     yield step.unit
                 for slot in frees:
                     values[slot] = None
@@ -69,7 +79,12 @@ class Run:
             self.values[slot] = value
 
     def keep(self, step: Step) -> None:
-        self.kept.update((slot, self.values[slot]) for slot in step.taps)
+        self.keep_slots(step.taps)
+
+    def keep_slots(self, slots: Iterable[int]) -> None:
+        self.kept.update(
+            (slot, self.values[slot]) for slot in slots if self.lasting is None or slot in self.lasting
+        )
 
     def special(self, step: Step) -> Generator[Layer | Exchange, Any, None]:
         if isinstance(step.part, BranchPart):
@@ -140,9 +155,8 @@ class Run:
         for (layer, axis, backward), source in zip(loop.iterators, sources, strict=True):
             place = (count or source.shape[axis]) - 1 - trip if backward else trip
             self.values[layer.outputs[0].slot] = np.asarray(source[(*[slice(None)] * axis, place)])
-        for layer in (*loop.recurrences, *(layer for layer, _, _ in loop.iterators)):
-            if layer.outputs[0].slot in self.tapped:
-                self.kept[layer.outputs[0].slot] = self.values[layer.outputs[0].slot]
+        given = (layer.outputs[0].slot for layer in loop.given())
+        self.keep_slots(slot for slot in given if slot in self.tapped)
 
     def gathered(self, layer: Layer, kind: str, axis: int, parts: list[Any]) -> Any:
         """Return what a loop hands out: the last value, or all of them along a new axis."""

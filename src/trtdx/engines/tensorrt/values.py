@@ -60,6 +60,11 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
     return found
 
 
+def dtype_name(dtype: str) -> str:
+    """Return what a TensorRT type is called everywhere else: "bfloat16", "float8_e4m3fn", "int4"."""
+    return ML_DTYPES.get(dtype) or STORAGE[dtype]
+
+
 def value_from_given(given: Any, dtype: str, name: str) -> Array:
     """Return an array or torch tensor of the caller as a value, or refuse another type than the network's."""
     if isinstance(given, torch.Tensor):
@@ -143,10 +148,19 @@ def value_from_weights(weights: Any, dtype: str, shape: tuple[int, ...] | None =
 
 def _unpacked(weights: Any, dtype: str) -> Array:
     """Return weights of a type numpy has no name for."""
-    raw = _bytes_of(weights, dtype)
+    return value_from_bytes(_bytes_of(weights, dtype), dtype, int(weights.size))
+
+
+def byte_count(dtype: str, count: int) -> int:
+    """Return how many bytes TensorRT keeps so many elements in."""
+    return math.ceil(count / 2) if dtype in PACKED else count * numpy_dtype(dtype).itemsize
+
+
+def value_from_bytes(raw: Array, dtype: str, count: int) -> Array:
+    """Return elements of any of TensorRT's types from its memory, those packed in pairs one by one."""
     if dtype not in PACKED:
         return raw.view(numpy_dtype(dtype))
-    nibbles = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[: int(weights.size)]
+    nibbles = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count]
     if dtype == "INT4":
         return ((nibbles ^ 8).astype(np.int8) - 8).astype(numpy_dtype(dtype))
     return nibbles.view(numpy_dtype(dtype))
@@ -159,7 +173,7 @@ def _bytes_of(weights: Any, dtype: str) -> Array:
     anything is read through it.
     """
     count = int(weights.size)
-    size = math.ceil(count / 2) if dtype in PACKED else count * numpy_dtype(dtype).itemsize
+    size = byte_count(dtype, count)
     if not size:
         return np.zeros(0, np.uint8)
     if type(type(weights)).__name__ != "pybind11_type":
