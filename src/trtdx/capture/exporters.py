@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import zipfile
 from pathlib import Path
@@ -110,21 +111,30 @@ def _inside(key: str) -> str:
 def _write_safetensors(
     stream: BinaryIO, capture: Capture, named: list[tuple[str, Record]]
 ) -> tuple[str, ...]:
-    at, entries = 0, {}
-    for key, record in named:
-        end = at + record.layout.bytes
-        entries[key] = {
-            "dtype": DTYPES[record.layout.dtype].safetensors,
-            "shape": list(record.layout.shape),
-            "data_offsets": [at, end],
-        }
+    entries = [(key, record.layout.dtype, record.layout.shape) for key, record in named]
+    arrays = (_bytes(capture.values(record)) for _, record in named)
+    write_safetensors(stream, entries, arrays, made_by=capture.header.made_by)
+    return ()
+
+
+def write_safetensors(
+    stream: BinaryIO,
+    entries: Iterable[tuple[str, str, tuple[int, ...]]],
+    contents: Iterable[bytes | memoryview],
+    *,
+    made_by: str,
+) -> None:
+    """Write a safetensors file: keys, types and shapes, and the little-endian content of each."""
+    at, told = 0, {}
+    for key, dtype, shape in entries:
+        end = at + math.prod(shape) * DTYPES[dtype].bytes
+        told[key] = {"dtype": DTYPES[dtype].safetensors, "shape": list(shape), "data_offsets": [at, end]}
         at = end
-    text = msgspec.json.encode({"__metadata__": {"made_by": capture.header.made_by}} | entries)
+    text = msgspec.json.encode({"__metadata__": {"made_by": made_by}} | told)
     text += b" " * (-len(text) % 8)
     stream.write(len(text).to_bytes(8, "little") + text)
-    for _, record in named:
-        stream.write(_bytes(capture.values(record)))
-    return ()
+    for content in contents:
+        stream.write(content)
 
 
 def _bytes(array: Array) -> memoryview:

@@ -1,0 +1,120 @@
+"""Assertions on tensors that say what differs, where and by how much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.capture.closeness import closeness
+from trtdx.errors import InputError, UnknownNameError
+from trtdx.testing.tensors import Run, array_of
+from trtdx.words import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy as np
+
+    from trtdx.capture.closeness import Tolerance
+
+    Array = np.ndarray[Any, Any]
+
+HERE, THERE = "here", "in the reference"
+
+
+def assert_close(name: str, tensor: Any, reference: Any, tolerance: Tolerance) -> None:
+    """Fail unless a tensor is close to a reference."""
+    __tracebackhide__ = True
+    told = differing(array_of(tensor), _like(reference, tensor), tolerance)
+    if told:
+        raise AssertionError("\n  ".join([f"{name} is not close to its reference", *told]))
+
+
+def differing(candidate: Array, reference: Array, tolerance: Tolerance) -> list[str]:
+    """Return in words how a candidate differs from a reference; nothing where it is close."""
+    told = f"{_layout(candidate)} {HERE}, {_layout(reference)} {THERE}"
+    if candidate.shape != reference.shape:
+        return [f"the shapes differ: {told}"]
+    found = closeness(reference, candidate, tolerance)
+    return [] if found.fine else [*found.lines(HERE, THERE), told]
+
+
+def _layout(array: Array) -> str:
+    return f"{array.dtype.name} {list(array.shape)}"
+
+
+def _like(reference: Any, tensor: Any) -> Array:
+    """Return a reference as an array; a Python number stands for a tensor of it, in the tensor's own type."""
+    if isinstance(reference, (bool, int, float)):
+        import numpy as np
+
+        return np.full_like(array_of(tensor), reference)
+    return array_of(reference)
+
+
+class Pair(NamedTuple):
+    """A tensor here and the name of its counterpart."""
+
+    name: str
+    other: str
+
+
+def assert_runs_match(
+    run: Run, reference: Mapping[str, Any], names: Mapping[str, str], tolerance: Tolerance
+) -> None:
+    """Fail unless all tensors that two runs share are close; names the first that is not."""
+    __tracebackhide__ = True
+    pairs = list(_paired(run, reference, names))
+    if not pairs:
+        raise AssertionError(
+            f"nothing was compared: no tensor has the same name in both\n"
+            f"  {HERE}: {listed(run)}\n  {THERE}: {listed(reference)}\n"
+            f"  name the pairs: dx.assert_matches(reference, names={{'name here': 'name there'}})"
+        )
+    told = {pair: differing(run[pair.name], array_of(reference[pair.other]), tolerance) for pair in pairs}
+    wrong = [pair for pair in pairs if told[pair]]
+    if wrong:
+        raise AssertionError("\n  ".join(_lines(pairs, wrong, told[wrong[0]])))
+
+
+def _lines(pairs: list[Pair], wrong: list[Pair], told: list[str]) -> Iterator[str]:
+    first = wrong[0]
+    of = (
+        "the only tensor that differs"
+        if len(wrong) == 1
+        else f"the first of {len(wrong)} tensors that differ"
+    )
+    yield f"{first.name} is {of} from the reference, of {counted(len(pairs), 'tensor')} compared"
+    yield from told
+    agree = [pair.name for pair in pairs[: pairs.index(first)]]
+    if agree:
+        yield f"before it, these agree: {listed(agree[-6:])}"
+    if wrong[1:]:
+        yield f"after it, these differ too: {listed(pair.name for pair in wrong[1:])}"
+
+
+def _paired(run: Run, reference: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Pair]:
+    """Yield which tensor here is which one there, in the order of the data's flow here."""
+    for here, there in names.items():
+        if here not in run:
+            raise UnknownNameError("tensor of this run", here, run)
+        if there not in reference:
+            raise UnknownNameError("tensor of the reference", there, reference)
+    found = {}
+    for name in run:
+        other = names.get(name) or _counterpart(name, reference)
+        if other is not None:
+            found[name] = other
+    missing = [] if isinstance(reference, Run) else [each for each in reference if each not in found.values()]
+    if missing:
+        raise InputError(
+            f"the reference has {listed(missing)}, but this run has no such tensor: it has {listed(run)}"
+        )
+    return (Pair(name, other) for name, other in found.items())
+
+
+def _counterpart(name: str, reference: Mapping[str, Any]) -> str | None:
+    """Return the same name, or the only one that differs in what it begins with: `layers.3` in `model.layers.3`."""
+    if name in reference:
+        return name
+    near = [each for each in reference if each.endswith(f".{name}") or name.endswith(f".{each}")]
+    return near[0] if len(near) == 1 else None

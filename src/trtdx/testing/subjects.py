@@ -1,0 +1,195 @@
+"""What a test can run: a TensorRT network, a torch module, an ONNX model. Each tells all it sees to one function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trtdx.capture.taps import Place, parse_selector
+from trtdx.engines.errors import EvaluationError
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from trtdx.engines.engine import Seen
+    from trtdx.engines.tensorrt.registration import Registry
+
+    Show = Callable[[str, Place, Any], str]
+
+INPUT, OUTPUT = "input", "output"  # what a torch module's own are called
+
+
+class Subject(Protocol):
+    """Something that a test runs."""
+
+    engine: str  # "tensorrt_rtx evaluate"
+    thing: Any  # what the test handed in or got
+    packages: Sequence[str]  # whose versions decide on values
+
+    def run(self, args: Any, kwargs: Any, taps: str, show: Show) -> tuple[Any, list[str]]:
+        """Compute once; returns what comes back, and the names that `show` gave to it."""
+
+
+class NetworkSubject:
+    """A TensorRT network definition, computed on the CPU."""
+
+    def __init__(self, network: Any, registry: Registry, package: str, options: Mapping[str, Any]) -> None:
+        self.thing, self.registry = network, registry
+        self.engine = f"{package} evaluate"
+        self.packages: Sequence[str] = (package, "torch", "numpy")
+        self._options = options
+
+    def run(self, args: Any, kwargs: Any, taps: str, show: Show) -> tuple[Any, list[str]]:
+        """Compute the network; without taps and registered tensors every tensor is shown."""
+        from trtdx.engines.tensorrt import prepare
+        from trtdx.engines.tensorrt.scopes import sorted_layers
+
+        if not self.thing.num_outputs and not self.registry.tensors:
+            raise InputError(
+                "the network has no output and nothing is registered, so there is nothing to compute",
+                fix="network.mark_output(tensor), or dx.register(name, tensor)",
+            )
+        feeds = fed(args, kwargs)
+        prepared = prepare(self.thing, **self._options)
+        inputs = [tensor.name for tensor in prepared.graph.inputs]
+        outputs = [tensor.name for tensor in prepared.graph.outputs]
+        ordered = [each.name for layer in sorted_layers(prepared.graph) for each in layer.outputs]
+        names = self._names(taps)
+        try:
+            values = prepared(feeds, list(names) or "all")
+        except EvaluationError as err:  # what was computed before is what the test's author wants to see
+            values = {name: feeds[name] for name in inputs} | dict(err.partial)
+            _show(values, [*inputs, *ordered], names, show)
+            raise
+        values = {name: feeds[name] for name in inputs} | values
+        shown = _show(values, [*inputs, *ordered], names, show)
+        return {name: values[name] for name in outputs}, [shown[name] for name in outputs]
+
+    def _names(self, taps: str) -> dict[str, list[str]]:
+        """Return the names that the test gave to tensors, by the network's own."""
+        names: dict[str, list[str]] = {}
+        for name, tensor in self.registry.tensors.items():
+            names.setdefault(tensor.name, []).append(name)
+        if taps:
+            from trtdx.engines.tensorrt.places import places_of_network, tensors_at
+
+            for tensor, places in tensors_at(places_of_network(self.thing), taps).items():
+                if tensor not in names:
+                    names[tensor] = [places[0].name]
+        return names
+
+
+def _show(
+    values: Mapping[str, Any], ordered: Iterable[str], names: Mapping[str, Sequence[str]], show: Show
+) -> dict[str, str]:
+    """Show tensors of a network in their order, each under the names it was given; returns what each is called."""
+    shown = {}
+    for tensor in ordered:
+        if tensor in values:
+            given = names.get(tensor, [tensor])
+            called = [show(name, Place(name, op="Registered", tensor=name), values[tensor]) for name in given]
+            shown[tensor] = called[0]
+    return shown
+
+
+class ModuleSubject:
+    """A torch module, run as it is."""
+
+    def __init__(self, module: Any) -> None:
+        self.thing = module
+        self.engine, self.packages = "torch", ("torch", "numpy")  # type: tuple[str, Sequence[str]]
+
+    def run(self, args: Any, kwargs: Any, taps: str, show: Show) -> tuple[Any, list[str]]:
+        """Call the module; without taps the outputs of every module in it are shown."""
+        from trtdx.engines.torch import places, tapped, tensors_in
+
+        for number, argument, tensor in tensors_in(args, kwargs):
+            show(_named(INPUT, number, argument), Place("", "in", number, argument), tensor)
+
+        def see(seen: Seen) -> None:
+            if seen.place.path:  # the module's own inputs and outputs have names of their own
+                show(seen.place.name, seen.place, seen.tensor)
+
+        selector = parse_selector(taps or "**:out")
+        if not taps and not any(place.path for place in places(self.thing)):
+            result = self.thing(*args, **kwargs)
+        else:
+            with tapped(self.thing, selector, see):
+                result = self.thing(*args, **kwargs)
+        outputs = [
+            show(_named(OUTPUT, number, argument), Place("", "out", number, argument), tensor)
+            for number, argument, tensor in tensors_in((result,), {})
+        ]
+        return result, outputs
+
+
+class OnnxSubject:
+    """An ONNX model on ONNX Runtime, or parsed into a TensorRT network and computed on the CPU."""
+
+    def __init__(self, thing: Any, path: Path, engine: str, options: Mapping[str, Any]) -> None:
+        if engine not in ("onnxruntime", "tensorrt"):
+            raise InputError(f"{engine!r} computes no ONNX models", fix="engine='onnxruntime' or 'tensorrt'")
+        self.thing, self._path, self._options = thing, path, options
+        self.engine = engine
+        self.packages: Sequence[str] = (
+            ("onnxruntime", "numpy")
+            if engine == "onnxruntime"
+            else ("tensorrt_rtx", "tensorrt", "torch", "numpy")
+        )
+
+    def run(self, args: Any, kwargs: Any, taps: str, show: Show) -> tuple[Any, list[str]]:
+        """Compute the model; without taps every tensor is shown."""
+        feeds = fed(args, kwargs)
+
+        results: list[str] = []
+
+        def see(seen: Seen) -> None:
+            if seen.place.path and seen.place.tensor not in results:  # shown at the end
+                show(seen.place.name, seen.place, seen.tensor)
+
+        for name, value in feeds.items():
+            show(name, Place("", "in", 0, name, tensor=name), value)
+        with self._opened(taps or "**", see) as engine:
+            results += engine.outputs
+            values = engine.run(feeds)
+        outputs = [show(name, Place("", "out", 0, name, tensor=name), values[name]) for name in results]
+        return values, outputs
+
+    def _opened(self, selector: str, see: Callable[[Seen], None]) -> Any:
+        if self.engine == "onnxruntime":
+            from trtdx.engines.onnxruntime import OrtEngine
+
+            return OrtEngine(self._path, selector, sink=see, **self._options)
+        from trtdx.engines.tensorrt.engine import TrtEngine
+
+        return TrtEngine(self._path, selector, sink=see, **self._options)
+
+
+def fed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is fed by name: `run({"x": x})` or `run(x=x)`."""
+    from trtdx.testing.tensors import array_of
+
+    if len(args) > 1 or (args and not isinstance(args[0], Mapping)):
+        raise InputError("a network and an ONNX model are fed by name", fix='dx.run({"x": x}) or dx.run(x=x)')
+    given = {**(args[0] if args else {}), **kwargs}
+    return {name: array_of(value) if hasattr(value, "data_ptr") else value for name, value in given.items()}
+
+
+def _named(side: str, number: int, argument: str) -> str:
+    return f"{side}.{argument}" if argument else f"{side}[{number}]" if number else side
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    return {name: version for name in packages if (version := version_of(name))}
+
+
+def version_of(package: str) -> str:
+    """Return a package's version; nothing where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
