@@ -21,7 +21,11 @@ def test_every_link_in_the_docs_resolves(page):
 
 def test_every_command_is_in_the_docs():
     text = (ROOT / "docs" / "cli.md").read_text()
-    for command in ("diagnose", "inspect", "explain", "rules list", "rules show", "rules check", "rules new"):
+    captures = ("run", "show", "query", "import", "export", "replay", "build")
+    for command in (
+        "diagnose", "inspect", "explain", "rules list", "rules show", "rules check", "rules new", "capture",
+        *(f"capture {name}" for name in captures),
+    ):  # fmt: skip
         assert f"## `trtdx {command}`" in text
 
 
@@ -66,6 +70,11 @@ def test_imports_point_one_way():
         assert not re.search(
             r"^from trtdx\.(?:cli|diagnose|inspect|render)", path.read_text(), re.MULTILINE
         ), path.name
-    for room, others in (("diagnose", "cli|inspect"), ("inspect", "cli|diagnose|render")):
+    for room, others in (
+        ("diagnose", "cli|inspect|capture|engines"),
+        ("inspect", "cli|diagnose|render|capture|engines"),
+        ("capture", "cli|diagnose|render"),
+        ("engines", "cli|render"),
+    ):
         for path in (ROOT / "src" / "trtdx" / room).rglob("*.py"):
             assert not re.search(rf"^\s*from trtdx\.(?:{others})", path.read_text(), re.MULTILINE), path.name

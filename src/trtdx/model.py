@@ -90,7 +90,7 @@ class Summary(msgspec.Struct, frozen=True):
     """What was looked at and, in one line, what came of it."""
 
     text: str
-    inputs: int = 0
+    inputs: int = 0  # 0: nothing was read, but something was run
     bytes_read: int = 0
     lines_read: int = 0
     ranks: tuple[int, ...] = ()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+
+from trtdx.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,3 +36,15 @@ def listed(items: Iterable[object], most: int = 6, by: str = ", ") -> str:
     words = [str(item) for item in items]
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return by.join(words[:most]) + more
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a text such as "2GiB", "500 MB" or "4096" means."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise InputError(f"{text!r} is no size", fix="write sizes as 2GiB, 500MB or 4096")
+    power = " kmgt".index(found[2].lower() or " ")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** power)

@@ -239,3 +239,88 @@ def test_a_coarsely_watched_run_still_keeps_what_led_to_it(tmp_path):
 
 def test_a_mask_is_no_reason_to_stop(llama_onnx, tmp_path):
     recorded(llama_onnx, tmp_path, "**", 2, watch=True)
+
+
+# Replay
+
+
+@pytest.fixture(scope="module")
+def recorded_layers(llama_onnx, tmp_path_factory):
+    """Return captures of one generation on two engines, with the values of what enters and leaves a layer."""
+    from trtdx.engines.tensorrt.engine import TrtEngine
+
+    found = {}
+    for kind, engine_class in (("onnxruntime", OrtEngine), ("tensorrt", TrtEngine)):
+        folder = tmp_path_factory.mktemp(kind)
+        engine = engine_class(llama_onnx, "layers.1:*")
+        header = Header(engine=kind, details={"caches": cache_names(engine), "model": str(llama_onnx)})
+        writer = CaptureWriter(folder / "cap", header)
+        wanted = Wanted(values=parse_selector("**:*"))
+        with writer:
+            list(Session(engine, writer, Recorder(writer, wanted, engine.places())).generate(PROMPTS, 3))
+        found[kind] = folder / "cap"
+    return found
+
+
+@pytest.mark.parametrize("step", [0, 2])
+@pytest.mark.parametrize("own", ["onnxruntime", "tensorrt"])
+def test_a_layer_replayed_on_its_own_engine_is_bitwise_the_same(recorded_layers, own, step):
+    from trtdx.capture.replaying import replay_section
+
+    section = replay_section(str(recorded_layers[own]), "layers.1", engine=own, step=step)
+    assert section.rows[0][2:] == ("bitwise the same", 0.0, 0.0)
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_a_layer_is_replayed_on_another_engine_with_its_inputs_matched(recorded_layers, step):
+    from trtdx.capture.replaying import replay_section
+
+    section = replay_section(str(recorded_layers["onnxruntime"]), "layers.1", engine="tensorrt", step=step)
+    name, _, verdict, largest, relative = section.rows[0]
+    assert verdict == "differs"
+    assert largest < 1e-5
+    assert relative < 1e-5
+    assert "inputs matched by type and shape" in section.note
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_a_layer_captured_on_onnx_is_replayed_on_torch_and_back(recorded_layers, llama_onnx, tmp_path, step):
+    pytest.importorskip("torch")
+    import sys
+
+    sys.path.insert(0, str(llama_tests()))
+    from onnx_models import llama_module
+
+    from trtdx.capture.replaying import replay_from
+    from trtdx.engines.torch_model import TorchEngine
+
+    model = llama_module().m
+    prompts = [PROMPTS[0]]  # padding would need a mask, which torch writes otherwise
+    ort = OrtEngine(llama_onnx, "layers.1:*")
+    torch_engine = TorchEngine(model, "layers.1:*")
+    for engine in (ort, torch_engine):
+        header = Header(engine=engine.kind, details={"caches": cache_names(engine)})
+        writer = CaptureWriter(tmp_path / engine.kind, header)
+        recorder = Recorder(writer, Wanted(values=parse_selector("**:*")), engine.places())
+        with writer:
+            list(Session(engine, writer, recorder).generate(prompts, 3))
+    for own, other in (("onnxruntime", torch_engine), ("torch", ort)):
+        other.sink = None
+        with Capture(tmp_path / own) as capture:
+            first = replay_from(capture, other, "layers.1", step=step).leaving[0]
+            assert np.allclose(first.replayed, capture.values(first.captured), atol=1e-5)
+    torch_engine.close()
+
+
+def llama_tests():
+    from pathlib import Path
+
+    return Path(__file__).parent.parent / "engines"
+
+
+def test_a_replay_needs_the_values_of_what_enters(recorded_layers, llama_onnx):
+    from trtdx.capture.replaying import replay_section
+
+    with pytest.raises(CaptureError, match=r"no values of what enters layers\.0") as caught:
+        replay_section(str(recorded_layers["onnxruntime"]), "layers.0")
+    assert "--tap 'layers.0:*' --values 'layers.0:*'" in caught.value.fix

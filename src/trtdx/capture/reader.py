@@ -19,7 +19,7 @@ from trtdx.capture import format as disk
 from trtdx.capture.dtypes import numpy_dtype
 from trtdx.capture.format import CaptureError, End, Frame, Header, Layout, Note, parse_frames
 from trtdx.capture.stats import ROW as STATISTICS
-from trtdx.capture.stats import Statistics, content_hash
+from trtdx.capture.stats import Statistics, content_hash, memory
 from trtdx.errors import UnknownNameError
 from trtdx.words import counted
 
@@ -270,6 +270,10 @@ class Capture:
         """Return the names captured, in the order they were first met."""
         return list(dict.fromkeys(place.name for files in self._ranks.values() for place in files.places))
 
+    def files(self, rank: int) -> RankFiles:
+        """Return one rank's files."""
+        return self._ranks[rank]
+
     def notes(self, *, rank: int = 0) -> list[Note]:
         """Return what was said about steps."""
         return list(self._ranks[rank].notes) if rank in self._ranks else []
@@ -285,7 +289,7 @@ class Capture:
             raise CaptureError(f"the values of {record.name} at step {record.step} were not kept: {why}")
         array = self._ranks[record.rank].values(record)
         if verify:
-            digest = content_hash(array.__array_interface__["data"][0], array.nbytes).hex()
+            digest = content_hash(memory(array.__array_interface__["data"][0], array.nbytes)).hex()
             if digest != record.statistics.hash:
                 raise CaptureError(
                     f"the values of {record.name} at step {record.step} are not those captured"

@@ -99,7 +99,8 @@ class Session:
         number = self.step
         results = self.run(feeds)
         for name, array in results.items():
-            self._keep(number, name, array, port="out")
+            place = Place("", "out", 0, name)
+            self.writer.add(number, place, source_from_array(array), values=True, budgeted=False)
         self.writer.note(number, {"kind": "run"})
         return results
 
@@ -109,7 +110,7 @@ class Session:
         self.recorder.begin(number, _tokens_of(feeds))
         for name, value in feeds.items():
             if name not in self._caches:
-                self._keep(number, name, value)
+                self._keep(number, name, value, op="Input")
         try:
             return self.engine.run(feeds)
         except NotFiniteError as err:

@@ -6,6 +6,7 @@
     op:MatMul & layers.3.**   the matrix products of layer 3
     tensor:logits             a tensor by its own name
     dtype:bf16, !**.rotary*   a union, without what follows an exclamation mark
+    is:module                 what enters and leaves modules; is:tensor is every tensor of a graph by its own name
 
 A path is matched from its end, so that `layers.3.mlp` is the same place in `model.layers.3.mlp` (Hugging Face),
 `m.model.layers.3.mlp` (the scopes in an exported ONNX file) and `transformer.layers.3.mlp` (TensorRT-LLM).
@@ -69,7 +70,7 @@ class Port(NamedTuple):
 class Atom(NamedTuple):
     """One condition: on the path, or on a property such as the operator."""
 
-    kind: str  # "path", "op", "tensor", "dtype"
+    kind: str  # "path", "op", "tensor", "dtype", "is"
     pattern: str
     port: Port | None = None
 
@@ -161,7 +162,9 @@ def _atom(text: str) -> Atom:
     if not text:
         raise InputError("a part of the selector is empty", fix="write 'a & b', 'a, b' or '!a'")
     kind, colon, rest = text.partition(":")
-    if colon and kind in ("op", "tensor", "dtype"):
+    if colon and kind in ("op", "tensor", "dtype", "is"):
+        if kind == "is" and rest not in ("module", "tensor"):
+            raise InputError(f"{text!r} is nothing a place can be", fix="write is:module or is:tensor")
         return Atom(kind, DTYPES.get(rest, rest) if kind == "dtype" else rest)
     path, colon, port = text.rpartition(":")
     if not colon:
@@ -197,7 +200,7 @@ def _relaxed(term: Term) -> Term:
     atoms = (
         atom._replace(port=Port(atom.port.side)) if atom.port else atom
         for atom in term.atoms
-        if atom.kind in ("path", "op")
+        if atom.kind in ("path", "op", "is")
     )
     return Term(tuple(atoms), term.excludes)
 
@@ -205,6 +208,8 @@ def _relaxed(term: Term) -> Term:
 def _atom_holds(atom: Atom, place: Place, last: Mapping[str, int]) -> bool:
     if atom.kind == "path":
         return (atom.port or Port()).takes(place) and path_matches(atom.pattern, place.path, last)
+    if atom.kind == "is":
+        return (atom.pattern == "tensor") == bool(place.tensor)
     value = {"op": place.op, "tensor": place.tensor or place.name, "dtype": place.dtype}[atom.kind]
     return fnmatchcase(
         value.lower() if atom.kind == "op" else value,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli import diagnose, explain, inspect, rules
+from trtdx.cli import capture, diagnose, explain, inspect, rules
 from trtdx.errors import TrtdxError
 from trtdx.version import __version__
 
@@ -25,6 +25,7 @@ app.command("diagnose", epilog="Example: mpirun -n 4 ... 2>&1 | trtdx diagnose -
 app.command("inspect", epilog="Example: trtdx inspect ./engine ./model --runtime 1.2.1 --gpu L40S")(
     inspect.command
 )
+app.add_typer(capture.app, name="capture")
 app.command("explain", epilog="Example: trtdx explain DX012")(explain.command)
 app.add_typer(rules.app, name="rules")
 

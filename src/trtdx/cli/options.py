@@ -20,3 +20,4 @@ FailOnOption = Annotated[
     FailOn, typer.Option("--fail-on", help="Exit with 1 when a finding is at least this severe.")
 ]
 ColorOption = Annotated[Color, typer.Option("--color", help="When to colour.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Show every row.")]

@@ -21,14 +21,15 @@ def render_markdown(report: Report) -> str:
     parts = [_section(section) for section in report.sections]
     parts += [part for finding in report.findings for part in _finding(finding)]
     summary = report.summary
-    if not report.findings:
-        parts.append(f"### {summary.text}")
+    if not report.findings or not summary.inputs:
+        parts.append(f"### {_text(summary.text)}")
     parts += [
         f"- known harmless: {_text(e.message)} (`{e.code}`, {counted(e.count, 'line')})"
         for e in summary.harmless
     ]
     parts += [f"- not read: {_code(note)}" for note in summary.partial]
-    parts.append(f"<sub>trtdx {__version__} read {', '.join(read_in_words(summary))}</sub>")
+    read = f" read {', '.join(read_in_words(summary))}" if summary.inputs else ""
+    parts.append(f"<sub>trtdx {__version__}{read}</sub>")
     return "\n\n".join(parts) + "\n"
 
 

@@ -92,7 +92,10 @@ def _symptoms(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
 def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
     summary = report.summary
     read = f"read {', '.join(read_in_words(summary))}"
-    yield paint(read, "dim") if report.findings else f"{paint(summary.text, 'bold')}: {read}"
+    if not summary.inputs:
+        yield paint(shown(summary.text), "bold")
+    else:
+        yield paint(read, "dim") if report.findings else f"{paint(summary.text, 'bold')}: {read}"
     if summary.harmless and report.findings and not details:
         total = sum(each.count for each in summary.harmless)
         yield paint(

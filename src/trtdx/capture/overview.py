@@ -1,0 +1,166 @@
+"""A capture as tables: what each tensor looked like over the steps, and what was chosen at each step."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.capture.session import CACHE, PROMPT, PROMPT_MASK
+from trtdx.model import Section
+from trtdx.words import counted, listed, size_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+
+    from trtdx.capture.format import Layout
+    from trtdx.capture.reader import Capture, RankFiles
+    from trtdx.capture.taps import Place, Selector
+    from trtdx.capture.wanted import Steps
+    from trtdx.model import Cell
+
+MOST_ROWS = 40
+COLUMNS = ("tensor", "type and shape", "min", "max", "mean", "std", "not finite")
+SORTED_BY = ("order", "absmax", "std", "nan", "bytes")
+
+
+class Row(NamedTuple):
+    """One place on one rank, over some steps."""
+
+    place: Place
+    rank: int
+    records: int
+    layouts: list[Layout]
+    low: float
+    high: float
+    mean: float
+    std: float
+    nan: int
+    inf: int
+    kept: int
+    bytes: int
+
+    @property
+    def absmax(self) -> float:
+        return max(abs(self.low), abs(self.high)) if self.low <= self.high else math.nan
+
+
+def tensor_rows(capture: Capture, selector: Selector | None = None, steps: Steps | None = None) -> list[Row]:
+    """Return what each selected place looked like, in the order in which it was first passed."""
+    return [row for rank in capture.ranks for row in _rank_rows(capture.files(rank), selector, steps)]
+
+
+def _rank_rows(files: RankFiles, selector: Selector | None, steps: Steps | None) -> Iterator[Row]:
+    places = [place for place in files.places if not is_state(place)]
+    wanted = set(selector.selected(places) if selector else places)
+    found: dict[str, tuple[Place, list[Any]]] = {}  # one tensor may be told of as a tap and as what is fed
+    for batch in files.rows():
+        rows = batch if steps is None else batch[[steps.has(int(step)) for step in batch["step"]]]
+        for number in dict.fromkeys(rows["place"].tolist()):
+            place = files.places[number]
+            if place in wanted:
+                found.setdefault(place.name, (place, []))[1].append(rows[rows["place"] == number])
+    for place, parts in found.values():
+        yield _row(files, place, parts)
+
+
+def is_state(place: Place) -> bool:
+    """Whether a place is not the model's, but what a session needs to go on."""
+    return place.op == CACHE or (not place.path and place.argument in (PROMPT, PROMPT_MASK))
+
+
+def _row(files: RankFiles, place: Place, parts: Sequence[np.ndarray[Any, Any]]) -> Row:
+    import numpy as np
+
+    rows = np.concatenate(parts)
+    rows = rows[np.unique(rows["step"], return_index=True)[1]]  # a watched tensor is told of twice
+    finite = rows["elements"] - rows["nan"] - rows["pos_inf"] - rows["neg_inf"]
+    seen = rows[finite > 0]
+    count = finite[finite > 0].astype(float)
+    mean = float((seen["mean"] * count).sum() / count.sum()) if len(seen) else math.nan
+    square = ((seen["std"] ** 2 + (seen["mean"] - mean) ** 2) * count).sum() / count.sum() if len(seen) else 0
+    return Row(
+        place,
+        files.rank,
+        len(rows),
+        [files.layouts[number] for number in dict.fromkeys(rows["layout"].tolist())],
+        float(seen["min"].min()) if len(seen) else math.nan,
+        float(seen["max"].max()) if len(seen) else math.nan,
+        mean,
+        math.sqrt(max(square, 0)) if len(seen) else math.nan,
+        int(rows["nan"].sum()),
+        int(rows["pos_inf"].sum() + rows["neg_inf"].sum()),
+        int(files.kept(rows).sum()),
+        int(rows["bytes"].sum()),
+    )
+
+
+def tensor_section(
+    rows: Sequence[Row], *, title: str = "tensors", by: str = "order", most: int = MOST_ROWS
+) -> Section:
+    """Return the table of tensors, the first of them where there are many."""
+    keys = {
+        "absmax": lambda row: -_known(row.absmax),
+        "std": lambda row: -_known(row.std),
+        "nan": lambda row: -(row.nan + row.inf),
+        "bytes": lambda row: -row.bytes,
+    }
+    ordered = sorted(rows, key=keys[by]) if by in keys else list(rows)
+    shown = ordered[:most] if most else ordered
+    ranks = len({row.rank for row in rows}) > 1
+    left = len(rows) - len(shown)
+    note = f"{counted(left, 'more tensor')} not shown: --all shows them" if left else ""
+    columns = (*(("rank",) if ranks else ()), *COLUMNS)
+    return Section("tensors", title, columns, tuple(_cells(row, ranks) for row in shown), note)
+
+
+def _known(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
+
+
+def _cells(row: Row, ranks: bool) -> tuple[Cell, ...]:
+    numbers = (row.low, row.high, row.mean, row.std)
+    shown = [None if math.isnan(value) else float(f"{value:.4g}") for value in numbers]
+    return (*((row.rank,) if ranks else ()), row.place.name, _layouts(row.layouts), *shown, _special(row))
+
+
+def _layouts(layouts: Sequence[Layout]) -> str:
+    """Return type and shape over the steps: the first and, if another, the last."""
+    shapes = [f"{layout.dtype} {'x'.join(map(str, layout.shape)) or 'scalar'}" for layout in layouts]
+    last = shapes[-1].removeprefix(f"{layouts[0].dtype} ")
+    return shapes[0] if len(shapes) == 1 else f"{shapes[0]} .. {last}"
+
+
+def _special(row: Row) -> str | None:
+    told = [f"{row.nan} NaN" if row.nan else "", f"{row.inf} Inf" if row.inf else ""]
+    return ", ".join(part for part in told if part) or None
+
+
+def place_section(places: Sequence[Place], *, most: int = MOST_ROWS) -> Section:
+    """Return the table of places that a selector hits."""
+    shown = places[:most] if most else places
+    rows = tuple((place.name, place.path, place.port, place.op, place.dtype) for place in shown)
+    left = len(places) - len(shown)
+    return Section(
+        "places",
+        f"{counted(len(places), 'place')}",
+        ("name", "path", "port", "operator", "type"),
+        rows,
+        f"{left} more not shown: --all shows them" if left else "",
+    )
+
+
+def told(capture: Capture) -> str:
+    """Return in one line what a capture holds."""
+    header, notes = capture.header, capture.notes(rank=capture.ranks[0])
+    steps = sum(note.data.get("kind") in ("step", "run") for note in notes)
+    size = sum(path.stat().st_size for path in capture.folder.iterdir() if path.is_file())
+    parts = [
+        f"{counted(len(capture), 'tensor')} of {header.engine or 'an unknown engine'}",
+        counted(steps, "step") if steps else "",
+        f"{len(capture.ranks)} ranks" if len(capture.ranks) > 1 else "",
+        size_in_words(size),
+        f"{counted(capture.left_out, 'value')} beyond the budget" if capture.left_out else "",
+    ]
+    return f"{capture.folder}: {listed([part for part in parts if part])}"

@@ -1,0 +1,341 @@
+"""One run of a model with taps, from a plan to a report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.capture.feeding import MADE_UP_PROMPT, feeds_from, made_up_feeds
+from trtdx.capture.format import CaptureError, Header
+from trtdx.capture.overview import MOST_ROWS, SORTED_BY, is_state, tensor_rows, tensor_section, told
+from trtdx.capture.reader import Capture
+from trtdx.capture.record import NotFiniteError, Recorder
+from trtdx.capture.session import Session, state_after, step_notes
+from trtdx.capture.store import CaptureWriter
+from trtdx.capture.taps import parse_selector
+from trtdx.capture.wanted import Wanted, parse_positions, parse_steps
+from trtdx.engines.generate import cache_names
+from trtdx.engines.opening import Options, chosen_engine, find_model, open_engine, places_in
+from trtdx.engines.state import Sampling
+from trtdx.errors import InputError, UnknownNameError
+from trtdx.model import Evidence, Report, Section, Summary
+from trtdx.violation import Violation, finding_from
+from trtdx.words import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trtdx.capture.reader import Record
+    from trtdx.engines.engine import Engine
+    from trtdx.engines.generate import Step
+    from trtdx.engines.opening import Model
+    from trtdx.engines.state import State
+    from trtdx.host import Host
+    from trtdx.model import Cell, Finding
+    from trtdx.rule import RuleBook
+
+NOT_FINITE = "DX960"
+MOST_STEPS = 16
+MODULES = "** & is:module"
+NARROW = {"float16": "65504", "float8_e4m3fn": "448", "float8_e5m2": "57344"}
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run, what to look at, and what to keep of it."""
+
+    model: str
+    engine: str = ""
+    selector: str = ""  # what leaves each module, where it is not told; of a graph without modules, all
+    out: str = ""
+    prompts: tuple[tuple[int, ...], ...] = ()
+    inputs: tuple[str, ...] = ()  # files
+    tokens: int = 8
+    sampling: Sampling = Sampling()
+    values: str = ""
+    steps: str = ""
+    every: int = 1
+    positions: str = ""
+    budget_bytes: int | None = None
+    watch: bool = False
+    options: Options = Options()
+    resume: str = ""
+    after_step: int | None = None
+    run: str = ""  # the command line
+
+
+def capture_run(
+    host: Host,
+    plan: Plan,
+    book: RuleBook,
+    *,
+    on_step: Callable[[Step], None] | None = None,
+    most: int | None = None,
+) -> Report:
+    """Run a model as planned and return what was seen; the tensors are in the capture it names.
+
+    Args:
+        host: where files of inputs are read.
+        plan: what to do.
+        book: the words of what may be found.
+        on_step: told each step of a generation when its tokens are chosen and its tensors captured.
+        most: how many tensors to show; 0 is all.
+    """
+    model = find_model(plan.model)
+    kind = chosen_engine(model, plan.engine)
+    plan = _as_before(plan) if plan.resume else plan
+    wanted = _wanted(plan)
+    began = time.monotonic()
+    selector = plan.selector or ("**" if plan.watch else default_selector(model, kind))
+    parse_selector(selector)
+    engine = open_engine(model, kind, selector, plan.options)
+    try:
+        folder, state = _start(plan, engine, kind)
+        header = Header(run=plan.run, engine=kind, selector=selector, details=_details(engine, plan))
+        writer = CaptureWriter(
+            folder,
+            header,
+            value_budget_bytes=plan.budget_bytes,
+            resume=folder == Path(plan.resume),
+            whole_steps=True,
+        )
+        session = Session(engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.reads))
+        stopped = _carry_out(host, session, plan, state, on_step)
+        note = engine.tapped.note
+    finally:
+        engine.close()
+    about = f"in {time.monotonic() - began:.1f} s"
+    return capture_report(folder, book, stopped=stopped, notes=_notes(plan, note), about=about, most=most)
+
+
+def default_selector(model: Model, kind: str) -> str:
+    """Return what leaves each module, or everything where a graph does not tell its modules."""
+    try:
+        places_in(model, kind, MODULES)
+    except InputError:
+        return "**"
+    return MODULES
+
+
+def _as_before(plan: Plan) -> Plan:
+    """Return a plan to go on with a capture, looking at and keeping what was before unless told otherwise."""
+    with checked_capture(plan.resume) as before:
+        header = before.header
+    kept = {name: header.details[name] for name in ("values", "steps", "positions") if name in header.details}
+    told = {name: value for name, value in kept.items() if not getattr(plan, name) and isinstance(value, str)}
+    return msgspec.structs.replace(plan, selector=plan.selector or header.selector, **told)
+
+
+def _wanted(plan: Plan) -> Wanted:
+    return Wanted(
+        parse_selector(plan.values) if plan.values else None,
+        parse_steps(plan.steps),
+        plan.every,
+        parse_positions(plan.positions),
+        plan.watch,
+    )
+
+
+def _details(engine: Engine, plan: Plan) -> dict[str, Any]:
+    kept = {"values": plan.values, "steps": plan.steps, "every": plan.every, "positions": plan.positions}
+    caches = cache_names(engine) if is_decoder(engine) else {}
+    told = {name: value for name, value in kept.items() if value not in ("", 1)}
+    details: dict[str, Any] = msgspec.to_builtins({**engine.details, "caches": caches, **told}, enc_hook=str)
+    return details
+
+
+def _start(plan: Plan, engine: Engine, kind: str) -> tuple[Path, State | None]:
+    """Return where the capture goes, and the state to go on from."""
+    if not plan.resume:
+        return Path(plan.out) if plan.out else _free_folder(plan, kind), None
+    with Capture(plan.resume) as before:
+        if is_decoder(engine) is False:
+            raise InputError("only a generation can be taken up again", fix="run it anew")
+        state = state_after(before, plan.after_step, caches=cache_names(engine))
+        last = max(step_notes(before))
+    if plan.after_step is None or plan.after_step == last:
+        return Path(plan.out or plan.resume), state
+    if not plan.out:
+        raise InputError(
+            f"{plan.resume} already goes on after step {plan.after_step}", fix="name a new folder with --out"
+        )
+    return Path(plan.out), state
+
+
+def _free_folder(plan: Plan, kind: str) -> Path:
+    """Return a folder in the current one that is not there yet, named after model and engine."""
+    path = Path(plan.model).resolve()
+    name = f"capture-{path.stem if path.is_file() else path.name}-{kind}"
+    numbers = (Path(name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
+    return next(path for path in numbers if not path.exists())
+
+
+def is_decoder(engine: Engine) -> bool:
+    """Whether an engine's model is one that generates: it takes token ids and has scores."""
+    return "input_ids" in engine.inputs and ("logits" in engine.outputs or bool(cache_names(engine)))
+
+
+def _carry_out(
+    host: Host,
+    session: Session,
+    plan: Plan,
+    state: State | None,
+    on_step: Callable[[Step], None] | None,
+) -> NotFiniteError | None:
+    """Run all steps into the capture; returns what stopped a watched run."""
+    try:
+        with session.writer:
+            if plan.inputs or not is_decoder(session.engine):
+                for feeds in _feeds(host, session, plan):
+                    session.compute(feeds)
+                return None
+            start = state if state is not None else plan.prompts or (MADE_UP_PROMPT,)
+            for step in session.generate(start, plan.tokens, sampling=plan.sampling):
+                if on_step is not None:
+                    on_step(step)
+    except NotFiniteError as err:
+        return err
+    return None
+
+
+def _feeds(host: Host, session: Session, plan: Plan) -> Iterator[dict[str, Any]]:
+    if not plan.inputs:
+        yield made_up_feeds(session.inputs)
+    for path in plan.inputs:
+        yield from feeds_from(host, path)
+
+
+def _notes(plan: Plan, tapped: str) -> list[str]:
+    """Return what a reader has to know to judge the numbers."""
+    found = []
+    if not plan.inputs and not plan.prompts and not plan.resume:
+        found.append("the input was made up, as none was given")
+    if tapped:
+        found.append(tapped)
+    return found
+
+
+def capture_report(
+    folder: str | Path,
+    book: RuleBook,
+    *,
+    selector: str = "",
+    steps: str = "",
+    sort: str = "order",
+    most: int | None = None,
+    stopped: NotFiniteError | None = None,
+    notes: Sequence[str] = (),
+    about: str = "",
+) -> Report:
+    """Return what is in a capture: its tensors as a table, its tokens, and the first tensor that is not finite."""
+    if sort not in SORTED_BY:
+        raise UnknownNameError("order", sort, SORTED_BY)
+    with checked_capture(folder) as capture:
+        finding = not_finite_finding(capture, book, stopped)
+        rows = tensor_rows(
+            capture, parse_selector(selector) if selector else None, parse_steps(steps) if steps else None
+        )
+        sections = (
+            Section("about", "about this run", ("",), tuple((each,) for each in notes)),
+            tokens_section(capture),
+            tensor_section(rows, by=sort, most=MOST_ROWS if most is None else most),
+        )
+        summary = Summary(
+            ", ".join((told(capture), about) if about else (told(capture),)),
+            partial=capture.partial,
+        )
+    return Report(summary, (finding,) if finding else (), tuple(each for each in sections if each.rows))
+
+
+def tokens_section(capture: Capture, *, most: int = MOST_STEPS) -> Section:
+    """Return which tokens were chosen at each step."""
+    notes = step_notes(capture, rank=capture.ranks[0])
+    rows = tuple((number, listed(note.tokens, 12, " ")) for number, note in sorted(notes.items()))
+    left = len(rows) - most
+    note = f"{counted(left, 'more step')} not shown" if left > 0 else ""
+    return Section("tokens", "tokens chosen", ("step", "of each row"), rows[:most], note)
+
+
+def not_finite_finding(
+    capture: Capture, book: RuleBook, stopped: NotFiniteError | None = None
+) -> Finding | None:
+    """Return the finding of the first tensor that has a NaN or an overflow, if there is one."""
+    record = _first_not_finite(capture) if stopped is None else _stopped_at(capture, stopped)
+    if record is None:
+        return None
+    counts = {
+        "NaN": record.statistics.nan,
+        "+Inf": record.statistics.pos_inf,
+        "-Inf": record.statistics.neg_inf,
+    }
+    values = {
+        "tensor": record.name,
+        "step": record.step,
+        "what": " and ".join(f"{count} {name}" for name, count in counts.items() if count),
+        "elements": record.statistics.elements,
+        "capture": capture.folder,
+        "operator": record.place.op or "module",
+    }
+    if record.layout.dtype in NARROW:
+        values |= {"narrow": record.layout.dtype, "largest": NARROW[record.layout.dtype]}
+    seen = Evidence(
+        f"{capture.folder}: step {record.step}, {record.name}",
+        f"{values['what']} of {values['elements']} elements",
+    )
+    return finding_from(book.get(NOT_FINITE), Violation((seen, *_before(capture, record)), values))
+
+
+def _first_not_finite(capture: Capture) -> Record | None:
+    """Return the first record with a NaN or an overflow; -Inf alone is what masks are made of."""
+    return next((each for each in capture.records() if each.statistics.nan or each.statistics.pos_inf), None)
+
+
+def _stopped_at(capture: Capture, stopped: NotFiniteError) -> Record:
+    return capture.record(stopped.place.name, step=stopped.step, rank=capture.ranks[0])
+
+
+def _before(capture: Capture, record: Record) -> tuple[Evidence, ...]:
+    """Return the last tensor that was still finite, as evidence."""
+    last = None
+    for each in capture.records(step=record.step, rank=record.rank):
+        if each.place == record.place:
+            break
+        if not is_state(each.place) and not each.statistics.nan and not each.statistics.pos_inf:
+            last = each
+    if last is None:
+        return ()
+    words = f"still finite, up to {last.statistics.absmax:.4g} ({last.layout.dtype})"
+    return (Evidence(f"{capture.folder}: step {last.step}, {last.name}", words),)
+
+
+def query_section(capture: Capture, sql: str) -> Section:
+    """Return what an SQL query over the statistics answers."""
+    table = capture.query(sql)
+    rows = tuple(tuple(map(_cell, row)) for row in table.rows)
+    note = f"there are more than these {len(rows)} rows" if table.cut else ""
+    return Section("query", counted(len(rows), "row"), table.columns, rows, note)
+
+
+def _cell(value: Any) -> Cell:
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+
+def selected_records(capture: Capture, selector: str, steps: str) -> list[Record] | None:
+    """Return the records whose values were kept at some places and steps; none named means all."""
+    if not selector and not steps:
+        return None
+    places = [place for rank in capture.ranks for place in capture.files(rank).places]
+    chosen = set(parse_selector(selector).selected(places)) if selector else set(places)
+    wanted = parse_steps(steps)
+    return [
+        each for each in capture.records() if each.kept and each.place in chosen and wanted.has(each.step)
+    ]
+
+
+def checked_capture(path: str | Path) -> Capture:
+    """Return a capture opened, or raise with what to do."""
+    if not Path(path).is_dir():
+        raise CaptureError(f"{path} is no capture", fix="make one: trtdx capture MODEL --out CAPTURE")
+    return Capture(path)

@@ -1,0 +1,131 @@
+"""`trtdx capture`: looking at captures, moving them, replaying from them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from trtdx.cli.capture_options import CaptureArgument, EngineName, EngineOption, emit_table
+from trtdx.cli.options import AllOption, ColorOption, FailOnOption, JsonOption, MarkdownOption
+from trtdx.cli.output import Color, FailOn, emit, write
+from trtdx.host import RealHost
+
+
+def show(
+    capture: CaptureArgument,
+    selector: Annotated[
+        str, typer.Argument(metavar="[SELECTOR]", help="Only these tensors.", show_default=False)
+    ] = "",
+    steps: Annotated[
+        str, typer.Option("--steps", metavar="N,N-N", help="Only these steps.", show_default=False)
+    ] = "",
+    sort: Annotated[str, typer.Option("--sort", help="order, absmax, std, nan or bytes.")] = "order",
+    show_all: AllOption = False,
+    json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    fail_on: FailOnOption = FailOn.ERROR,
+    color: ColorOption = Color.AUTO,
+) -> None:
+    """Show what is in a capture: each tensor over its steps, the tokens, and the first that is not finite."""
+    from trtdx.capture.run import capture_report
+    from trtdx.knowledge import load_book
+
+    report = capture_report(
+        capture,
+        load_book(RealHost()),
+        selector=selector,
+        steps=steps,
+        sort=sort,
+        most=0 if show_all or json else None,
+    )
+    emit(report, json=json, markdown=markdown, color=color, details=show_all, fail_on=fail_on)
+
+
+def query(
+    capture: CaptureArgument,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over the table `tensors`.")],
+    json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    color: ColorOption = Color.AUTO,
+) -> None:
+    """Ask the statistics anything, in SQL."""
+    from trtdx.capture.run import checked_capture, query_section
+
+    with checked_capture(capture) as found:
+        emit_table(query_section(found, sql), capture, json, markdown, color)
+
+
+def import_(
+    dump: Annotated[
+        str,
+        typer.Argument(
+            metavar="DUMP", help="TensorRT-LLM's dump trees, Polygraphy JSON, npz, npy, safetensors."
+        ),
+    ],
+    capture: Annotated[str, typer.Argument(metavar="CAPTURE", help="The folder to make.")],
+) -> None:
+    """Read another tool's dump into a capture."""
+    from trtdx.capture.importers import import_capture
+    from trtdx.words import counted
+
+    done = import_capture(RealHost(), dump, capture)
+    write(f"{capture}: {counted(done.records, 'tensor')} from {dump} ({done.format})\n")
+    for line in done.told:
+        sys.stderr.write(f"note: {line}\n")
+
+
+def export(
+    capture: CaptureArgument,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An .npz or .safetensors file to make.")],
+    tap: Annotated[
+        str, typer.Option("--tap", metavar="SELECTOR", help="Only these tensors.", show_default=False)
+    ] = "",
+    steps: Annotated[
+        str, typer.Option("--steps", metavar="N,N-N", help="Only these steps.", show_default=False)
+    ] = "",
+) -> None:
+    """Write the values kept in a capture to a file that other tools read."""
+    from trtdx.capture.exporters import export_capture
+    from trtdx.capture.run import checked_capture, selected_records
+    from trtdx.words import counted
+
+    with checked_capture(capture) as found:
+        done = export_capture(found, file, selected_records(found, tap, steps))
+    write(f"{file}: {counted(done.tensors, 'tensor')}\n")
+    for line in done.told:
+        sys.stderr.write(f"note: {line}\n")
+
+
+def replay(
+    capture: CaptureArgument,
+    module: Annotated[
+        str, typer.Argument(metavar="MODULE", help="The module to compute alone: layers.3, layers.3.mlp.")
+    ],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="The model that has it; that of the capture if not told.",
+            show_default=False,
+        ),
+    ] = "",
+    engine: EngineOption = EngineName.AUTO,
+    step: Annotated[
+        int, typer.Option("--step", metavar="N", min=0, help="With the inputs of this step.")
+    ] = 0,
+    out: Annotated[
+        str,
+        typer.Option("--out", metavar="DIR", help="Capture what is computed inside it.", show_default=False),
+    ] = "",
+    json: JsonOption = False,
+    markdown: MarkdownOption = False,
+    color: ColorOption = Color.AUTO,
+) -> None:
+    """Compute one module with captured inputs, on any engine that has it, beside what was captured."""
+    from trtdx.capture.replaying import replay_section
+
+    section = replay_section(capture, module, model=model, engine=engine.value, step=step, out=out)
+    emit_table(section, f"{module} of {capture}", json, markdown, color)

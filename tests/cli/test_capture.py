@@ -1,0 +1,286 @@
+"""`trtdx capture` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from trtdx.capture.reader import Capture  # noqa: E402
+
+TINY = Path(__file__).parent.parent.parent / "examples" / "tiny"
+
+
+@pytest.fixture
+def trtdx(tmp_path, monkeypatch, capfd):
+    """Run the command line in this process: a process for each would be most of the time these tests take."""
+    from trtdx.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["trtdx", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capfd.readouterr()
+        return subprocess.CompletedProcess(args, ended.value.code or 0, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Return an ONNX model of two layers whose second overflows in float16 when fed large numbers."""
+    weight = np.full((8, 8), 100, np.float16)
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["up"], "layers.0/up"),
+        helper.make_node("MatMul", ["up", "weight"], ["down"], "layers.1/down"),
+        helper.make_node("Softmax", ["down"], ["y"], "head/softmax"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["batch", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, ["batch", 8])],
+        [numpy_helper.from_array(weight, "weight")],
+    )
+    path = tmp_path / "small.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    np.savez(tmp_path / "ones.npz", x=np.ones((1, 8), np.float16) / 100)
+    np.savez(tmp_path / "large.npz", x=np.ones((1, 8), np.float16))
+    return path
+
+
+def sections(done):
+    return {section["key"]: section for section in json.loads(done.stdout)["sections"]}
+
+
+def test_list_shows_what_a_selector_hits_before_anything_runs(trtdx, small, tmp_path):
+    done = trtdx("capture", small, "--list", "layers.*:out")
+    assert done.returncode == 0
+    assert "2 places" in done.stdout
+    assert "layers.0:out" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large.npz", "ones.npz", "small.onnx"]
+
+
+def test_a_selector_that_hits_nothing_names_the_nearest(trtdx, small):
+    done = trtdx("capture", small, "--list", "layer.*:out")
+    assert done.returncode == 2
+    assert "nothing is selected by 'layer.*:out'" in done.stderr
+    assert "layers.0" in done.stderr
+
+
+def test_a_run_leaves_a_capture_and_shows_its_tensors(trtdx, small, tmp_path):
+    done = trtdx("capture", small, "--input", "ones.npz", "--values", "**", "--json")
+    assert done.returncode == 0, done.stderr
+    names = [row[0] for row in sections(done)["tensors"]["rows"]]
+    assert names == ["x", "layers.0:out", "layers.1:out", "head:out", ":out.y"]
+    with Capture(tmp_path / "capture-small-onnxruntime") as capture:
+        assert capture.header.selector == "** & is:module"
+        assert capture.values(capture.record("layers.0:out")).max() == 8
+
+
+def test_a_second_run_gets_a_folder_of_its_own(trtdx, small, tmp_path):
+    for _ in range(2):
+        assert trtdx("capture", small, "--input", "ones.npz").returncode == 0
+    assert (tmp_path / "capture-small-onnxruntime-2").is_dir()
+
+
+def test_a_folder_that_is_there_is_not_overwritten(trtdx, small):
+    assert trtdx("capture", small, "--input", "ones.npz", "--out", "cap").returncode == 0
+    again = trtdx("capture", small, "--input", "ones.npz", "--out", "cap")
+    assert again.returncode == 2
+    assert "error:" in again.stderr
+    assert "Traceback" not in again.stderr
+
+
+def test_watch_stops_at_the_first_overflow_and_says_so(trtdx, small, tmp_path):
+    done = trtdx("capture", small, "--input", "large.npz", "--watch", "nan", "--out", "cap", "--json")
+    assert done.returncode == 1
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["code"] == "DX960"
+    assert finding["message"].startswith("down is the first tensor that is not finite: 8 +Inf of 8 elements")
+    assert any("float16 ends at 65504" in fix["text"] for fix in finding["fixes"])
+    with Capture(tmp_path / "cap") as capture:
+        assert capture.values(capture.record("up")).max() == 800  # what led to it
+        assert "y" not in {record.name for record in capture.records()}
+
+
+def test_an_overflow_is_told_of_without_watching_too(trtdx, small):
+    done = trtdx("capture", small, "--input", "large.npz", "--out", "cap")
+    assert done.returncode == 1
+    assert "error[DX960]: layers.1:out is the first tensor that is not finite" in done.stdout
+    assert trtdx("capture", "show", "cap").returncode == 1
+
+
+def test_a_made_up_input_is_called_so(trtdx, small):
+    done = trtdx("capture", small, "--fail-on", "never")
+    assert done.returncode == 0, done.stderr
+    assert "the input was made up, as none was given" in done.stdout
+
+
+def test_statistics_are_asked_in_sql(trtdx, small):
+    trtdx("capture", small, "--input", "ones.npz", "--out", "cap")
+    done = trtdx(
+        "capture", "query", "cap", "select name, max from tensors where op = 'MatMul' or port = 'in'"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:3] == ["1 row", "  name        max", "  x     0.0100021"]
+    wrong = trtdx("capture", "query", "cap", "drop table tensors")
+    assert wrong.returncode == 2
+
+
+def test_values_go_out_and_come_back(trtdx, small):
+    trtdx("capture", small, "--input", "ones.npz", "--values", "**", "--out", "cap")
+    done = trtdx("capture", "export", "cap", "some.npz", "--tap", "layers.*:out")
+    assert done.stdout == "some.npz: 2 tensors\n"
+    done = trtdx("capture", "import", "some.npz", "again")
+    assert done.stdout == "again: 2 tensors from some.npz (npz)\n"
+
+
+def test_a_generation_streams_its_tokens_and_goes_on_later(trtdx):
+    whole = trtdx("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "4", "--out", "whole")
+    assert whole.returncode == 0, whole.stderr
+    first = trtdx(
+        "capture",
+        TINY / "model.onnx",
+        "--ids",
+        "5,17,42",
+        "--tokens",
+        "2",
+        "--tap",
+        "layers.*:out",
+        "--out",
+        "cap",
+    )
+    rest = trtdx("capture", TINY / "model.onnx", "--resume", "cap", "--tokens", "2")
+    assert rest.returncode == 0, rest.stderr
+    assert first.stderr + rest.stderr == whole.stderr
+    assert [line.split(":")[0] for line in whole.stderr.splitlines()] == [
+        "step 0",
+        "step 1",
+        "step 2",
+        "step 3",
+    ]
+    shown = trtdx("capture", "show", "cap", "--json")
+    steps = sections(shown)["tokens"]["rows"]
+    assert [row[0] for row in steps] == [0, 1, 2, 3]
+
+
+def test_going_on_from_the_middle_needs_a_new_folder(trtdx):
+    trtdx(
+        "capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "3", "--tap", "norm", "--out", "cap"
+    )
+    refused = trtdx("capture", TINY / "model.onnx", "--resume", "cap", "--after-step", "0")
+    assert refused.returncode == 2
+    assert "--out" in refused.stderr
+    done = trtdx(
+        "capture",
+        TINY / "model.onnx",
+        "--resume",
+        "cap",
+        "--after-step",
+        "0",
+        "--tokens",
+        "2",
+        "--out",
+        "new",
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["step 1", "step 2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nothing.onnx"], "there is no nothing.onnx"),
+        (["."], "ONNX files and no model"),
+        (["notes.txt"], "is no model that can be computed here"),
+        (["small.onnx", "--engine", "torch"], "torch cannot compute small.onnx"),
+        (["small.onnx", "--tap", "layers[x]"], "is no choice of indices"),
+        (["small.onnx", "--steps", "x"], "no choice of steps"),
+        (["small.onnx", "--budget", "much"], "'much' is no size"),
+        (["small.onnx", "--ids", "a,b"], "no list of token ids"),
+        (["small.onnx", "--prompt", "hello"], "no tokenizer.json"),
+        (["small.onnx", "--input", "missing.npz"], "missing.npz is not there"),
+        (["small.onnx", "--resume", "nothing"], "nothing is no capture"),
+        (["small.onnx", "--optimisation", "none", "--values", "layers.9:out", "--out", "v"], ""),
+        (["show", "small.onnx"], "small.onnx is no capture"),
+        (["query", "nothing", "select 1"], "nothing is no capture"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_words(trtdx, small, tmp_path, words, told):
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "second.onnx").write_bytes(small.read_bytes())
+    done = trtdx("capture", *words)
+    assert "Traceback" not in done.stderr
+    if told:
+        assert done.returncode == 2
+        assert told in done.stderr
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, -10])
+def test_a_model_that_is_cut_off(trtdx, small, tmp_path, cut):
+    (tmp_path / "cut.onnx").write_bytes(small.read_bytes()[:cut])
+    done = trtdx("capture", "cut.onnx")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_help_starts_without_heavy_packages():
+    code = (
+        "import sys; from trtdx.cli import main;"
+        "print([name for name in ('torch', 'onnxruntime', 'tensorrt_rtx', 'numpy', 'duckdb') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnxruntime", "tensorrt"])
+def test_every_engine_gives_the_same_tokens_and_places(trtdx, engine):
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorrt_rtx" if engine == "tensorrt" else "transformers")
+    model = TINY / ("model" if engine == "torch" else "model.onnx")
+    done = trtdx(
+        "capture", model, "--engine", engine, "--ids", "5,17,42", "--ids", "9,3", "--tokens", "3",
+        "--tap", "layers.*.mlp:out, **.q_proj:in", "--out", engine, "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "step 0: 45 94\nstep 1: 60 94\nstep 2: 34 94\n"
+    rows = [row for row in sections(done)["tensors"]["rows"] if "layers" in row[0]]
+    assert [row[0].removeprefix("model.") for row in rows] == [
+        f"layers.{layer}.{place}" for layer in range(2) for place in ("self_attn.q_proj:in", "mlp:out")
+    ]
+
+
+def test_a_module_is_replayed_beside_what_was_captured(trtdx):
+    trtdx(
+        "capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "2", "--tap", "layers.1:*", "--values", "**:*",
+        "--out", "cap",
+    )  # fmt: skip
+    done = trtdx("capture", "replay", "cap", "layers.1", "--step", "1", "--out", "inside", "--json")
+    assert done.returncode == 0, done.stderr
+    assert sections(done)["replay"]["rows"][0][2] == "bitwise the same"
+
+
+def test_build_compiles_and_says_what_marking_changed(trtdx, small):
+    pytest.importorskip("tensorrt_rtx")
+    shapes = "x:1x8,4x8,16x8"
+    done = trtdx("capture", "build", small, "--tap", "layers.*:out", "--variant", "outputs", "--profile", shapes,
+                 "--out", "debug.plan", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "what marking changed" in done.stdout
+    assert Path("debug.plan").stat().st_size > 1000
+    refused = trtdx("capture", "build", small, "--json")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["findings"][0]["code"] == "DX142"
