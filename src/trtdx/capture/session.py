@@ -41,11 +41,12 @@ CACHE = "Cache"  # the operator that what a step adds to the cache is captured u
 class StepNote(msgspec.Struct, frozen=True):
     """What is noted when a step is whole."""
 
-    tokens: list[int]  # chosen, one of each row
+    tokens: list[int]  # gone on with, one of each row
     generator: tuple[str, str]  # 128 bits each: more than a JSON number holds
     cached: int
     grown: dict[str, int]  # along which axis each part of the cache grew; one not named is captured whole
     sampling: Sampling
+    chosen: list[int] = []  # by the model, where that was not what it went on with
     kind: str = "step"
 
 
@@ -80,6 +81,7 @@ class Session:
         *,
         sampling: Sampling | None = None,
         extra: Mapping[str, Any] | None = None,
+        forced: Array | None = None,
     ) -> Iterator[Step]:
         """Yield each step of a generation when it is computed and recorded; see `engines.generate`."""
         state = start if isinstance(start, State) else start_state(self.engine, start, sampling=sampling)
@@ -87,7 +89,7 @@ class Session:
         if not state.step:
             self._keep(0, PROMPT, state.tokens)
             self._keep(0, PROMPT_MASK, state.mask)
-        for step in generate(self, state, steps, extra=extra):
+        for step in generate(self, state, steps, extra=extra, forced=forced):
             grown = self._keep_new(step, state.past)
             state = step.state
             self.writer.note(step.number, msgspec.to_builtins(_noted(step, grown)))
@@ -164,7 +166,8 @@ def _tokens_of(feeds: Mapping[str, Any]) -> Tokens | None:
 def _noted(step: Step, grown: dict[str, int]) -> StepNote:
     state = step.state
     generator = (str(state.generator[0]), str(state.generator[1]))
-    return StepNote(step.tokens.tolist(), generator, state.cached, grown, state.sampling)
+    forced = [] if (step.tokens == step.chosen).all() else step.chosen.tolist()
+    return StepNote(step.tokens.tolist(), generator, state.cached, grown, state.sampling, forced)
 
 
 def _grown_axis(was: Sequence[int], now: Sequence[int]) -> int | None:

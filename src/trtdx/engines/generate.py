@@ -31,8 +31,9 @@ class Step(NamedTuple):
     """One step of a generation: what was chosen for each row, and where things stand now."""
 
     number: int
-    tokens: Array
+    tokens: Array  # what the next step is fed
     state: State
+    chosen: Array  # what the model would have gone on with; the same unless tokens were forced
 
 
 def cache_names(engine: Stepper) -> dict[str, str]:
@@ -136,6 +137,7 @@ def generate(
     attention_mask: Any = None,
     sampling: Sampling | None = None,
     extra: Mapping[str, Any] | None = None,
+    forced: Array | None = None,
 ) -> Iterator[Step]:
     """Yield each step as it is computed: first the whole prompts, then a token at a time; stops when all rows are done.
 
@@ -146,7 +148,10 @@ def generate(
         attention_mask: for prompts that are filled up already.
         sampling: how tokens are chosen; a state goes on as it began.
         extra: constant inputs that only this model has.
+        forced: what to go on with whatever the model chooses, [batch, steps]; so two models see the same tokens.
     """
+    import numpy as np
+
     if isinstance(start, State):
         state = start
     else:
@@ -157,9 +162,10 @@ def generate(
         if state.done.all():
             return
         results = engine.run(_feeds(engine, state, names, extra or {}))
-        tokens, generator = _chosen(_logits(results, names), state)
+        chosen, generator = _chosen(_logits(results, names), state)
+        tokens = chosen if forced is None else forced[:, state.step].astype(np.int64)
         state = _advanced(state, tokens, {name: results[names[name]] for name in names}, generator)
-        yield Step(state.step - 1, tokens, state)
+        yield Step(state.step - 1, tokens, state, chosen)
 
 
 def _feeds(

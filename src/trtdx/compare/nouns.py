@@ -1,0 +1,108 @@
+"""What moves between the parts of a comparison."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from trtdx.capture.difference import Difference
+    from trtdx.capture.reader import Record
+
+    Array = np.ndarray[Any, Any]
+
+
+class Change(NamedTuple):
+    """One change of layout: what it is, in words that a mapping file keeps, and how it is made."""
+
+    text: str  # "transpose 0 2 1 3", "part q of qkv", "sum over ranks"
+    apply: Callable[[Array], Array]
+
+
+class Aligned(NamedTuple):
+    """One tensor of one side, made of one record or of several (shards, parts), and changed in layout."""
+
+    records: tuple[Record, ...]
+    join: str = ""  # "", "concatenate AXIS", "sum"
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def first(self) -> Record:
+        return self.records[0]
+
+
+class Pair(NamedTuple):
+    """The same tensor on both sides."""
+
+    name: str  # the reference's name of it
+    step: int
+    reference: Aligned
+    candidate: Aligned
+    how: str  # "name", "scope", "shape and order", "map"
+    token_axis: int | None = None  # of both, after the changes; rows of padding are left out along it
+    position: int = 0  # in the reference's data flow
+
+
+class Unmatched(NamedTuple):
+    """A tensor that has no counterpart, and why."""
+
+    side: str  # "reference" or "candidate"
+    name: str
+    step: int
+    reason: str
+
+
+class Verdict(str, Enum):
+    """What a pair's difference is."""
+
+    SAME = "same"  # bitwise
+    NOISE = "noise"  # within what the precision explains
+    WRONG = "wrong"
+    POISONED = "poisoned"  # wrong, because something before it was
+    UNKNOWN = "unknown"  # cannot be told, and why is said
+
+
+class Judged(NamedTuple):
+    """A pair, how it differs, and whether that is more than expected."""
+
+    pair: Pair
+    difference: Difference | None  # none where only hashes or statistics could be compared
+    observed: float  # the error of the worst token, relative to the reference
+    expected: float  # what the candidate's precision explains
+    limit: float  # how much more than expected is still honest
+    verdict: Verdict
+    confidence: float
+    basis: str  # "local replay in float64", "honest run in bfloat16", "error model", "tolerance 1e-3"
+    tokens: tuple[int, ...] = ()  # the positions that are wrong, worst first
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Observed over expected: healthy is about 1."""
+        return self.observed / self.expected if self.expected else float("inf") if self.observed else 0.0
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a comparison first goes wrong."""
+
+    step: int
+    tensor: str
+    module: str = ""
+    layer: int | None = None
+    rank: int = 0
+    tokens: tuple[int, ...] = ()
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """A hypothesis that was tried: its rule, how much of the difference it explains, and its numbers for the page."""
+
+    code: str
+    share: float  # of the squared difference; 1 explains it all
+    values: dict[str, str] = {}
+    how: str = ""  # how it was tested, in words

@@ -1,0 +1,217 @@
+"""One side of a comparison: a capture, and where it was given as a model, how to run it again.
+
+hf:DIR?dtype=bfloat16&attention=sdpa    a Hugging Face folder on torch
+onnx:FILE?level=none                    an ONNX file on ONNX Runtime
+trt:FILE                                an ONNX file as TensorRT's network, computed on the CPU
+DIR or FILE                             a capture, a dump of another tool, or a model: told by what it is
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from trtdx.capture.feeding import MADE_UP_PROMPT, feeds_from, made_up_feeds
+from trtdx.capture.format import Header
+from trtdx.capture.importers import import_capture
+from trtdx.capture.reader import Capture, is_capture
+from trtdx.capture.record import Recorder
+from trtdx.capture.run import is_decoder
+from trtdx.capture.session import Session, step_notes
+from trtdx.capture.store import CaptureWriter
+from trtdx.capture.taps import parse_selector
+from trtdx.capture.wanted import Wanted
+from trtdx.engines.generate import cache_names
+from trtdx.engines.opening import Options, find_model, open_engine
+from trtdx.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trtdx.engines.engine import Array, Engine
+    from trtdx.host import Host
+
+KINDS = {"hf": "torch", "onnx": "onnxruntime", "trt": "tensorrt"}
+KNOWN_OPTIONS = {
+    "hf": ("dtype", "attention", "threads"),
+    "onnx": ("level", "threads"),
+    "trt": (),
+}
+BORDERS = "**:* & is:module"
+EVERYTHING = "**:*"
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What was given for one side."""
+
+    kind: str  # "hf", "onnx", "trt", "capture" or "dump"
+    path: str
+    options: dict[str, str] = {}
+
+    @property
+    def is_model(self) -> bool:
+        return self.kind in KINDS
+
+    @property
+    def text(self) -> str:
+        asked = "&".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.kind}:{self.path}" + (f"?{asked}" if asked else "")
+
+    def open(self, selector: str = "", **changed: str) -> Engine:
+        """Return the model on its engine, some options changed."""
+        options = {**self.options, **changed}
+        told = Options(
+            optimisation=options.get("level", "all"),
+            dtype=options.get("dtype", "auto"),
+            attention=options.get("attention", ""),
+            threads=int(options.get("threads", "0")),
+        )
+        return open_engine(find_model(self.path), KINDS[self.kind], selector, told)
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What both sides are given."""
+
+    prompts: tuple[tuple[int, ...], ...] = ()
+    new_tokens: int = 1
+    inputs: str = ""  # a file of arrays
+
+
+def parse_side(host: Host, text: str) -> Spec:
+    """Return what a text means."""
+    kind, colon, rest = text.partition(":")
+    if colon and kind in KINDS:
+        path, _, query = rest.partition("?")
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        for name in options:
+            if name not in KNOWN_OPTIONS[kind]:
+                raise UnknownNameError(f"option of {kind}:", name, KNOWN_OPTIONS[kind])
+        if not options.get("threads", "0").isdigit():
+            raise InputError(f"threads={options['threads']} is no number")
+        find_model(path)
+        return Spec(kind, path, options)
+    if is_capture(text):
+        return Spec("capture", text)
+    if host.kind(text) == "absent":
+        raise InputError(
+            f"there is no {text}",
+            fix="name a capture, a dump or a model: hf:DIR, onnx:FILE.onnx, trt:FILE.onnx",
+        )
+    try:
+        engine = find_model(text).engines[0]
+    except InputError:
+        return Spec("dump", text)
+    return Spec(next(kind for kind, name in KINDS.items() if name == engine), text)
+
+
+class Side:
+    """One side: its capture, open, and its model if it has one."""
+
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        self.spec, self.folder = spec, folder
+        self.capture = Capture(folder)
+
+    @property
+    def name(self) -> str:
+        return self.spec.text
+
+    @property
+    def kind(self) -> str:
+        """The engine that computed it, "" where nobody knows."""
+        return self.capture.header.engine
+
+    def tokens(self) -> list[list[int]]:
+        """Return the tokens that each step went on with, a list for each step; none where it was no generation."""
+        notes = step_notes(self.capture, rank=self.capture.ranks[0])
+        return [notes[number].tokens for number in sorted(notes)]
+
+    def chosen(self) -> list[list[int]]:
+        """Return the tokens that the model chose at each step, also where others were forced on it."""
+        notes = step_notes(self.capture, rank=self.capture.ranks[0])
+        return [notes[number].chosen or notes[number].tokens for number in sorted(notes)]
+
+
+def open_side(
+    host: Host,
+    spec: Spec,
+    question: Question,
+    folder: Path,
+    *,
+    forced: list[list[int]] | None = None,
+    selector: str = BORDERS,
+    changed: Mapping[str, str] | None = None,
+) -> Side:
+    """Return a side: a capture as it is, a dump imported, a model run.
+
+    Args:
+        host: where dumps and inputs are read.
+        spec: what was given.
+        question: what a model is fed.
+        folder: where a new capture goes.
+        forced: tokens to go on with at each step, those of the other side.
+        selector: what to look at; of a graph without modules everything.
+        changed: options of the model to be other than given, such as dtype.
+    """
+    if spec.kind == "capture":
+        return Side(spec, Path(spec.path))
+    if spec.kind == "dump":
+        import_capture(host, spec.path, str(folder))
+        return Side(spec, folder)
+    engine = _opened(spec, selector, dict(changed or {}))
+    try:
+        run_into(host, engine, question, folder, forced=forced, run=spec.text)
+    finally:
+        engine.close()
+    return Side(spec, folder)
+
+
+def _opened(spec: Spec, selector: str, changed: dict[str, str]) -> Engine:
+    try:
+        return spec.open(selector, **changed)
+    except InputError as err:
+        if selector != BORDERS or "nothing is selected" not in err.message:
+            raise
+    return spec.open(EVERYTHING, **changed)
+
+
+def run_into(
+    host: Host,
+    engine: Engine,
+    question: Question,
+    folder: Path,
+    *,
+    forced: list[list[int]] | None = None,
+    run: str = "",
+) -> None:
+    """Run an engine's model on what is asked, all that it is told to watch in a new capture with values."""
+    import numpy as np
+
+    decoder = is_decoder(engine)
+    details: dict[str, Any] = msgspec.to_builtins(
+        {**engine.details, "caches": cache_names(engine) if decoder else {}}, enc_hook=str
+    )
+    header = Header(run=run, engine=engine.kind, selector=EVERYTHING, details=details)
+    with CaptureWriter(folder, header, parquet=False) as writer:
+        recorder = Recorder(writer, Wanted(values=parse_selector(EVERYTHING)), engine.places())
+        session = Session(engine, writer, recorder)
+        if question.inputs or not decoder:
+            for feeds in _feeds(host, engine, question):
+                session.compute(feeds)
+            return
+        tokens = np.array(forced, np.int64).T if forced else None
+        steps = len(forced) if forced else question.new_tokens
+        for _ in session.generate(question.prompts or (MADE_UP_PROMPT,), steps, forced=tokens):
+            pass
+
+
+def _feeds(host: Host, engine: Engine, question: Question) -> list[dict[str, Array]]:
+    """Return what each run is fed; what only the other side's model takes is left out."""
+    if not question.inputs:
+        return [made_up_feeds(engine.inputs)]
+    return [
+        {name: array for name, array in feeds.items() if name in engine.inputs}
+        for feeds in feeds_from(host, question.inputs)
+    ]
