@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.words import counted
+from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +61,22 @@ class Symptom(msgspec.Struct, frozen=True):
     where: str
 
 
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in a run: a tensor at a step, and which tokens of it."""
+
+    step: int
+    tensor: str
+    module: str = ""
+    layer: int | None = None
+    rank: int = 0
+    tokens: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        rank = f", rank {self.rank}" if self.rank else ""
+        tokens = f", {counted(len(self.tokens), 'token')}: {listed(self.tokens, 8)}" if self.tokens else ""
+        return f"step {self.step}, {self.tensor}{rank}{tokens}"
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One cause, with all a reader needs to believe it, mend it and see it gone."""
 
@@ -72,7 +88,7 @@ class Finding(msgspec.Struct, frozen=True):
     fixes: tuple[Fix, ...]
     verify: str
     confidence: float
-    where: str
+    where: str | Where
     evidence: tuple[Evidence, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
 

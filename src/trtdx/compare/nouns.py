@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from trtdx.model import Where as Where
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,13 +30,27 @@ class Change(NamedTuple):
 class Aligned(NamedTuple):
     """One tensor of one side, made of one record or of several (shards, parts), and changed in layout."""
 
-    records: tuple[Record, ...]
-    join: str = ""  # "", "concatenate AXIS", "sum"
-    changes: tuple[Change, ...] = ()
+    records: tuple[Record, ...]  # those of one step are shards, several steps follow each other
+    join: str = ""  # of a step's shards: "", "concatenate AXIS", "sum"
+    changes: tuple[Change, ...] = ()  # of each record
+    after: tuple[Change, ...] = ()  # of the rows, once shards are joined
 
     @property
     def first(self) -> Record:
         return self.records[0]
+
+
+class TokenRows:
+    """Which rows of the two tensors are the same token; rows count sequences and tokens of all records, padding too."""
+
+    __slots__ = ("candidate", "position", "reference", "sequence")
+
+    def __init__(self, reference: Array, candidate: Array, sequence: Array, position: Array) -> None:
+        self.reference, self.candidate = reference, candidate
+        self.sequence, self.position = sequence, position  # positions count without padding
+
+    def __len__(self) -> int:
+        return len(self.reference)
 
 
 class Pair(NamedTuple):
@@ -47,6 +63,14 @@ class Pair(NamedTuple):
     how: str  # "name", "scope", "shape and order", "map"
     token_axis: int | None = None  # of both, after the changes; rows of padding are left out along it
     position: int = 0  # in the reference's data flow
+    tokens: TokenRows | None = None  # the rows to compare; none: all, one by one
+    note: str = ""  # what is to be known about the alignment
+    confidence: float = 1.0  # that the two are the same tensor
+
+    @property
+    def kept(self) -> bool:
+        """Whether the values of both are there."""
+        return all(record.kept for record in (*self.reference.records, *self.candidate.records))
 
 
 class Unmatched(NamedTuple):
@@ -86,17 +110,6 @@ class Judged(NamedTuple):
     def ratio(self) -> float:
         """Observed over expected: healthy is about 1."""
         return self.observed / self.expected if self.expected else float("inf") if self.observed else 0.0
-
-
-class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a comparison first goes wrong."""
-
-    step: int
-    tensor: str
-    module: str = ""
-    layer: int | None = None
-    rank: int = 0
-    tokens: tuple[int, ...] = ()
 
 
 class Explained(msgspec.Struct, frozen=True):

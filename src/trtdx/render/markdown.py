@@ -61,7 +61,7 @@ def _finding(finding: Finding) -> Iterator[str]:
             f"- {_text(each.message)} (`{each.code}`, {_code(each.where)})" for each in finding.symptoms
         )
         yield f"<details><summary>what followed from it ({len(finding.symptoms)})</summary>\n\n{rows}\n\n</details>"
-    yield f"_{sureness(finding.confidence)}, at {_code(finding.where)}_"
+    yield f"_{sureness(finding.confidence)}, at {_code(str(finding.where))}_"
 
 
 def _text(text: str) -> str:
