@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trtdx.capture.difference import difference
-from trtdx.capture.dtypes import numpy_dtype
+from trtdx.capture.dtypes import DTYPES, numpy_dtype
 from trtdx.capture.stats import (
+    ROW,
+    Source,
     content_hash,
     kernel_in_use,
     measure_into,
+    memory,
     source_from_array,
     source_from_torch,
     statistics_of,
@@ -68,7 +71,17 @@ def numpy_difference(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> 
 
 
 def measured(array: np.ndarray[Any, Any]) -> Callable[[], object]:
-    return partial(measure_into, bytearray(152), 0, 152, [source_from_array(array)])
+    return measuring(source_from_array(array))
+
+
+def measuring(source: Source) -> Callable[[], object]:
+    code = DTYPES[source.dtype].code
+    row = bytearray(ROW.size)
+
+    def measure(_: Any = source.owner) -> int:  # the owner is kept as long as its address is used
+        return measure_into(row, 0, source.address, source.elements, code)
+
+    return measure
 
 
 def candidates(elements: int) -> dict[str, tuple[Callable[[], object], int]]:
@@ -82,8 +95,8 @@ def candidates(elements: int) -> dict[str, tuple[Callable[[], object], int]]:
         array = base.astype(numpy_dtype(dtype)) if dtype != "bool" else base > 0
         found[f"kernel {dtype}"] = measured(array), array.nbytes
     source = source_from_array(base)
-    found["xxh3-128"] = partial(content_hash, source.address, source.bytes), base.nbytes
-    found["kernel float32 + hash"] = partial(statistics_of, [source]), base.nbytes
+    found["xxh3-128"] = partial(content_hash, memory(source.address, source.bytes)), base.nbytes
+    found["kernel float32 + hash"] = partial(statistics_of, source), base.nbytes
     holes = base.copy()
     holes[::97] = np.nan
     found["kernel float32, 1 % NaN"] = measured(holes), base.nbytes
@@ -106,11 +119,10 @@ def small() -> dict[str, Callable[[], object]]:
 
     tensors = [torch.randn(SMALL) for _ in range(SMALL_COUNT)]
     sources = [source_from_torch(tensor) for tensor in tensors]
-    rows = bytearray(152 * SMALL_COUNT)
+    kernel = [measuring(source) for source in sources]
     return {
-        "kernel, one call for all": lambda: measure_into(rows, 0, 152, sources),
-        "kernel and hash, one call for all": lambda: statistics_of(sources),
-        "kernel, a call each": lambda: [measure_into(rows, 0, 152, [source]) for source in sources],
+        "kernel": lambda: [measure() for measure in kernel],
+        "kernel and hash": lambda: [statistics_of(source) for source in sources],
         "torch idiom": lambda: [torch_idiom(tensor) for tensor in tensors],
         "numpy idiom": lambda: [numpy_idiom(tensor.numpy()) for tensor in tensors],
     }

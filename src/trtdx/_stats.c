@@ -1,7 +1,7 @@
 /* Statistics of tensors in one pass over memory, and the differences between two of them.
  *
  * Arguments are addresses: the buffer protocol is not in the limited API of CPython 3.10, and a torch tensor in
- * bfloat16 has none. The interpreter is free while a batch is measured. `capture/stats.py` and
+ * bfloat16 has none. The interpreter is free while a tensor is measured. `capture/stats.py` and
  * `capture/difference.py` are the only callers and keep the owners of the addresses alive; beside them are the NumPy
  * versions with the same results.
  *
@@ -24,55 +24,32 @@ static int fits(unsigned long long address, unsigned long long count, int code) 
 }
 
 /* The caller's thread may flush subnormals to zero (torch.set_flush_denormal) or round otherwise. */
-static void measure_all(const Request *requests, Py_ssize_t count, Row *rows) {
+static void measured(Request of, Row *row) {
     Scratch scratch; /* 16 KiB */
     fenv_t before;
     fegetenv(&before);
     fesetenv(FE_DFL_ENV);
-    for (Py_ssize_t i = 0; i < count; i++)
-        measure_one((const unsigned char *)(uintptr_t)requests[i].address, (size_t)requests[i].count,
-                    requests[i].code, &scratch, rows + i);
+    measure_one((const unsigned char *)(uintptr_t)of.address, (size_t)of.count, of.code, &scratch, row);
     fesetenv(&before);
 }
 
-static PyObject *put_rows(PyObject *target, Py_ssize_t at, Py_ssize_t stride, const Row *rows, Py_ssize_t count) {
-    unsigned long long special = 0;
-    Py_ssize_t size = PyByteArray_Size(target), row = (Py_ssize_t)sizeof(Row);
-    if (count && (at < 0 || stride < row || at > size - row || (count - 1) > (size - row - at) / stride)) {
-        PyErr_SetString(PyExc_ValueError, "the rows do not fit");
+/* measure(rows, at, address, count, type) -> how many elements are NaN or infinite */
+static PyObject *measure(PyObject *self, PyObject *args) {
+    PyObject *target;
+    Py_ssize_t at;
+    Request of;
+    Row row;
+    if (!PyArg_ParseTuple(args, "O!nKKi", &PyByteArray_Type, &target, &at, &of.address, &of.count, &of.code)) return NULL;
+    if (!fits(of.address, of.count, of.code)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    measured(of, &row);
+    Py_END_ALLOW_THREADS
+    if (at < 0 || at > PyByteArray_Size(target) - (Py_ssize_t)sizeof row) {
+        PyErr_SetString(PyExc_ValueError, "the row does not fit");
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        memcpy(PyByteArray_AsString(target) + at + i * stride, rows + i, sizeof(Row));
-        special += rows[i].nan + rows[i].positive + rows[i].negative;
-    }
-    return PyLong_FromUnsignedLongLong(special);
-}
-
-/* measure(rows, at, stride, [(address, count, type), ...]) -> how many elements are NaN or infinite */
-static PyObject *measure(PyObject *self, PyObject *args) {
-    PyObject *target, *list, *answer = NULL;
-    Py_ssize_t at, stride;
-    if (!PyArg_ParseTuple(args, "O!nnO!", &PyByteArray_Type, &target, &at, &stride, &PyList_Type, &list)) return NULL;
-    Py_ssize_t count = PyList_Size(list);
-    Request *requests = PyMem_Malloc(sizeof(Request) * ((size_t)count + 1));
-    Row *rows = PyMem_Malloc(sizeof(Row) * ((size_t)count + 1));
-    int ready = requests != NULL && rows != NULL;
-    if (!ready) PyErr_NoMemory();
-    for (Py_ssize_t i = 0; ready && i < count; i++) {
-        Request *r = requests + i;
-        ready = PyArg_ParseTuple(PyList_GetItem(list, i), "KKi", &r->address, &r->count, &r->code) &&
-                fits(r->address, r->count, r->code);
-    }
-    if (ready) {
-        Py_BEGIN_ALLOW_THREADS
-        measure_all(requests, count, rows);
-        Py_END_ALLOW_THREADS
-        answer = put_rows(target, at, stride, rows, count);
-    }
-    PyMem_Free(requests);
-    PyMem_Free(rows);
-    return answer;
+    memcpy(PyByteArray_AsString(target) + at, &row, sizeof row);
+    return PyLong_FromUnsignedLongLong(row.nan + row.positive + row.negative);
 }
 
 static double *compared(Request reference, Request candidate, size_t length, Pairs *pairs, Pair *pair) {
@@ -149,7 +126,7 @@ static PyObject *instructions(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
-    {"measure", measure, METH_VARARGS, "measure(rows, at, stride, [(address, count, type), ...]) -> not finite"},
+    {"measure", measure, METH_VARARGS, "measure(rows, at, address, count, type) -> not finite"},
     {"compare", compare, METH_VARARGS, "compare(state, address, type, address, type, count, length) -> rows"},
     {"view", view, METH_VARARGS, "view(address, size) -> memoryview"},
     {"instructions", instructions, METH_VARARGS, "instructions(name) -> name in use"},

@@ -78,7 +78,7 @@ def test_a_tensor_that_cannot_be_captured_leaves_no_trace(tmp_path):
     with CaptureWriter(tmp_path, Header(), parquet=False) as writer:
         writer.add(0, PLACE, good, values=True)
         with pytest.raises(KeyError):
-            writer.add_all(0, [(PLACE, good, True), (PLACE, good._replace(dtype="float7"), True)])
+            writer.add(0, PLACE, good._replace(dtype="float7"), values=True)
         writer.add(0, PLACE, good, values=True)
     with Capture(tmp_path) as capture:
         assert [capture.values(each, verify=True).tolist() for each in capture.records()] == [[1, 1, 1]] * 2

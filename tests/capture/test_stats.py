@@ -181,13 +181,13 @@ def test_torch_tensors_are_measured_where_they_lie():
     assert source.address == tensor.data_ptr()
     assert (source.dtype, source.shape, source.device) == ("bfloat16", (3, 5), "cpu")
     wide = tensor.double()
-    found = statistics_of([source])[0]
+    found = statistics_of(source)
     assert found.mean == pytest.approx(wide.mean().item())
     assert found.max == wide.max().item()
     turned = source_from_torch(tensor.t())
-    assert (turned.shape, statistics_of([turned])[0].max) == ((5, 3), found.max)
+    assert (turned.shape, statistics_of(turned).max) == ((5, 3), found.max)
     eight = torch.randn(7).to(torch.float8_e4m3fn)
-    assert statistics_of([source_from_torch(eight)])[0].absmax == eight.float().abs().max().item()
+    assert statistics_of(source_from_torch(eight)).absmax == eight.float().abs().max().item()
 
 
 def test_flushing_subnormals_to_zero_does_not_change_what_is_seen():
@@ -205,19 +205,21 @@ def test_flushing_subnormals_to_zero_does_not_change_what_is_seen():
     assert found.min < 0
 
 
-def test_a_batch_is_as_one_by_one():
-    rng = np.random.default_rng(0)
-    arrays = [rng.normal(0, 1, 5 + k).astype(np.float32 if k % 2 else np.float64) for k in range(40)]
-    assert statistics_of([source_from_array(each) for each in arrays]) == [
-        statistics(each) for each in arrays
-    ]
+def measured(array):
+    source, row = source_from_array(array), bytearray(stats.ROW.size)
+    special = measure_into(row, 0, source.address, source.elements, DTYPES[source.dtype].code)
+    return special, stats.ROW.unpack(row)
 
 
-def test_not_finite_elements_of_a_batch_are_counted():
-    sources = [source_from_array(np.array([1.0, np.nan, np.inf])), source_from_array(np.array([1 + 2j]))]
-    rows = bytearray(stats.ROW.size * 2)
-    assert measure_into(rows, 0, stats.ROW.size, sources) == 2
-    assert stats.ROW.unpack_from(rows, stats.ROW.size)[0] == 1  # complex: counted, not measured
+def test_what_is_not_finite_is_counted():
+    special, row = measured(np.array([1.0, np.nan, np.inf, -np.inf]))
+    assert (special, row[:4]) == (3, (4, 1, 1, 1))
+
+
+def test_complex_numbers_are_counted_and_not_measured():
+    special, row = measured(np.array([1 + 2j, complex("nan")]))
+    assert (special, row[0]) == (0, 2)
+    assert np.isnan(row[6])
 
 
 def test_a_type_that_cannot_be_captured_is_refused_by_name():
@@ -225,19 +227,19 @@ def test_a_type_that_cannot_be_captured_is_refused_by_name():
         statistics(np.array(["2020-01-01"], "datetime64[D]"))
 
 
-def test_rows_that_do_not_fit_are_refused():
+def test_a_row_that_does_not_fit_is_refused():
     if kernel_in_use() == "numpy":
         pytest.skip("no kernel")
     array = np.zeros(3)
     from trtdx import _stats
 
-    for at, stride, count in ((1, 152, 1), (-1, 152, 1), (0, 151, 1), (0, 152, 2)):
-        with pytest.raises(ValueError, match="do not fit"):
-            _stats.measure(bytearray(152), at, stride, [(array.ctypes.data, 3, 0)] * count)
+    for at in (1, -1, 152):
+        with pytest.raises(ValueError, match="does not fit"):
+            _stats.measure(bytearray(152), at, array.ctypes.data, 3, 0)
     with pytest.raises(ValueError, match="no such type"):
-        _stats.measure(bytearray(152), 0, 152, [(array.ctypes.data, 3, 99)])
+        _stats.measure(bytearray(152), 0, array.ctypes.data, 3, 99)
     with pytest.raises(ValueError, match="no address"):
-        _stats.measure(bytearray(152), 0, 152, [(0, 3, 0)])
+        _stats.measure(bytearray(152), 0, 0, 3, 0)
 
 
 def test_without_a_compiler_numpy_does_it(tmp_path):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trtdx.capture.format import Buffer
 
-_AT_ONCE = 512  # buffers in one call; the least that systems allow is 1024 (IOV_MAX)
+_SPARE = 2  # buffers kept for reuse
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up",
          errno.EFBIG: "a file may not grow further"}  # fmt: skip
 
@@ -26,9 +26,14 @@ _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used
 class Batch(NamedTuple):
     """Values, and the frames of the index that tell of them."""
 
-    values: Sequence[Buffer]
     frames: bytes
-    waiting_bytes: int
+    values: bytearray  # the first `filled` bytes of it
+    filled: int
+    large: Sequence[Buffer] = ()  # values that follow, written from where they lie
+
+    @property
+    def bytes(self) -> int:
+        return len(self.frames) + self.filled + sum(map(len, self.large))
 
 
 class Appender:
@@ -49,6 +54,7 @@ class Appender:
         self.index_end = os.lseek(self._index, 0, os.SEEK_END)
         self._queue_bytes, self._waiting_bytes, self._busy = queue_bytes, 0, False
         self._queue: deque[Batch | None] = deque()
+        self._spare: list[bytearray] = []
         self._changed = threading.Condition()
         self._error: CaptureError | None = None
         self._thread = threading.Thread(target=self._run, name="trtdx-capture-writer", daemon=True)
@@ -62,12 +68,17 @@ class Appender:
     def put(self, batch: Batch) -> None:
         """Hand a batch over; waits while too much is waiting already."""
         with self._changed:
-            while self._waiting_bytes and self._waiting_bytes + batch.waiting_bytes > self._queue_bytes:
+            while self._waiting_bytes and self._waiting_bytes + batch.bytes > self._queue_bytes:
                 self._changed.wait()
             self._raise()
             self._queue.append(batch)
-            self._waiting_bytes += batch.waiting_bytes
+            self._waiting_bytes += batch.bytes
             self._changed.notify_all()
+
+    def buffer(self) -> bytearray:
+        """Return a buffer for values, one that was written before if there is: new memory costs more than a copy."""
+        with self._changed:
+            return self._spare.pop() if self._spare else bytearray()
 
     def drain(self) -> None:
         """Wait until all that was handed over is written."""
@@ -91,7 +102,7 @@ class Appender:
 
     def _write_last(self, last: bytes) -> None:
         try:
-            self._append(Batch((), last, 0))
+            self._append(Batch(last, bytearray(), 0))
         except OSError as err:
             self._fail(err)
 
@@ -119,12 +130,14 @@ class Appender:
                     self._fail(err)
             with self._changed:
                 self._busy = False
-                self._waiting_bytes -= batch.waiting_bytes
+                self._waiting_bytes -= batch.bytes
+                if len(self._spare) < _SPARE:
+                    self._spare.append(batch.values)
                 self._changed.notify_all()
 
     def _append(self, batch: Batch) -> None:
         """Values first: a row never points at what is not there."""
-        _write_all(self._values, batch.values)
+        _write_all(self._values, [memoryview(batch.values)[: batch.filled], *batch.large])
         if batch.frames:
             _write_all(self._index, [batch.frames])
             self.index_end += len(batch.frames)
@@ -165,11 +178,10 @@ def _opened(path: Path, *, fresh: bool) -> int:
 
 
 def _write_all(file: int, buffers: Sequence[Buffer]) -> None:
-    for start in range(0, len(buffers), _AT_ONCE):
-        some = [memoryview(each).cast("B") for each in buffers[start : start + _AT_ONCE]]
-        while some:
-            done = os.writev(file, some)
-            while some and done >= len(some[0]):
-                done -= len(some.pop(0))
-            if done:
-                some[0] = some[0][done:]
+    some = [memoryview(each).cast("B") for each in buffers]
+    while some:
+        done = os.writev(file, some)
+        while some and done >= len(some[0]):
+            done -= len(some.pop(0))
+        if done:
+            some[0] = some[0][done:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MADE_UP_PROMPT = tuple(range(3, 11))  # small numbers: in every vocabulary, and seldom special
 MADE_UP_LENGTH = 8  # of axes that may have any length, other than the batch
+MOST_MADE_UP = 1 << 28  # elements
 
 
 def feeds_from(host: Host, path: str) -> Iterator[dict[str, Array]]:
@@ -28,13 +30,16 @@ def feeds_from(host: Host, path: str) -> Iterator[dict[str, Array]]:
 
     told: list[str] = []
     items = FORMATS[format_of(host, path)].read(host, path, told)
-    for _, some in groupby(items, key=lambda item: item.step):
+    step = None
+    for step, some in groupby(items, key=lambda item: item.step):
         yield {
             item.place.name: np.frombuffer(item.raw.data, numpy_dtype(item.raw.dtype)).reshape(item.raw.shape)
             for item in some
         }
     if told:
         raise InputError(f"not all of {path} can be read: {told[0]}")
+    if step is None:
+        raise InputError(f"{path} has no tensors in it")
 
 
 def made_up_feeds(inputs: Mapping[str, Input], seed: int = 0) -> dict[str, Array]:
@@ -45,6 +50,11 @@ def made_up_feeds(inputs: Mapping[str, Input], seed: int = 0) -> dict[str, Array
     feeds = {}
     for name, wanted in inputs.items():
         shape = [_made_up_size(dim) for dim in wanted.shape or ()]
+        if math.prod(shape) > MOST_MADE_UP:
+            raise InputError(
+                f"no input was given, and {name} ({wanted}) is too large to make one up",
+                fix="use --input FILE",
+            )
         real = "float" in wanted.dtype
         numbers: Any = source.standard_normal(shape) if real else np.ones(shape)
         feeds[name] = np.asarray(numbers).astype(numpy_dtype(wanted.dtype or "float32"))

@@ -137,17 +137,21 @@ def _special(row: Row) -> str | None:
     return ", ".join(part for part in told if part) or None
 
 
-def place_section(places: Sequence[Place], *, most: int = MOST_ROWS) -> Section:
-    """Return the table of places that a selector hits."""
+def place_section(places: Sequence[Place], *, sure: bool = True, most: int = MOST_ROWS) -> Section:
+    """Return the table of places that a selector hits, or may hit where only a run can tell."""
     shown = places[:most] if most else places
     rows = tuple((place.name, place.path, place.port, place.op, place.dtype) for place in shown)
     left = len(places) - len(shown)
+    notes = (
+        f"{left} more not shown: --all shows them" if left else "",
+        "" if sure else "which of them have this name, type or argument only shows when they run",
+    )
     return Section(
         "places",
-        f"{counted(len(places), 'place')}",
+        counted(len(places), "place" if sure else "possible place"),
         ("name", "path", "port", "operator", "type"),
         rows,
-        f"{left} more not shown: --all shows them" if left else "",
+        "; ".join(note for note in notes if note),
     )
 
 

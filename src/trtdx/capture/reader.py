@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trtdx.capture.taps import Place
 
 MOST_RANKS = 65_536
+FORGOTTEN = 1 << 12  # bytes from which on it is worth a call to let go of pages
 
 
 class Record(NamedTuple):
@@ -193,6 +194,13 @@ class RankFiles:
         raw = self._values[begin:end]
         return np.frombuffer(raw, numpy_dtype(record.layout.dtype)).reshape(record.layout.shape)
 
+    def forget(self, record: Record) -> None:
+        """Let go of the pages that a record's values were read into; they are read again when they are needed."""
+        mapped = self._values.obj if record.offset >= 0 else None
+        if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise") and record.layout.bytes >= FORGOTTEN:
+            begin = record.offset - record.offset % mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_DONTNEED, begin, record.offset + record.layout.bytes - begin)
+
     def __enter__(self) -> Self:
         return self
 
@@ -295,6 +303,10 @@ class Capture:
                     f"the values of {record.name} at step {record.step} are not those captured"
                 )
         return array
+
+    def forget(self, record: Record) -> None:
+        """Let go of the memory that reading a record's values took."""
+        self._ranks[record.rank].forget(record)
 
     def query(self, sql: str) -> Table:
         """Return what an SQL query over the table `tensors` answers; see query.py."""

@@ -67,17 +67,17 @@ class Recorder:
         self._chooses = wanted.values.chooser(places) if wanted.values else None
         self._kept: dict[Place, bool] = {}
         self._masked: set[str] = set()  # tensors of this step whose -Inf come from a mask
-        self._step = -1
+        self._step, self._takes = -1, True  # the step that runs, and whether it is wanted
 
     def begin(self, step: int, tokens: Tokens | None) -> None:
         """Say what the coming step computes."""
-        self._step, self.tokens = step, tokens
+        self._step, self._takes, self.tokens = step, self.wanted.has_step(step), tokens
         self._masked.clear()
 
     def __call__(self, seen: Seen) -> None:
         if seen.step != self._step:
             self.begin(seen.step, self.tokens)
-        if not self.wanted.has_step(seen.step):
+        if not self._takes:
             return
         tensor = seen.tensor
         if self.wanted.positions and self.tokens is not None:
@@ -109,7 +109,7 @@ class Recorder:
 
     def _judge(self, seen: Seen, place: Place, source: Source) -> None:
         """Stop the run, unless all that is not finite was put there by a mask."""
-        found = statistics_of([source])[0]
+        found = statistics_of(source)
         if not found.nan and not found.pos_inf and self._is_masked(seen, found):
             self._masked.add(seen.place.name)
             return
@@ -124,7 +124,7 @@ class Recorder:
         """Whether -Inf is the work of a mask: a tensor of it and one other value, or what was made with one."""
         if not found.min < found.max:
             return True
-        if any(statistics_of([source_of(tensor)])[0].neg_inf for _, tensor in given_to(seen)):
+        if any(statistics_of(source_of(tensor)).neg_inf for _, tensor in given_to(seen)):
             return True
         reads = self._reads(seen.place) if self._reads else ()
         return any(
@@ -144,7 +144,7 @@ def given_to(seen: Seen) -> Iterator[tuple[Place, Any]]:
 
 
 def _has_minus_inf(array: Any) -> bool:
-    return bool(array.dtype.kind in "fV" and statistics_of([source_from_array(array)])[0].neg_inf)
+    return bool(array.dtype.kind in "fV" and statistics_of(source_from_array(array)).neg_inf)
 
 
 def source_of(tensor: Any) -> Source:

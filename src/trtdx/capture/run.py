@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,10 @@ from trtdx.capture.session import Session, state_after, step_notes
 from trtdx.capture.store import CaptureWriter
 from trtdx.capture.taps import parse_selector
 from trtdx.capture.wanted import Wanted, parse_positions, parse_steps
+from trtdx.engines.feeds import checked_feeds
 from trtdx.engines.generate import cache_names
 from trtdx.engines.opening import Options, chosen_engine, find_model, open_engine, places_in
-from trtdx.engines.state import Sampling
+from trtdx.engines.state import Sampling, State
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.model import Evidence, Report, Section, Summary
 from trtdx.violation import Violation, finding_from
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from trtdx.engines.engine import Engine
     from trtdx.engines.generate import Step
     from trtdx.engines.opening import Model
-    from trtdx.engines.state import State
     from trtdx.host import Host
     from trtdx.model import Cell, Finding
     from trtdx.rule import RuleBook
@@ -92,7 +93,9 @@ def capture_run(
     parse_selector(selector)
     engine = open_engine(model, kind, selector, plan.options)
     try:
+        _check_values(plan, engine, selector)
         folder, state = _start(plan, engine, kind)
+        feeds = _feeds(host, engine, plan)
         header = Header(run=plan.run, engine=kind, selector=selector, details=_details(engine, plan))
         writer = CaptureWriter(
             folder,
@@ -102,21 +105,23 @@ def capture_run(
             whole_steps=True,
         )
         session = Session(engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.reads))
-        stopped = _carry_out(host, session, plan, state, on_step)
-        note = engine.tapped.note
+        stopped = _carry_out(session, plan, feeds if feeds is not None else state, on_step)
+        notes = _notes(plan, engine.tapped.note)
+        if stopped is None and not any(map(wanted.has_step, range(state.step if state else 0, engine.step))):
+            notes.append("no tap was captured: no step of this run is among those asked for")
     finally:
         engine.close()
     about = f"in {time.monotonic() - began:.1f} s"
-    return capture_report(folder, book, stopped=stopped, notes=_notes(plan, note), about=about, most=most)
+    return capture_report(folder, book, stopped=stopped, notes=notes, about=about, most=most)
 
 
 def default_selector(model: Model, kind: str) -> str:
     """Return what leaves each module, or everything where a graph does not tell its modules."""
     try:
-        places_in(model, kind, MODULES)
+        found = places_in(model, kind, MODULES).places
     except InputError:
         return "**"
-    return MODULES
+    return MODULES if any(place.path for place in found) else "**"  # every model has borders of its own
 
 
 def _as_before(plan: Plan) -> Plan:
@@ -136,6 +141,23 @@ def _wanted(plan: Plan) -> Wanted:
         parse_positions(plan.positions),
         plan.watch,
     )
+
+
+def _check_values(plan: Plan, engine: Engine, selector: str) -> None:
+    """Raise if values are wanted of places that are not there, or that nobody looks at."""
+    if not plan.values:
+        return
+    places, values, looks = engine.places(), parse_selector(plan.values), parse_selector(selector)
+    only_a_run_tells = engine.kind == "torch"
+    chosen = values.select(places) or (values.candidates(places) if only_a_run_tells else [])
+    if not chosen:
+        raise values.nothing_among(places)
+    seen = looks.candidates(places) if only_a_run_tells else looks.select(places)
+    if set(seen).isdisjoint(chosen):
+        raise InputError(
+            f"--values {plan.values!r} selects nothing that is tapped",
+            fix=f"tap it too: --tap {plan.values!r}",
+        )
 
 
 def _details(engine: Engine, plan: Plan) -> dict[str, Any]:
@@ -178,20 +200,19 @@ def is_decoder(engine: Engine) -> bool:
 
 
 def _carry_out(
-    host: Host,
     session: Session,
     plan: Plan,
-    state: State | None,
+    given: State | Iterator[dict[str, Any]] | None,
     on_step: Callable[[Step], None] | None,
 ) -> NotFiniteError | None:
     """Run all steps into the capture; returns what stopped a watched run."""
     try:
         with session.writer:
-            if plan.inputs or not is_decoder(session.engine):
-                for feeds in _feeds(host, session, plan):
+            if given is not None and not isinstance(given, State):
+                for feeds in given:
                     session.compute(feeds)
                 return None
-            start = state if state is not None else plan.prompts or (MADE_UP_PROMPT,)
+            start = given if given is not None else plan.prompts or (MADE_UP_PROMPT,)
             for step in session.generate(start, plan.tokens, sampling=plan.sampling):
                 if on_step is not None:
                     on_step(step)
@@ -200,11 +221,21 @@ def _carry_out(
     return None
 
 
-def _feeds(host: Host, session: Session, plan: Plan) -> Iterator[dict[str, Any]]:
+def _feeds(host: Host, engine: Engine, plan: Plan) -> Iterator[dict[str, Any]] | None:
+    """Return what each run is fed, or none for a generation; a mistake is found before a folder is made."""
+    if is_decoder(engine) and not plan.inputs:
+        return None
+    if plan.prompts:
+        raise InputError(
+            f"{plan.model} does not generate: it takes {listed(engine.inputs)}",
+            fix="feed it with --input FILE",
+        )
     if not plan.inputs:
-        yield made_up_feeds(session.inputs)
-    for path in plan.inputs:
-        yield from feeds_from(host, path)
+        return iter([made_up_feeds(engine.inputs)])
+    feeds = chain.from_iterable(feeds_from(host, path) for path in plan.inputs)
+    first = next(feeds)
+    checked_feeds(engine.inputs, first)
+    return chain([first], feeds)
 
 
 def _notes(plan: Plan, tapped: str) -> list[str]:
@@ -265,15 +296,10 @@ def not_finite_finding(
     record = _first_not_finite(capture) if stopped is None else _stopped_at(capture, stopped)
     if record is None:
         return None
-    counts = {
-        "NaN": record.statistics.nan,
-        "+Inf": record.statistics.pos_inf,
-        "-Inf": record.statistics.neg_inf,
-    }
     values = {
         "tensor": record.name,
         "step": record.step,
-        "what": " and ".join(f"{count} {name}" for name, count in counts.items() if count),
+        "what": _not_finite_in(record),
         "elements": record.statistics.elements,
         "capture": capture.folder,
         "operator": record.place.op or "module",
@@ -296,18 +322,38 @@ def _stopped_at(capture: Capture, stopped: NotFiniteError) -> Record:
     return capture.record(stopped.place.name, step=stopped.step, rank=capture.ranks[0])
 
 
+def _not_finite_in(record: Record) -> str:
+    """Return what in a tensor is not finite: "3 NaN and 1 +Inf"."""
+    found = record.statistics
+    counts = {"NaN": found.nan, "+Inf": found.pos_inf, "-Inf": found.neg_inf}
+    return " and ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
 def _before(capture: Capture, record: Record) -> tuple[Evidence, ...]:
-    """Return the last tensor that was still finite, as evidence."""
-    last = None
+    """Return as evidence what the module was given, where that is known, else the last tensor before it."""
+    given, last, passed = [], None, False
     for each in capture.records(step=record.step, rank=record.rank):
-        if each.place == record.place:
-            break
-        if not is_state(each.place) and not each.statistics.nan and not each.statistics.pos_inf:
-            last = each
-    if last is None:
-        return ()
-    words = f"still finite, up to {last.statistics.absmax:.4g} ({last.layout.dtype})"
-    return (Evidence(f"{capture.folder}: step {last.step}, {last.name}", words),)
+        passed = passed or each.place == record.place
+        if each.place.port == "in" and each.place.path == record.place.path and each.place.path:
+            given.append(each)
+        elif not passed and not is_state(each.place):
+            last = each if not each.statistics.nan and not each.statistics.pos_inf else last
+    shown = {each.name: each for each in given or [last] if each}
+    return tuple(
+        Evidence(f"{capture.folder}: step {each.step}, {each.name}", _in_words(each))
+        for each in list(shown.values())[:4]
+    )
+
+
+def _in_words(record: Record) -> str:
+    """Return how large the numbers are that something not finite was made from."""
+    found, largest = record.statistics, f"up to {record.statistics.absmax:.4g} ({record.layout.dtype})"
+    if found.neg_inf == found.elements:
+        return f"-Inf in all {found.elements} elements"
+    not_finite = _not_finite_in(record)
+    return (
+        f"{not_finite} of {found.elements}, the rest {largest}" if not_finite else f"still finite, {largest}"
+    )
 
 
 def query_section(capture: Capture, sql: str) -> Section:

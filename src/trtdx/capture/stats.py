@@ -16,7 +16,7 @@ from trtdx.capture.dtypes import DTYPES, dtype_of, native
 from trtdx.optional import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy as np
 
@@ -81,15 +81,12 @@ def source_from_array(array: Any) -> Source:
 
 def source_from_torch(tensor: Any) -> Source:
     """Return where a torch tensor's elements lie; one that is strided or on another device is copied."""
-    device = _device_name(tensor.device)
-    whole = tensor if device == "cpu" and tensor.is_contiguous() else tensor.detach().cpu().contiguous()
-    dtype = dtype_of(whole.dtype).name
-    return Source(whole.data_ptr(), whole.numel(), dtype, tuple(whole.shape), device, whole)
-
-
-@cache
-def _device_name(device: Any) -> str:
-    return str(device)
+    here = tensor.is_cpu
+    whole = tensor if here and tensor.is_contiguous() else tensor.detach().cpu().contiguous()
+    device = "cpu" if here else str(tensor.device)
+    return Source(
+        whole.data_ptr(), whole.numel(), dtype_of(whole.dtype).name, tuple(whole.shape), device, whole
+    )
 
 
 def kernel_in_use() -> str:
@@ -108,39 +105,38 @@ def use_kernel(name: str) -> str:
 
 def statistics(array: np.ndarray[Any, Any]) -> Statistics:
     """Return the statistics of a NumPy array of any strides."""
-    return statistics_of([source_from_array(array)])[0]
+    return statistics_of(source_from_array(array))
 
 
 def statistics_at(address: int, count: int, dtype: str) -> Statistics:
     """Return the statistics of `count` elements at an address, which the caller keeps valid meanwhile."""
-    return statistics_of([Source(address, count, dtype, (count,))])[0]
+    return statistics_of(Source(address, count, dtype, (count,)))
 
 
-def statistics_of(sources: Sequence[Source]) -> list[Statistics]:
-    """Return the statistics of many tensors, measured in one call."""
-    rows = bytearray(ROW.size * len(sources))
-    measure_into(rows, 0, ROW.size, sources)
-    hashes = [content_hash(source.address, source.bytes).hex() for source in sources]
-    return [Statistics._make((*row, each)) for row, each in zip(ROW.iter_unpack(rows), hashes, strict=True)]
+def statistics_of(source: Source) -> Statistics:
+    """Return the statistics of a tensor."""
+    row = bytearray(ROW.size)
+    measure_into(row, 0, source.address, source.elements, DTYPES[source.dtype].code)
+    return Statistics._make((*ROW.unpack(row), content_hash(memory(source.address, source.bytes)).hex()))
 
 
-def measure_into(rows: bytearray, at: int, stride: int, sources: Sequence[Source]) -> int:
-    """Write the statistics of tensors into rows and return how many of all elements are NaN or infinite."""
-    requests = [(source[0], source[1], DTYPES[source[2]].code) for source in sources]
-    if all(code >= 0 for _, _, code in requests):
-        return _in_use.measure(rows, at, stride, requests)
-    special = 0
-    for number, (source, request) in enumerate(zip(sources, requests, strict=True)):
-        if request[2] < 0:
-            ROW.pack_into(rows, at + number * stride, source.elements, *NO_STATISTICS)
-        else:
-            special += _in_use.measure(rows, at + number * stride, stride, [request])
-    return special
+def measure_into(rows: bytearray, at: int, address: int, count: int, code: int) -> int:
+    """Write the statistics of what lies at an address into a row; returns how much of it is NaN or infinite."""
+    if code < 0:  # a type that is kept and hashed, not measured
+        ROW.pack_into(rows, at, count, *NO_STATISTICS)
+        return 0
+    if _in_use.name != "numpy":
+        return _stats.measure(rows, at, address, count, code)
+    from trtdx.capture.stats_numpy import measured
+
+    row = measured(address, count, code)
+    ROW.pack_into(rows, at, *row)
+    return sum(row[1:4])
 
 
-def content_hash(address: int, size: int) -> bytes:
-    """Return the 16 bytes that stand for the content of a stretch of memory."""
-    return _digest()(memory(address, size))
+def content_hash(content: memoryview) -> bytes:
+    """Return the 16 bytes that stand for a content."""
+    return _digest()(content)
 
 
 def memory(address: int, size: int) -> memoryview:
@@ -160,18 +156,6 @@ class _InUse:
     """What computes statistics at present."""
 
     name = "numpy"
-
-    def measure(self, rows: bytearray, at: int, stride: int, requests: list[tuple[int, int, int]]) -> int:
-        if self.name != "numpy":
-            return _stats.measure(rows, at, stride, requests)
-        from trtdx.capture.stats_numpy import measured
-
-        special = 0
-        for number, (address, count, code) in enumerate(requests):
-            row = measured(address, count, code)
-            ROW.pack_into(rows, at + number * stride, *row)
-            special += sum(row[1:4])
-        return special
 
 
 _in_use = _InUse()

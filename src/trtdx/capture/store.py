@@ -13,7 +13,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -27,12 +27,11 @@ from trtdx.redact import redacted
 from trtdx.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from trtdx.capture.format import Buffer
     from trtdx.capture.stats import Source
     from trtdx.capture.taps import Place
 
@@ -42,6 +41,14 @@ FLUSH_ROWS = 4096
 LARGE_BYTES = 8 << 20  # from here on values are written from where they lie instead of being copied
 REMEMBERED = 1 << 14  # contents known to be in the log; bounded, so that memory stays flat
 _PADDING = bytes(ALIGNMENT)
+
+
+class _Known(NamedTuple):
+    """A layout the index tells: its number there, its bytes, and its type's number in the kernel."""
+
+    number: int
+    bytes: int
+    code: int
 
 
 class CaptureWriter:
@@ -74,15 +81,17 @@ class CaptureWriter:
         self._budget = value_budget_bytes
         self._parquet, self._closed = parquet, False
         self._places: dict[Place, int] = {}
-        self._layouts: dict[tuple[Any, ...], int] = {}
+        self._layouts: dict[tuple[Any, ...], _Known] = {}  # by type, shape and device
         self._layouts_told = 0
         self._new_places: list[Place] = []
         self._new_layouts: list[Layout] = []
         self._known: dict[bytes, int] = {}  # content -> where it is in the log, least recently met first
-        self._rows = bytearray()
-        self._values: list[Buffer] = []
+        self._rows, self._row = bytearray(), bytearray(disk.ROW_BYTES)  # those that wait, the one being made
+        self._large: list[
+            memoryview | bytes
+        ] = []  # values after the waiting ones, written from where they lie
         self._notes: list[bytes] = []
-        self._waiting_bytes, self._kept_bytes, self._budgeted_bytes, self._step = 0, 0, 0, -1
+        self._kept_bytes, self._budgeted_bytes, self._step = 0, 0, -1
         rank = self.header.rank
         _make_folder(self.folder)
         self._files = Appender(
@@ -92,6 +101,7 @@ class CaptureWriter:
             fresh=not resume,
         )
         self._end = self._files.values_end
+        self._values, self._filled = self._files.buffer(), 0  # values that wait, and how many bytes they are
         if resume:
             self._go_on(whole_steps)
         self._begin()
@@ -103,7 +113,8 @@ class CaptureWriter:
         """
         values = disk.VALUES_MAGIC[self._end :] or bytes(-self._end % ALIGNMENT)
         told = frame(disk.HEADER, msgspec.json.encode(self.header))
-        self._files.put(Batch([values], disk.INDEX_MAGIC[self._files.index_end :] + told, 0))
+        frames = disk.INDEX_MAGIC[self._files.index_end :] + told
+        self._files.put(Batch(frames, bytearray(values), len(values)))
         self._end += len(values)
         _write_header(self.folder / disk.HEADER_FILE, self.header)
 
@@ -122,7 +133,8 @@ class CaptureWriter:
                 )
             self._places = {place: number for number, place in enumerate(before.places)}
             self._layouts = {
-                (each.dtype, each.shape, each.device): number for number, each in enumerate(before.layouts)
+                (each.dtype, each.shape, each.device): _Known(number, each.bytes, DTYPES[each.dtype].code)
+                for number, each in enumerate(before.layouts)
             }
             self._layouts_told = len(before.layouts)
             self.records, whole_bytes = before.records, before.whole_bytes
@@ -131,82 +143,87 @@ class CaptureWriter:
     def add(
         self, step: int, place: Place, tensor: Source, *, values: bool = False, budgeted: bool = True
     ) -> int:
-        """Capture one tensor; returns how many of its elements are NaN or infinite."""
-        return self.add_all(step, [(place, tensor, values)], budgeted=budgeted)
-
-    def add_all(
-        self, step: int, tensors: Sequence[tuple[Place, Source, bool]], *, budgeted: bool = True
-    ) -> int:
-        """Capture tensors of one step, measured together.
+        """Capture one tensor.
 
         Args:
             step: which step of the run; a new one sends the step before to the disk.
-            tensors: where each was seen, where its elements lie, and whether to keep its values.
+            place: where it was seen.
+            tensor: where its elements lie; they are read before this returns.
+            values: whether to keep them too.
             budgeted: whether values count against the budget; what a run needs to go on does not.
 
         Returns:
-            How many of all elements are NaN or infinite.
+            How many of its elements are NaN or infinite.
         """
         if step != self._step:
             self.flush()
             self._step = step
-        rows = bytearray(disk.ROW_BYTES * len(tensors))
-        at, large = 0, False
-        special = measure_into(rows, disk.ROW_HEAD.size, disk.ROW_BYTES, [tensor for _, tensor, _ in tensors])
-        for place, tensor, wanted in tensors:
-            size = tensor.elements * DTYPES[tensor.dtype].bytes
-            digest = content_hash(tensor.address, size)
-            offset, left_out = self._keep(tensor.address, size, digest, budgeted) if wanted else (-1, 0)
-            large |= wanted and size >= LARGE_BYTES
-            disk.ROW_HEAD.pack_into(
-                rows, at, step, self._place(place), self._layout(tensor), offset, size, digest, left_out
-            )
-            at += disk.ROW_BYTES
-        self.records += len(tensors)
-        self._rows += rows
-        if large or self._waiting_bytes >= FLUSH_BYTES or len(self._rows) >= FLUSH_ROWS * disk.ROW_BYTES:
+        number = self._places.get(place)
+        if number is None:
+            number = self._new_place(place)
+        layout = self._layouts.get(tensor[2:5]) or self._new_layout(tensor)
+        size, row = layout.bytes, self._row
+        special = measure_into(row, disk.ROW_HEAD.size, tensor.address, tensor.elements, layout.code)
+        content = memory(tensor.address, size)
+        digest = content_hash(content)
+        offset, left_out = self._keep(content, digest, budgeted) if values else (-1, 0)
+        disk.ROW_HEAD.pack_into(row, 0, step, number, layout.number, offset, size, digest, left_out)
+        self._rows += row
+        self.records += 1
+        self._flush_if_full(values and size >= LARGE_BYTES)
+        return special
+
+    def add_all(self, step: int, tensors: Iterable[tuple[Place, Source, bool]]) -> int:
+        """Capture tensors of one step, each with whether to keep its values."""
+        return sum(self.add(step, place, tensor, values=values) for place, tensor, values in tensors)
+
+    def _flush_if_full(self, large: bool) -> None:
+        if large or self._filled >= FLUSH_BYTES or len(self._rows) >= FLUSH_ROWS * disk.ROW_BYTES:
             self.flush()
         if large:  # written from where they lie, so they have to stay until then
             self._files.drain()
-        return special
 
-    def _place(self, place: Place) -> int:
-        number = self._places.get(place)
-        if number is None:
-            number = self._places[place] = len(self._places)
-            self._new_places.append(place)
+    def _new_place(self, place: Place) -> int:
+        number = self._places[place] = len(self._places)
+        self._new_places.append(place)
         return number
 
-    def _layout(self, tensor: Source) -> int:
-        key = (tensor.dtype, tensor.shape, tensor.device)
-        number = self._layouts.get(key)
-        if number is None:
-            if len(self._layouts) >= REMEMBERED:  # shapes that grow with every step; told again if met again
-                self._layouts.clear()
-            number = self._layouts[key] = self._layouts_told
-            self._layouts_told += 1
-            self._new_layouts.append(Layout(*key))
-        return number
+    def _new_layout(self, tensor: Source) -> _Known:
+        if len(self._layouts) >= REMEMBERED:  # shapes that grow with every step; told again if met again
+            self._layouts.clear()
+        known = _Known(self._layouts_told, tensor.bytes, DTYPES[tensor.dtype].code)
+        self._layouts[tensor[2:5]] = known
+        self._layouts_told += 1
+        self._new_layouts.append(Layout(tensor.dtype, tensor.shape, tensor.device))
+        return known
 
-    def _keep(self, address: int, size: int, digest: bytes, budgeted: bool) -> tuple[int, int]:
+    def _keep(self, content: memoryview, digest: bytes, budgeted: bool) -> tuple[int, int]:
         """Return where the values are or will be in the log, and the flag that says why not."""
-        offset = self._known.pop(digest, None)
+        size, offset = len(content), self._known.pop(digest, None)
         if offset is None:
             if budgeted and self._budget is not None and self._budgeted_bytes + size > self._budget:
                 self.left_out += 1
                 return -1, disk.LEFT_OUT
             offset = self._end
-            content = memory(address, size)
             padding = -size % ALIGNMENT
-            self._values += (content if size >= LARGE_BYTES else bytes(content), _PADDING[:padding])
+            if size >= LARGE_BYTES:
+                self._large += (content, _PADDING[:padding])
+            else:
+                self._put(content)
+                self._put(_PADDING[:padding])
             self._end += size + padding
-            self._waiting_bytes += size + padding
             self._kept_bytes += size
             self._budgeted_bytes += size if budgeted else 0
             if len(self._known) >= REMEMBERED:
                 del self._known[next(iter(self._known))]
         self._known[digest] = offset
         return offset, 0
+
+    def _put(self, content: memoryview | bytes) -> None:
+        """Copy values to the others that wait; the buffer grows where it has to and is never made smaller."""
+        end = self._filled + len(content)
+        self._values[self._filled : end] = content
+        self._filled = end
 
     def note(self, step: int, data: dict[str, Any]) -> None:
         """Say something about a step: its tokens, its positions; at most a mebibyte of JSON."""
@@ -223,10 +240,11 @@ class CaptureWriter:
         frames += [disk.frame_of_layouts(self._new_layouts)] if self._new_layouts else []
         rows, most = memoryview(self._rows), disk.MOST_ROWS * disk.ROW_BYTES
         frames += [frame(disk.ROWS, rows[at : at + most]) for at in range(0, len(rows), most)]
-        batch = Batch(self._values, b"".join(frames + self._notes), self._waiting_bytes + len(rows))
+        batch = Batch(b"".join(frames + self._notes), self._values, self._filled, self._large)
         rows.release()
         self._new_places, self._new_layouts, self._notes = [], [], []
-        self._rows, self._values, self._waiting_bytes = bytearray(), [], 0
+        self._rows, self._large = bytearray(), []
+        self._values, self._filled = self._files.buffer(), 0
         self._files.put(batch)
 
     def close(self) -> None:
