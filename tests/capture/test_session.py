@@ -276,7 +276,7 @@ def test_a_layer_is_replayed_on_another_engine_with_its_inputs_matched(recorded_
     from trtdx.capture.replaying import replay_section
 
     section = replay_section(str(recorded_layers["onnxruntime"]), "layers.1", engine="tensorrt", step=step)
-    name, _, verdict, largest, relative = section.rows[0]
+    _, _, verdict, largest, relative = section.rows[0]
     assert verdict == "differs"
     assert largest < 1e-5
     assert relative < 1e-5

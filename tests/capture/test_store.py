@@ -423,3 +423,22 @@ def test_memory_stays_flat_as_steps_grow(tmp_path):
     done = run_child(script, tmp_path)
     assert done.stderr == ""
     assert int(done.stdout) < 12 << 10  # KiB, of 80 MiB written in between; the contents remembered take 3
+
+
+def test_a_tensor_that_passes_two_places_is_measured_once_and_one_written_to_in_between_twice(tmp_path):
+    torch = pytest.importorskip("torch")
+    from trtdx.capture.record import Recorder
+    from trtdx.capture.wanted import Wanted
+    from trtdx.engines.engine import Seen
+
+    tensor = torch.ones(4)
+    with CaptureWriter(tmp_path, Header()) as writer:
+        record = Recorder(writer, Wanted(), [])
+        record(Seen(Place("inner"), tensor, 0, 0))
+        record(Seen(Place("outer"), tensor, 0, 0))
+        tensor.add_(1)
+        record(Seen(Place("after"), tensor, 0, 0))
+        record(Seen(Place("next step"), tensor, 1, 0))
+    with Capture(tmp_path) as capture:
+        seen = [(each.step, each.place.path, each.statistics.max) for each in capture.records()]
+    assert seen == [(0, "inner", 1), (0, "outer", 1), (0, "after", 2), (1, "next step", 2)]

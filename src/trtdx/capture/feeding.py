@@ -30,15 +30,16 @@ def feeds_from(host: Host, path: str) -> Iterator[dict[str, Array]]:
 
     told: list[str] = []
     items = FORMATS[format_of(host, path)].read(host, path, told)
-    step = None
-    for step, some in groupby(items, key=lambda item: item.step):
+    empty = True
+    for _, some in groupby(items, key=lambda item: item.step):
+        empty = False
         yield {
             item.place.name: np.frombuffer(item.raw.data, numpy_dtype(item.raw.dtype)).reshape(item.raw.shape)
             for item in some
         }
     if told:
         raise InputError(f"not all of {path} can be read: {told[0]}")
-    if step is None:
+    if empty:
         raise InputError(f"{path} has no tensors in it")
 
 

@@ -41,6 +41,7 @@ HEADER, PLACES, LAYOUTS, ROWS, NOTE, END = range(1, 7)
 
 # step, place, layout, where the values are (-1: not kept), their bytes, content hash, flags; then the statistics
 ROW_HEAD = struct.Struct("<qIIqQ16sQ")
+ROW_PLACE, ROW_PLACE_AT = struct.Struct("<I"), 8
 ROW_BYTES = ROW_HEAD.size + STATISTICS.size
 LEFT_OUT = 1  # a flag: values were asked for, but the budget was spent
 

@@ -16,8 +16,9 @@ from trtdx.capture.format import Header
 from trtdx.capture.record import Recorder, rank_here
 from trtdx.capture.store import CaptureWriter
 from trtdx.capture.taps import parse_selector
-from trtdx.capture.wanted import Tokens, Wanted, parse_positions, parse_steps
+from trtdx.capture.wanted import Tokens, Wanted, check_values, parse_positions, parse_steps
 from trtdx.engines.torch import places, tapped
+from trtdx.errors import InputError
 from trtdx.host import RealHost
 
 if TYPE_CHECKING:
@@ -59,7 +60,12 @@ def capturing(
     if ranks and rank not in ranks:
         yield None
         return
-    known = places(model)
+    if not hasattr(model, "named_modules"):
+        raise InputError(f"a {type(model).__name__} is no torch module", fix="pass an nn.Module")
+    known, taps = places(model), parse_selector(selector)
+    if not taps.candidates(known):  # before a folder is made
+        raise taps.nothing_among(known)
+    check_values(values, selector, known, sure=False)
     wanted = Wanted(
         parse_selector(values) if values else None,
         parse_steps(steps),
@@ -72,7 +78,7 @@ def capturing(
         recorder = Recorder(writer, wanted, known)
         counting = _count_tokens(model, recorder) if wanted.positions else None
         try:
-            with tapped(model, parse_selector(selector), recorder) as found:
+            with tapped(model, taps, recorder) as found:
                 if found.note:
                     writer.note(0, {"kind": "tapped", "note": found.note})
                 yield writer

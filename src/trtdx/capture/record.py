@@ -68,11 +68,16 @@ class Recorder:
         self._kept: dict[Place, bool] = {}
         self._masked: set[str] = set()  # tensors of this step whose -Inf come from a mask
         self._step, self._takes = -1, True  # the step that runs, and whether it is wanted
+        self._last: Any = (
+            None  # the tensor captured last, and what must not have changed since to capture it again
+        )
+        self._last_state: tuple[int, bool, int, int] | None = None
 
     def begin(self, step: int, tokens: Tokens | None) -> None:
         """Say what the coming step computes."""
         self._step, self._takes, self.tokens = step, self.wanted.has_step(step), tokens
         self._masked.clear()
+        self._last = None
 
     def __call__(self, seen: Seen) -> None:
         if seen.step != self._step:
@@ -84,11 +89,17 @@ class Recorder:
             tensor = self._at_positions(tensor, self.tokens)
             if tensor is None:
                 return
-        source = source_of(tensor)
         place = seen.place if not seen.call else _again(seen.place, seen.call)
-        special = self.writer.add(seen.step, place, source, values=self.keeps(seen.place))
-        if special and self.wanted.watch:
-            self._judge(seen, place, source)
+        values, version = self.keeps(seen.place), version_of(tensor)
+        now = (seen.step, values, version, self.writer.records)
+        if tensor is self._last and version >= 0 and now == self._last_state and not self.wanted.watch:
+            self.writer.add_again(place)
+        else:
+            source = source_of(tensor)
+            special = self.writer.add(seen.step, place, source, values=values)
+            if special and self.wanted.watch:
+                self._judge(seen, place, source)
+        self._last, self._last_state = tensor, (seen.step, values, version, self.writer.records)
 
     def keeps(self, place: Place) -> bool:
         """Whether the values of a place are kept."""
@@ -145,6 +156,15 @@ def given_to(seen: Seen) -> Iterator[tuple[Place, Any]]:
 
 def _has_minus_inf(array: Any) -> bool:
     return bool(array.dtype.kind in "fV" and statistics_of(source_from_array(array)).neg_inf)
+
+
+def version_of(tensor: Any) -> int:
+    """Return how often a torch tensor was written to; an array of a graph is never, and -1 is not known."""
+    try:
+        version: int = getattr(tensor, "_version", 0)
+    except RuntimeError:  # torch does not count in inference mode
+        return -1
+    return version
 
 
 def source_of(tensor: Any) -> Source:

@@ -8,6 +8,7 @@ rotary embeddings) is computed by the engine where it can; else it is an error t
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +28,7 @@ from trtdx.errors import InputError
 from trtdx.model import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trtdx.capture.reader import Capture, Record
     from trtdx.engines.engine import Array, Engine
@@ -183,7 +184,8 @@ def _matched(
 def _unlike(name: str, wanted: Input, given: Mapping[str, Array]) -> InputError:
     told = "; ".join(f"{key}: {array.dtype.name} {list(array.shape)}" for key, array in given.items())
     return InputError(
-        f"the module wants {name} ({wanted}), and nothing captured is like it", fix=f"captured: {told}"
+        f"the module wants {name} ({wanted}), and nothing captured is like it: there is {told}",
+        fix="replay it on the engine it was captured on, or capture the model on this one",
     )
 
 
@@ -192,18 +194,27 @@ def _particular(wanted: Input) -> int:
 
 
 def _shaped(wanted: Input, array: Array) -> Any:
-    """Return an array in the rank that is wanted, ones added or dropped in front; none if it does not fit."""
+    """Return an array in the rank that is wanted, axes of length 1 added or dropped; none if it does not fit."""
     if wanted.dtype and array.dtype.name != wanted.dtype:
         return None
     if wanted.shape is None:
         return array
-    rank = len(wanted.shape)
-    front, shape = array.shape[: max(array.ndim - rank, 0)], array.shape[max(array.ndim - rank, 0) :]
-    shape = (1,) * (rank - len(shape)) + shape
-    fits = all(size == 1 for size in front) and all(
-        isinstance(dim, str) or dim == size for dim, size in zip(wanted.shape, shape, strict=True)
-    )
-    return array.reshape(shape) if fits else None
+    for shape in _of_rank(array.shape, len(wanted.shape)):
+        if all(isinstance(dim, str) or dim == size for dim, size in zip(wanted.shape, shape, strict=True)):
+            return array.reshape(shape)
+    return None
+
+
+def _of_rank(shape: tuple[int, ...], rank: int) -> Iterator[tuple[int, ...]]:
+    """Yield a shape with axes of length 1 added or dropped, those in front first."""
+    if len(shape) >= rank:
+        ones = [axis for axis, size in enumerate(shape) if size == 1]
+        for dropped in combinations(ones, len(shape) - rank):
+            yield tuple(size for axis, size in enumerate(shape) if axis not in dropped)
+        return
+    for added in combinations(range(rank), rank - len(shape)):
+        sizes = iter(shape)
+        yield tuple(1 if axis in added else next(sizes) for axis in range(rank))
 
 
 def replay_section(

@@ -17,7 +17,7 @@ from trtdx.capture.record import NotFiniteError, Recorder
 from trtdx.capture.session import Session, state_after, step_notes
 from trtdx.capture.store import CaptureWriter
 from trtdx.capture.taps import parse_selector
-from trtdx.capture.wanted import Wanted, parse_positions, parse_steps
+from trtdx.capture.wanted import Wanted, check_values, parse_positions, parse_steps
 from trtdx.engines.feeds import checked_feeds
 from trtdx.engines.generate import cache_names
 from trtdx.engines.opening import Options, chosen_engine, find_model, open_engine, places_in
@@ -93,7 +93,7 @@ def capture_run(
     parse_selector(selector)
     engine = open_engine(model, kind, selector, plan.options)
     try:
-        _check_values(plan, engine, selector)
+        check_values(plan.values, selector, engine.places(), sure=kind != "torch")
         folder, state = _start(plan, engine, kind)
         feeds = _feeds(host, engine, plan)
         header = Header(run=plan.run, engine=kind, selector=selector, details=_details(engine, plan))
@@ -141,23 +141,6 @@ def _wanted(plan: Plan) -> Wanted:
         parse_positions(plan.positions),
         plan.watch,
     )
-
-
-def _check_values(plan: Plan, engine: Engine, selector: str) -> None:
-    """Raise if values are wanted of places that are not there, or that nobody looks at."""
-    if not plan.values:
-        return
-    places, values, looks = engine.places(), parse_selector(plan.values), parse_selector(selector)
-    only_a_run_tells = engine.kind == "torch"
-    chosen = values.select(places) or (values.candidates(places) if only_a_run_tells else [])
-    if not chosen:
-        raise values.nothing_among(places)
-    seen = looks.candidates(places) if only_a_run_tells else looks.select(places)
-    if set(seen).isdisjoint(chosen):
-        raise InputError(
-            f"--values {plan.values!r} selects nothing that is tapped",
-            fix=f"tap it too: --tap {plan.values!r}",
-        )
 
 
 def _details(engine: Engine, plan: Plan) -> dict[str, Any]:
@@ -331,14 +314,16 @@ def _not_finite_in(record: Record) -> str:
 
 def _before(capture: Capture, record: Record) -> tuple[Evidence, ...]:
     """Return as evidence what the module was given, where that is known, else the last tensor before it."""
-    given, last, passed = [], None, False
+    given: list[Record] = []
+    last: list[Record] = []
+    passed = False
     for each in capture.records(step=record.step, rank=record.rank):
         passed = passed or each.place == record.place
         if each.place.port == "in" and each.place.path == record.place.path and each.place.path:
             given.append(each)
         elif not passed and not is_state(each.place):
-            last = each if not each.statistics.nan and not each.statistics.pos_inf else last
-    shown = {each.name: each for each in given or [last] if each}
+            last = last if each.statistics.nan or each.statistics.pos_inf else [each]
+    shown = {each.name: each for each in given or last}
     return tuple(
         Evidence(f"{capture.folder}: step {each.step}, {each.name}", _in_words(each))
         for each in list(shown.values())[:4]

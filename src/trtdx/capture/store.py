@@ -173,6 +173,15 @@ class CaptureWriter:
         self._flush_if_full(values and size >= LARGE_BYTES)
         return special
 
+    def add_again(self, place: Place) -> None:
+        """Capture the tensor that was added last at another place too: what leaves a module is what its last part gave."""
+        number = self._places.get(place)
+        disk.ROW_PLACE.pack_into(
+            self._row, disk.ROW_PLACE_AT, self._new_place(place) if number is None else number
+        )
+        self._rows += self._row
+        self.records += 1
+
     def add_all(self, step: int, tensors: Iterable[tuple[Place, Source, bool]]) -> int:
         """Capture tensors of one step, each with whether to keep its values."""
         return sum(self.add(step, place, tensor, values=values) for place, tensor, values in tensors)

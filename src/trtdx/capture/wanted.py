@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.capture.taps import parse_selector
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.capture.taps import Selector
+    from trtdx.capture.taps import Place, Selector
 
 _RANGE = re.compile(r"(\d+)(?:(-)(\d*))?")
 _LIKELY_AXES = (
@@ -53,6 +54,28 @@ def parse_positions(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError as err:
         raise InputError(f"{text!r} is no list of positions", fix="write positions as 0,17,-1") from err
+
+
+def check_values(values: str, selector: str, places: Sequence[Place], *, sure: bool) -> None:
+    """Raise if values are wanted of places that are not there, or that nobody looks at.
+
+    Args:
+        values: the selector of what to keep; none is fine.
+        selector: of what is looked at.
+        places: all there are.
+        sure: whether types and names of places are known before a run.
+    """
+    if not values:
+        return
+    keeps, looks = parse_selector(values), parse_selector(selector)
+    chosen = keeps.select(places) or ([] if sure else keeps.candidates(places))
+    if not chosen:
+        raise keeps.nothing_among(places)
+    if set(chosen).isdisjoint(looks.select(places) if sure else looks.candidates(places)):
+        raise InputError(
+            f"nothing that is tapped is selected by {values!r} as values to keep",
+            fix=f"tap it too: {selector}, {values}" if "!" not in selector + values else "tap it too",
+        )
 
 
 class Wanted(NamedTuple):
