@@ -30,7 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Run a model on any engine and capture its intermediate tensors, with no edit of the model. "
-    "`trtdx capture MODEL` is `trtdx capture run MODEL`.",
+    "`trtdx capture MODEL` is `trtdx capture run MODEL`; its options: `trtdx capture run --help`.",
     epilog="Example: trtdx capture ./model --tap 'layers.*.mlp:out' --tokens 16",
 )
 

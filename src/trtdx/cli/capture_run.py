@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,14 +38,14 @@ def run(
     tap: TapOption = "",
     engine: EngineOption = EngineName.AUTO,
     list_places: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--list",
             metavar="SELECTOR",
             help="Only show what this selector hits; nothing is run.",
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     out: Annotated[
         str,
         typer.Option(
@@ -156,7 +157,7 @@ def run(
     top_p: Annotated[
         float, typer.Option("--top-p", min=0, max=1, help="Draw from the likeliest with this share.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of what is drawn.")] = 0,
     eos: Annotated[
         list[int] | None,
         typer.Option("--eos", metavar="ID", help="A row ends at this token. May be repeated."),
@@ -180,20 +181,31 @@ def run(
     """Run a model and capture what passes the taps; tokens appear while it runs."""
     from trtdx.capture.feeding import ids_of_texts, parse_ids
     from trtdx.capture.run import Plan, capture_run
-    from trtdx.engines.opening import Options, chosen_engine, find_model, places_in
+    from trtdx.engines.opening import Options, chosen_engine, find_model
     from trtdx.engines.state import Sampling
     from trtdx.knowledge import load_book
     from trtdx.words import parse_size
 
     found = find_model(model)
-    if list_places:
+    kind = chosen_engine(found, engine.value)
+    if list_places is not None:  # an empty one too: a variable that is not set must not start a run
         from trtdx.capture.overview import place_section
+        from trtdx.engines.opening import places_in
 
-        places = places_in(found, chosen_engine(found, engine.value), list_places)
-        emit_table(place_section(places, most=0 if show_all or json else 60), model, json, markdown, color)
+        hit = places_in(found, kind, list_places or "**")
+        section = place_section(hit.places, sure=hit.sure, most=0 if show_all or json else 60)
+        emit_table(section, f"{model} on {kind}", json, markdown, color)
         return
-    if ids and prompt:
-        raise typer.BadParameter("--ids and --prompt exclude each other")
+    if sum(map(bool, (ids, prompt, inputs, resume))) > 1:
+        raise typer.BadParameter("--ids, --prompt, --input and --resume exclude each other")
+    if after_step is not None and not resume:
+        raise typer.BadParameter("--after-step needs --resume")
+    told = {"--dtype": dtype != "auto", "--attention": attention, "--compile": compiled}
+    graph = {"--memory": memory, "--optimisation": optimisation is not Optimisation.ALL}
+    for owner, options in (("torch", told), ("onnxruntime", graph)):
+        given = [name for name, value in options.items() if value]
+        if given and kind != owner:
+            raise typer.BadParameter(f"{given[0]} is for {owner}, and this runs on {kind}")
     plan = Plan(
         model=model,
         engine=engine.value,
@@ -217,9 +229,15 @@ def run(
         run=" ".join(["trtdx", *sys.argv[1:]]),
     )
     host = RealHost()
-    report = capture_run(
-        host, plan, load_book(host), on_step=_show_step, most=0 if show_all or json else None
-    )
+    most, folders = 0 if show_all or json else None, list[Path]()
+    try:
+        report = capture_run(
+            host, plan, load_book(host), on_start=folders.append, on_step=_show_step, most=most
+        )
+    except KeyboardInterrupt:
+        where = f"; a generation goes on with --resume {folders[0]}" if folders else ""
+        sys.stderr.write(f"interrupted{where}\n")
+        raise typer.Exit(130) from None
     emit(report, json=json, markdown=markdown, color=color, details=show_all, fail_on=fail_on)
 
 

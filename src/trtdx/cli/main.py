@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli import capture, diagnose, explain, inspect, rules
+from trtdx.cli import capture, compare, diagnose, explain, inspect, rules
 from trtdx.errors import TrtdxError
 from trtdx.version import __version__
 
@@ -26,6 +26,9 @@ app.command("inspect", epilog="Example: trtdx inspect ./engine ./model --runtime
     inspect.command
 )
 app.add_typer(capture.app, name="capture")
+app.command(
+    "compare", epilog="Example: trtdx compare hf:./model onnx:./model.onnx --tokens '1 15 27' --new-tokens 4"
+)(compare.command)
 app.command("explain", epilog="Example: trtdx explain DX012")(explain.command)
 app.add_typer(rules.app, name="rules")
 

@@ -1,0 +1,490 @@
+"""The suspect module on the bench: copied in high precision, fed what it was fed, changed, and called again."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections import OrderedDict
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.capture.taps import Place
+from trtdx.engines.lazy import torch
+from trtdx.engines.torch import tensors_in
+from trtdx.engines.torch_replay import Prepared, named_outputs, prepared
+from trtdx.engines.torch_values import tensor_from_array
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from trtdx.compare.nouns import Array
+    from trtdx.compare.side import Side
+
+    Tensor = Any
+    Outputs = dict[str, Tensor]
+
+MOST_EXACT = 40_000_000  # weights that are computed in float64; more in float32
+MOST_WEIGHTS = 2_000_000_000  # of a module that is copied at all
+HEALTHY = 1.3  # squared error over that of honest rounding, up to which there is nothing to explain
+PROMISING = 0.15  # share from which a search goes on
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+)
+LOW = {"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"}
+_LAYER = re.compile(r"(.*?\.)(\d+)(\..*|)$")
+
+
+class Suspect(NamedTuple):
+    """The first wrong place of a comparison. Names of tensors are the reference's: "in", "in.attention_mask", or whole.
+
+    Attributes:
+        path: the innermost module of the reference that is wrong.
+        engine: the reference's model on torch, if it is open already; nothing is changed in it.
+        reference: the reference's side, to open its model from where `engine` is not given.
+        candidate: the candidate's side, for what can be read in its files.
+        step: of the run; later steps want `past.<layer>.key` and `.value` among the inputs.
+        reference_inputs: what entered the module in the reference.
+        candidate_inputs: what entered it in the candidate, as far as known, in the reference's layout; preferred.
+        candidate_outputs: what left it in the candidate, or passed inside it ("…self_attn.o_proj:in"), or was then in
+            the cache ("present.3.key"), in the reference's layout.
+        counts: which tokens count, [batch, sequence]; all where it is not told.
+        dtype: what the candidate computes in; that of its output where it is not told.
+        again: computes the candidate once more and gives its outputs at this place, where it can be run.
+        call: which call of a module that is called several times.
+    """
+
+    path: str
+    engine: Any = None
+    reference: Side | None = None
+    candidate: Side | None = None
+    step: int = 0
+    reference_inputs: Mapping[str, Array] = {}
+    candidate_inputs: Mapping[str, Array] = {}
+    candidate_outputs: Mapping[str, Array] = {}
+    counts: Array | None = None
+    dtype: str = ""
+    again: Callable[[], Mapping[str, Array]] | None = None
+    call: int = 0
+
+
+class Idea(NamedTuple):
+    """A hypothesis: what the module would have given if it were true."""
+
+    code: str
+    outputs: Outputs
+    values: Mapping[str, str] = {}
+    how: str = ""
+    freedom: float = 0  # how many numbers were searched or fitted: each costs
+    rank: int = 0  # of two that cannot be told apart, the lower is named first
+    share: float | None = None  # where it is not told by outputs
+
+
+@contextmanager
+def put(owner: Any, **values: Any) -> Iterator[None]:
+    """Give a module other weights or attributes inside the block."""
+    before = {}
+    for name, value in values.items():
+        before[name] = getattr(owner, name)
+        if name in owner._parameters:
+            like = before[name]
+            made = None if value is None else value.to(like.dtype if like is not None else torch.float64)
+            owner._parameters[name] = None if made is None else torch.nn.Parameter(made, requires_grad=False)
+        else:
+            setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if name in owner._parameters:
+                owner._parameters[name] = value
+            else:
+                setattr(owner, name, value)
+
+
+@contextmanager
+def giving(module: Any, change: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Let what leaves a module be `change(first input, first output)` inside the block."""
+
+    def after(_: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        first = next((tensor for _, _, tensor in tensors_in(args, kwargs)), None)
+        if isinstance(result, tuple):
+            return (change(first, result[0]), *result[1:])
+        return change(first, result)
+
+    hook = module.register_forward_hook(after, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+class Bench:
+    """A module of the reference, computed in high precision from the candidate's inputs, beside what the candidate gave.
+
+    Attributes:
+        module: the copy that may be changed.
+        model: the whole reference, to look at.
+        inputs: what the module is called with, by name without the path.
+        past: what is in the cache before.
+        targets: what the candidate gave.
+        truth: what the reference gives.
+        noise: squared error that the candidate's precision alone explains, relative to the size of the targets.
+        residual: squared error that there is.
+        evaluations: how often the module was called.
+        failures: what could not be tried, and why.
+        solved: whether something tried already leaves nothing but rounding; long searches are not begun then.
+    """
+
+    def __init__(self, suspect: Suspect, engine: Any) -> None:
+        self.suspect, self.model, self.engine = suspect, engine.model, engine
+        ready = _ready(suspect, engine)
+        self.path, self.evaluations = ready.path, 0
+        self.failures: list[str] = []
+        self.solved = False
+        self.known: dict[str, Any] = {}  # what several families need, found once
+        size = sum(each.numel() for each in ready.module.parameters())
+        if size > MOST_WEIGHTS:
+            raise InputError(
+                f"{self.path or 'the model'} is too large to be computed again with changes",
+                fix="compare with captures of its parts: --tap '**'",
+            )
+        told = _dtype(suspect)
+        self.dtype = told
+        exact = torch.float32 if size > MOST_EXACT and told in LOW else torch.float64
+        self.module = _copied(ready.module, exact)
+        self.exact = exact
+        self._ready = ready
+        self.inputs = {name: _cast(each, exact) for name, each in ready.tensors.items()}
+        self.past = {name: _cast(each, exact) for name, each in ready.past.items()}
+        self.targets = {
+            self._full(name): tensor_from_array(array).to(torch.float64)
+            for name, array in suspect.candidate_outputs.items()
+        }
+        self._inner = {name for name in self.targets if not self._own(name)}
+        self.truth = self._fitting(self.run(all_targets=True))
+        self.targets = {name: self.targets[name].reshape(self.truth[name].shape) for name in self.truth}
+        if not self.targets:
+            raise InputError(f"nothing that leaves {self.path or 'the model'} is given of the candidate")
+        self._rows = {name: self._counting(each) for name, each in self.truth.items()}
+        self._sizes = {name: self._squares(name, each) or 1.0 for name, each in self.truth.items()}
+        self.residual = self.error(self.truth)
+        self.noise = self._honest_noise()
+
+    def _full(self, name: str) -> str:
+        return name if ":" in name or name.startswith("present.") else f"{self.path}:{name}"
+
+    def _own(self, name: str) -> bool:
+        return name.startswith((f"{self.path}:out", "present."))
+
+    def _fitting(self, found: Outputs) -> Outputs:
+        """Return the outputs that the candidate has too, in as many elements."""
+        return {
+            name: each
+            for name, each in found.items()
+            if name in self.targets and each.numel() == self.targets[name].numel()
+        }
+
+    def _counting(self, tensor: Tensor) -> Tensor | None:
+        """Return which rows of a tensor count, if it has a row for each token."""
+        counts = self.suspect.counts
+        if counts is None:
+            return None
+        kept = torch.as_tensor(counts, dtype=torch.bool)
+        if tuple(tensor.shape[: kept.ndim]) == tuple(kept.shape):
+            return kept
+        return kept.reshape(-1) if tensor.shape[:1] == (kept.numel(),) else None
+
+    def _squares(self, name: str, tensor: Tensor) -> float:
+        kept = self._rows.get(name) if hasattr(self, "_rows") else None
+        held = tensor if kept is None else tensor[kept]
+        finite = torch.nan_to_num(held.double(), nan=0.0, posinf=0.0, neginf=0.0)
+        return float((finite * finite).sum())
+
+    def error(self, outputs: Outputs) -> float:
+        """Return the squared distance from the candidate, each tensor's relative to its size."""
+        return sum(self._error(name, outputs[name]) for name in self.targets)
+
+    def _error(self, name: str, got: Tensor) -> float:
+        mine, theirs = self.targets[name], got.double().reshape(self.targets[name].shape)
+        kept = self._rows[name]
+        if kept is not None:
+            mine, theirs = mine[kept], theirs[kept]
+        return (
+            _distance(mine, theirs, math.sqrt(self._sizes[name] / max(1, mine.numel()))) / self._sizes[name]
+        )
+
+    def residual_of(self, candidate: Outputs) -> float:
+        """Return the squared distance of another candidate from the reference."""
+        own, self.targets = (
+            self.targets,
+            {name: each.reshape(self.truth[name].shape) for name, each in candidate.items()},
+        )
+        try:
+            return self.error(self.truth)
+        finally:
+            self.targets = own
+
+    def size(self, outputs: Outputs) -> float:
+        """Return how large outputs are beside the reference's, squared, in the mean."""
+        sizes = [self._squares(name, outputs[name]) / self._sizes[name] for name in self.targets]
+        return sum(sizes) / len(sizes)
+
+    def share(self, outputs: Outputs) -> float:
+        """Return the share of the squared difference that outputs explain; what rounding does counts as explained."""
+        left = max(0.0, self.error(outputs) - 1.1 * self.noise * max(1.0, self.size(outputs)))
+        return 1.0 - left / max(self.residual - self.noise, 1e-300)
+
+    @property
+    def healthy(self) -> bool:
+        return self.residual <= HEALTHY * self.noise
+
+    def run(
+        self,
+        inputs: Mapping[str, Tensor] | None = None,
+        past: Mapping[str, Tensor] | None = None,
+        *,
+        module: Any = None,
+        all_targets: bool = False,
+    ) -> Outputs:
+        """Call the module, with other inputs than its own where they are given."""
+        self.evaluations += 1
+        called = self.module if module is None else module
+        ready = self._ready._replace(
+            module=called,
+            tensors=self.inputs if inputs is None else inputs,
+            past=self.past if past is None else past,
+        )
+        arguments, held = ready.arguments()
+        seen: Outputs = {}
+        with torch.no_grad(), self._inside(called, seen):
+            result = called(*arguments.args, **arguments.kwargs)
+        found = named_outputs(self.path, result) | seen
+        if held is not None and ready.cache is not None:
+            found |= ready.cache.contents(held)
+        return found if all_targets else {name: found[name] for name in self.targets}
+
+    @contextmanager
+    def _inside(self, module: Any, seen: Outputs) -> Iterator[None]:
+        """Keep what passes the borders of inner modules that the candidate has too."""
+        with ExitStack() as hooks:
+            for name in self._inner:
+                path, _, port = name.rpartition(":")
+                inner = path[len(self.path) + 1 :] if self.path else path
+                if not path.startswith(self.path) or inner not in dict(module.named_modules()):
+                    continue
+                hook = module.get_submodule(inner).register_forward_hook(
+                    _keeping(seen, path, port.startswith("in")), with_kwargs=True
+                )
+                hooks.callback(hook.remove)
+            yield
+
+    def _honest_noise(self) -> float:
+        """Return the squared error of the reference's own module in the candidate's precision."""
+        if self.dtype == "float64":
+            return len(self.targets) * (4 * float(torch.finfo(torch.float64).eps)) ** 2
+        low = getattr(torch, self.dtype if self.dtype in ("float16", "bfloat16") else "float32")
+        slack = 1.0 if low.itemsize == 2 else 4.0  # in float32 the order of sums matters most, and is free
+        least: float = len(self.targets) * (2 * float(torch.finfo(low).eps)) ** 2 / 12
+        try:
+            found = self.in_precision(low)
+        except RuntimeError:  # torch has no such operation in this type on the CPU
+            return 16 * least
+        return least + slack * sum(self._finite_gap(name, found[name]) for name in self.targets)
+
+    def in_precision(self, dtype: Any) -> Outputs:
+        """Return what the module gives when it is computed in another type."""
+        return self.run(
+            {name: _cast(each, dtype) for name, each in self.inputs.items()},
+            {name: _cast(each, dtype) for name, each in self.past.items()},
+            module=_copied(self.module, dtype),
+        )
+
+    @contextmanager
+    def as_candidate(self) -> Iterator[None]:
+        """Compute in the candidate's precision inside the block, for what depends on how numbers were rounded before."""
+        low = getattr(torch, self.dtype if self.dtype in LOW and "8" not in self.dtype else "float32")
+        before = self.module, self.inputs, self.past
+        self.module = _copied(self.module, low)
+        self.inputs = {name: _cast(each, low) for name, each in self.inputs.items()}
+        self.past = {name: _cast(each, low) for name, each in self.past.items()}
+        try:
+            yield
+        finally:
+            self.module, self.inputs, self.past = before
+
+    def _finite_gap(self, name: str, found: Tensor) -> float:
+        kept = self._index(name)
+        gap = torch.nan_to_num(
+            (found.double() - self.truth[name].double())[kept], nan=0.0, posinf=0.0, neginf=0.0
+        )
+        return float((gap * gap).sum()) / self._sizes[name]
+
+    def _index(self, name: str) -> Any:
+        return ... if self._rows[name] is None else self._rows[name]
+
+    def changed(self, outputs: Mapping[str, Tensor]) -> Outputs:
+        """Return the truth with some outputs replaced."""
+        return {**self.truth, **outputs}
+
+    @property
+    def main(self) -> str:
+        """The name of the first target: what leaves the module, if that is among them."""
+        return next((name for name in self.targets if name == f"{self.path}:out"), next(iter(self.targets)))
+
+    def first_input(self) -> Tensor:
+        return next(each for each in self.inputs.values() if each.is_floating_point())
+
+    def twins(self) -> Iterator[tuple[str, Any]]:
+        """Yield the same module of other layers, nearest first, as it is in the reference."""
+        found = _LAYER.match(self.path)
+        if found is None:
+            return
+        own, modules = int(found[2]), dict(self.model.named_modules())
+        numbers = sorted(
+            (
+                int(each[2])
+                for path in modules
+                if (each := _LAYER.match(path)) and each[1] == found[1] and not each[3]
+            ),
+            key=lambda number: (abs(number - own), number),
+        )
+        for number in numbers:
+            path = f"{found[1]}{number}{found[3]}"
+            if number != own and path in modules:
+                yield path, modules[path]
+
+    def siblings(self) -> Iterator[tuple[str, Any]]:
+        """Yield the other modules in the module's parent, as they are in the reference."""
+        parent, _, own = self.path.rpartition(".")
+        for name, module in self.model.get_submodule(parent).named_children():
+            if name != own:
+                yield f"{parent}.{name}" if parent else name, module
+
+
+def _ready(suspect: Suspect, engine: Any) -> Prepared:
+    own = {_short(name, suspect.path): each for name, each in suspect.reference_inputs.items()}
+    theirs = {_short(name, suspect.path): each for name, each in suspect.candidate_inputs.items()}
+    wanted = {name: each.dtype for name, each in engine.entering(suspect.path, suspect.call).items()}
+    given = {}
+    for name in own or theirs:
+        array = theirs.get(name)
+        if array is None or (name in own and array.shape != own[name].shape):
+            array = own[name]
+        given[name] = _as_wanted(array, wanted.get(name, ""))
+    given |= {
+        name: _as_wanted(theirs[name], wanted.get(name, "")) for name in theirs if name.startswith("past.")
+    }
+    return prepared(engine, suspect.path, given, call=suspect.call, step=suspect.step)
+
+
+def _short(name: str, path: str) -> str:
+    return name[len(path) + 1 :] if name.startswith(f"{path}:") else name
+
+
+def _as_wanted(array: Array, dtype: str) -> Tensor:
+    tensor = tensor_from_array(array)
+    if dtype and tensor.is_floating_point():
+        return tensor.to(getattr(torch, dtype))
+    return tensor
+
+
+def _dtype(suspect: Suspect) -> str:
+    if suspect.dtype:
+        return suspect.dtype
+    first = next(iter(suspect.candidate_outputs.values()), None)
+    return "float32" if first is None else first.dtype.name
+
+
+def _copied(module: Any, dtype: Any) -> Any:
+    memo: dict[int, Any] = {
+        id(getattr(each, name)): OrderedDict()
+        for each in module.modules()
+        for name in HOOKS
+        if hasattr(each, name)
+    }
+    made = copy.deepcopy(module, memo).to(dtype).eval()
+    for each in made.modules():
+        if getattr(getattr(each, "config", None), "_experts_implementation", None):
+            each.config._experts_implementation = "eager"  # the others do not take every type
+    return made
+
+
+def _cast(tensor: Tensor, dtype: Any) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _keeping(seen: Outputs, path: str, entering: bool) -> Callable[..., None]:
+    def after(_: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if not entering:
+            seen.update(named_outputs(path, result))
+            return
+        for number, name, tensor in tensors_in(args, kwargs):
+            seen[Place(path, "in", number, name).name] = tensor
+
+    return after
+
+
+def _distance(one: Tensor, other: Tensor, scale: float) -> float:
+    """Return the squared distance; what is not finite in one alone counts as ten times the usual size."""
+    strange = ~(torch.isfinite(one) & torch.isfinite(other))
+    if not bool(strange.any()):
+        gap = one - other
+        return float((gap * gap).sum())
+    same = (one == other) | (torch.isnan(one) & torch.isnan(other))
+    gap = torch.where(strange, torch.zeros_like(one), one - other)
+    alone = int((strange & ~same).sum())
+    return float((gap * gap).sum()) + alone * (10 * scale) ** 2
+
+
+def best(
+    bench: Bench,
+    values: Iterable[float],
+    outputs: Callable[[float], Outputs],
+    *,
+    logarithmic: bool = True,
+    rounds: int = 14,
+    exact: Sequence[float] = (),
+) -> tuple[float, Outputs]:
+    """Return the value of a parameter that explains most: the best of a grid, refined between its neighbours.
+
+    Args:
+        bench: what to explain.
+        values: the grid.
+        outputs: what the module gives with a value.
+        logarithmic: whether to look between neighbours on a logarithmic scale.
+        rounds: how often to narrow them.
+        exact: values that people use; the nearest is taken if it does as well.
+    """
+    grid = sorted(set(values))
+    known: dict[float, float] = {}
+
+    def wrong(value: float) -> float:
+        if value not in known:
+            known[value] = bench.error(outputs(value))
+        return known[value]
+
+    first = min(grid, key=wrong)
+    if 1 - known[first] / max(bench.residual, 1e-300) < PROMISING:
+        return first, outputs(first)
+    at = grid.index(first)
+    low, high = grid[max(0, at - 1)], grid[min(len(grid) - 1, at + 1)]
+    turn, back = (math.log, math.exp) if logarithmic and low > 0 else ((lambda x: x), (lambda x: x))
+    low, high = turn(low), turn(high)
+    ratio = (math.sqrt(5) - 1) / 2
+    for _ in range(rounds):
+        if high - low < 1e-7 * max(1.0, abs(high)):
+            break
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, right) if wrong(back(left)) <= wrong(back(right)) else (left, high)
+    found = min(known, key=lambda value: known[value])
+    for nice in sorted((each for each in exact if each > 0), key=lambda each: abs(math.log(each / found)))[
+        :1
+    ]:
+        if wrong(nice) <= 1.05 * known[found] + bench.noise:
+            found = nice
+    return found, outputs(found)

@@ -1,0 +1,167 @@
+"""The KV cache: its precision, and whether what is read from it is what should be there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtdx.compare.attribute.bench import LOW, Idea
+from trtdx.compare.attribute.core import Call, Core, attended, own_call
+from trtdx.compare.attribute.quantization import fp8
+from trtdx.engines.lazy import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trtdx.compare.attribute.bench import Bench, Tensor
+
+    Both = Callable[[Tensor], Tensor]
+
+PAGES = (1, 2, 4, 8, 16, 32, 64, 128)
+MOST_PAGES = 12
+
+
+def ideas(bench: Bench) -> Iterator[Idea]:
+    """Yield caches that keep too little, the old, or another's keys and values."""
+    call = own_call(bench)
+    if call is None:
+        return
+    yield from _precisions(bench)
+    before = call.key.shape[-2] - call.query.shape[-2]
+    if before > 0:
+        yield from _stale(bench, before)
+        yield from _places(bench, call, before)
+
+
+def _both(bench: Bench, change: Both, which: str = "both") -> dict[str, Tensor]:
+    def prepare(call: Call) -> Call:
+        key = change(call.key) if which in ("both", "keys") else call.key
+        return call._replace(key=key, value=change(call.value) if which in ("both", "values") else call.value)
+
+    return attended(bench, Core(prepare))
+
+
+def _int8(tensor: Tensor, *, each: bool) -> Tensor:
+    peak = tensor.abs().amax(-1, keepdim=True) if each else tensor.abs().max()
+    scale = peak.clamp(min=1e-30) / 127
+    return torch.round(tensor / scale).clamp(-128, 127) * scale
+
+
+def _precisions(bench: Bench) -> Iterator[Idea]:
+    kinds: dict[str, Both] = {
+        "fp8 e4m3 with a scale": fp8,
+        "fp8 e4m3 without a scale": lambda each: fp8(each, scaled=False),
+        "fp8 e5m2 without a scale": lambda each: fp8(each, scaled=False, name="float8_e5m2"),
+        "int8": lambda each: _int8(each, each=False),
+        "int8 with a scale for each token": lambda each: _int8(each, each=True),
+    }
+    if bench.dtype == "float32":
+        kinds["bfloat16"] = lambda each: each.to(torch.bfloat16).to(each.dtype)
+        kinds["float16"] = lambda each: each.to(torch.float16).to(each.dtype)
+    for name, change in kinds.items():
+        yield Idea("DX952", _both(bench, change), {"found": name}, f"keys and values kept as {name}")
+        if bench.dtype in LOW:
+            with bench.as_candidate():
+                yield Idea("DX952", _both(bench, change), {"found": name}, f"keys and values kept as {name}")
+        for which in ("keys", "values"):
+            got = _both(bench, change, which)
+            yield Idea(
+                "DX952",
+                got,
+                {"found": f"{name}, {which} only"},
+                f"{which} kept as {name}",
+                freedom=0.5,
+                rank=1,
+            )
+
+
+def _stale(bench: Bench, before: int) -> Iterator[Idea]:
+    """Yield places of the cache that were not written, or read too early."""
+
+    def filled(start: int, end: int, source: int | None) -> Both:
+        def change(tensor: Tensor) -> Tensor:
+            made = tensor.clone()
+            made[..., start:end, :] = 0 if source is None else tensor[..., source : source + end - start, :]
+            return made
+
+        return change
+
+    for told, change in (
+        ("the last token in the cache is not written yet", filled(before - 1, before, None)),
+        ("the new token's key and value are not written yet", filled(before, before + 1, None)),
+        ("nothing that was in the cache is there", filled(0, before, None)),
+    ):
+        yield Idea("DX953", _both(bench, change), {"what": told}, told)
+    if before > 1:
+        again = filled(before - 1, before, before - 2)
+        told = "the last token in the cache is still the one before it"
+        yield Idea("DX953", _both(bench, again), {"what": told}, told)
+    old = filled(before, before + 1, before - 1)
+    told = "the new token is still the one before it"
+    yield Idea("DX953", _both(bench, old), {"what": told}, told)
+
+    def unseen(count: int) -> Core:
+        def prepare(call: Call) -> Call:
+            allowed = call.allowed.clone()
+            allowed[..., before - count : before] = False
+            return call._replace(allowed=allowed)
+
+        return Core(prepare)
+
+    told = "the last token in the cache is not seen"
+    yield Idea("DX953", attended(bench, unseen(1)), {"what": told}, told)
+
+
+def _places(bench: Bench, call: Call, before: int) -> Iterator[Idea]:
+    """Yield keys and values of another request, or pages in another order."""
+    rows = call.key.shape[0]
+
+    def moved(order: list[int]) -> Both:
+        def change(tensor: Tensor) -> Tensor:
+            return torch.cat((tensor[order][..., :before, :], tensor[..., before:, :]), -2)
+
+        return change
+
+    for shift in range(1, min(rows, 5)):
+        order = [(row + shift) % rows for row in range(rows)]
+        told = f"what is in the cache is of the request {shift} further"
+        yield Idea("DX954", _both(bench, moved(order)), {"what": told}, told)
+    for first in range(rows if rows > 2 else 0):
+        for source in range(min(rows, 6)):
+            order = list(range(rows))
+            order[first] = source
+            told = f"request {first} reads the cache of request {source}"
+            if first != source:
+                yield Idea("DX954", _both(bench, moved(order)), {"what": told}, told, freedom=0.5)
+    if not bench.solved:
+        yield from _pages(bench, before)
+
+
+def _pages(bench: Bench, before: int) -> Iterator[Idea]:
+    for size in PAGES:
+        count = before // size
+        if count < 2:
+            break
+        pairs = [(one, other) for other in range(min(count, MOST_PAGES)) for one in range(other)]
+        for one, other in pairs:
+            for copied in (False, True):
+
+                def change(
+                    tensor: Tensor,
+                    one: int = one,
+                    other: int = other,
+                    size: int = size,
+                    copied: bool = copied,
+                ) -> Tensor:
+                    made = tensor.clone()
+                    made[..., other * size : (other + 1) * size, :] = tensor[
+                        ..., one * size : (one + 1) * size, :
+                    ]
+                    if not copied:
+                        made[..., one * size : (one + 1) * size, :] = tensor[
+                            ..., other * size : (other + 1) * size, :
+                        ]
+                    return made
+
+                told = f"page {one} read for page {other}" if copied else f"pages {one} and {other} exchanged"
+                told = f"{told}, of {size} tokens each"
+                yield Idea("DX954", _both(bench, change), {"what": told}, told, freedom=1)

@@ -1,0 +1,96 @@
+"""Embeddings and what stands at the ends of a model: their scale, their rows, the cap on logits."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.rotary import OFFSETS
+from trtdx.engines.lazy import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.compare.attribute.bench import Bench, Tensor
+
+MOST_SHIFT = 64
+
+
+def ideas(bench: Bench) -> Iterator[Idea]:
+    """Yield a table looked up otherwise."""
+    if isinstance(bench.module, torch.nn.Embedding) and bench.main == f"{bench.path}:out":
+        yield from _of_table(bench)
+    if not bench.path:
+        yield from _of_logits(bench)
+
+
+def _of_table(bench: Bench) -> Iterator[Idea]:
+    ids, truth = next(iter(bench.inputs.values())), bench.truth[bench.main]
+    table, width = bench.module.weight.detach(), truth.shape[-1]
+    plain = table[ids.long()]
+    own = float((truth * plain).sum() / (plain * plain).sum())
+
+    def scaled(found: Tensor, factor: float) -> dict[str, Tensor]:
+        return bench.changed({bench.main: found * factor})
+
+    theirs = bench.targets[bench.main]
+    fitted = float((torch.nan_to_num(theirs) * plain).sum() / (plain * plain).sum())
+    for factor, free in (
+        (1.0, 0.0),
+        (math.sqrt(width), 0.0),
+        (1 / math.sqrt(width), 0.0),
+        (width, 0.0),
+        (fitted, 1.0),
+    ):
+        if abs(factor - own) > 1e-6 * own:
+            values = {"found": f"{factor:.5g}", "expected": f"{own:.5g}"}
+            yield Idea("DX991", scaled(plain, factor), values, "the rows with another factor", freedom=free)
+    yield from _shifts(bench, ids, table, own)
+    for path, other in bench.model.named_modules():
+        weight = getattr(other, "weight", None)
+        if path == bench.path or not isinstance(weight, torch.Tensor) or weight.shape != table.shape:
+            continue
+        if not torch.equal(weight.double(), table.double()):
+            got = scaled(weight.to(table.dtype)[ids.long()], own)
+            yield Idea("DX992", got, {"other": path}, f"the rows of {path}")
+
+
+def _shifts(bench: Bench, ids: Tensor, table: Tensor, own: float) -> Iterator[Idea]:
+    rows = table.shape[0]
+    positional = _counts_up(ids)
+    shifts = OFFSETS if positional else tuple(each for k in range(1, MOST_SHIFT + 1) for each in (k, -k))
+    code = "DX965" if positional else "DX993"
+    for shift in shifts:
+        moved = ids + shift
+        got = bench.changed({bench.main: table[(moved % rows).long()] * own})
+        yield Idea(
+            code,
+            got,
+            {"offset": f"{shift:+d}"},
+            f"rows shifted by {shift:+d}",
+            freedom=0.3 if abs(shift) < 3 else 0.8,
+        )
+    if positional:
+        whole = torch.arange(ids.shape[-1]).expand_as(ids) + ids.min()
+        if not torch.equal(whole, ids):
+            got = bench.changed({bench.main: table[whole.long()] * own})
+            yield Idea("DX966", got, {}, "positions counted from the first column, padding included")
+
+
+def _counts_up(ids: Tensor) -> bool:
+    """Whether numbers are positions: each one more than that before it, but for padding in front."""
+    steps = ids[..., 1:] - ids[..., :-1]
+    return (
+        ids.shape[-1] > 2 and bool((steps[..., -1] == 1).all()) and bool(((steps >= 0) & (steps <= 1)).all())
+    )
+
+
+def _of_logits(bench: Bench) -> Iterator[Idea]:
+    config = getattr(bench.model, "config", None)
+    cap = getattr(config, "final_logit_softcapping", None)
+    truth = bench.truth[bench.main]
+    if cap:
+        plain = cap * torch.atanh((truth / cap).clamp(-1 + 1e-12, 1 - 1e-12))
+        got = bench.changed({bench.main: plain})
+        yield Idea("DX968", got, {"expected": f"{cap:g}", "found": "none"}, "logits without their cap")

@@ -1,0 +1,277 @@
+"""What both sides' files tell: weights that are a change of the reference's, constants and settings that differ.
+
+It is evidence beside the numbers, and it gives one more hypothesis: the reference's module with the candidate's weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.attribute.bench import Idea, put
+from trtdx.engines.lazy import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trtdx.compare.attribute.bench import Bench, Suspect, Tensor
+
+CLOSE = 0.02  # relative distance up to which a weight is the same but for its precision
+SETTINGS = {
+    "hidden_act", "activation_function", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_scaling",
+    "rope_parameters", "partial_rotary_factor", "num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window",
+    "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "tie_word_embeddings", "num_experts_per_tok",
+    "norm_topk_prob", "routed_scaling_factor", "attention_bias", "mlp_bias", "vocab_size", "max_position_embeddings",
+}  # fmt: skip
+CODES = {"transposed": "DX982", "in another order": "DX983", "scaled": "DX948", "partly zero": "DX984"}
+
+
+class Relation(NamedTuple):
+    """How a weight of the candidate comes from one of the reference."""
+
+    kind: str  # "same", "transposed", "in another order", "scaled", "partly zero", "of another module", "different"
+    told: str
+
+
+def relation(reference: Tensor, candidate: Tensor) -> Relation:
+    """Return how one matrix or vector comes from another."""
+    one, other = reference.detach().double(), candidate.detach().double()
+    if one.numel() != other.numel():
+        return Relation("different", f"{list(other.shape)} instead of {list(one.shape)}")
+    if one.shape == other.shape and _near(one, other):
+        return Relation("same", "the same")
+    if one.ndim == 2 and other.shape == one.T.shape and _near(one.T, other):
+        return Relation("transposed", "transposed")
+    if one.shape != other.shape:
+        return Relation("different", f"{list(other.shape)} instead of {list(one.shape)}")
+    for check in (_scaled, _zeroed, _ordered):
+        found = check(one, other)
+        if found is not None:
+            return found
+    return Relation("different", "another one")
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    return float((one - other).norm()) <= CLOSE * float(one.norm())
+
+
+def _scaled(one: Tensor, other: Tensor) -> Relation | None:
+    size = float((one * one).sum())
+    factor = float((one * other).sum()) / size if size else 0.0
+    if factor and _near(one * factor, other):
+        return Relation("scaled", f"multiplied by {factor:.5g}")
+    if one.ndim == 1 and _near(one + 1, other):
+        return Relation("scaled", "with one added")
+    if one.ndim == 1 and _near(one - 1, other):
+        return Relation("scaled", "with one taken away")
+    return None
+
+
+def _zeroed(one: Tensor, other: Tensor) -> Relation | None:
+    gone = (other == 0) & (one != 0)
+    if bool(gone.any()) and _near(torch.where(gone, torch.zeros_like(one), one), other):
+        return Relation("partly zero", f"{100 * float(gone.double().mean()):.3g} % of it zero")
+    return None
+
+
+def _ordered(one: Tensor, other: Tensor) -> Relation | None:
+    """Return that the rows, or the columns, stand in another order."""
+    for axis, told in ((0, "rows"), (1, "columns")):
+        if axis >= one.ndim or one.shape[axis] > 16_384:
+            continue
+        rows, theirs = (one, other) if axis == 0 else (one.T, other.T)
+        rows, theirs = rows.reshape(rows.shape[0], -1), theirs.reshape(theirs.shape[0], -1)
+        order = ((rows**2).sum(1)[:, None] - 2 * rows @ theirs.T).argmin(0)
+        if _near(rows[order], theirs):
+            moved = int((order != torch.arange(len(order))).sum())
+            return Relation("in another order", f"{moved} of {len(order)} {told} in another order")
+    return None
+
+
+def ideas(bench: Bench) -> Iterator[Idea]:
+    """Yield the reference's module with the candidate's weights, where they can be read."""
+    theirs = candidate_weights(bench.suspect, bench)
+    changed = {}
+    for name, own in bench.module.named_parameters():
+        other = theirs.get(name)
+        if other is None:
+            continue
+        found = relation(own, other)
+        if found.kind != "same" and other.numel() == own.numel():
+            changed[name] = (found, other if other.shape == own.shape else other.T)
+    if not changed:
+        return
+    from contextlib import ExitStack
+
+    with ExitStack() as undo:
+        for name, (_, tensor) in changed.items():
+            owner, _, last = name.rpartition(".")
+            undo.enter_context(put(bench.module.get_submodule(owner), **{last: tensor}))
+        got = bench.run()
+    told = "; ".join(f"{name} is {found.told}" for name, (found, _) in list(changed.items())[:4])
+    yield Idea("DX977", got, {"what": told}, f"with the candidate's own weights: {told}", rank=4, freedom=0.5)
+
+
+def candidate_weights(suspect: Suspect, bench: Bench) -> dict[str, Tensor]:
+    """Return the candidate's weights of the module, by the reference's names; none where they cannot be read."""
+    side = suspect.candidate
+    if side is None:
+        return {}
+    if side.spec.kind == "hf":
+        return _from_folder(side, bench.path)
+    if side.spec.kind in ("onnx", "trt"):
+        return _from_onnx(side.spec.path, bench)
+    return {}
+
+
+def _from_folder(side: Any, path: str) -> dict[str, Tensor]:
+    engine = side.spec.open("")
+    try:
+        modules = dict(engine.model.named_modules())
+        if path not in modules:
+            return {}
+        return {name: each.detach().clone() for name, each in modules[path].named_parameters()}
+    finally:
+        engine.close()
+
+
+def _from_onnx(path: str, bench: Bench) -> dict[str, Tensor]:
+    """Return the constants of a graph that stand in the module's scope, for the weights they have the size of."""
+    found: dict[str, Tensor] = {}
+    constants = _constants(path, bench.path)
+    for name, own in bench.module.named_parameters():
+        owner = name.rpartition(".")[0]
+        scope = ".".join(each for each in (bench.path, owner) if each)
+        fitting = [
+            each for inner, each in constants if inner.endswith(scope) and each.numel() == own.numel() > 1
+        ]
+        same = [each for each in fitting if each.shape == own.shape]
+        if not fitting:
+            continue
+        chosen = (same or fitting)[0]
+        if own.ndim == 2 and chosen.ndim == 2 and (chosen.shape != own.shape or _is_multiplied(own, chosen)):
+            chosen = chosen.T  # graphs multiply by [in, out]
+        found[name] = chosen
+    return found
+
+
+def _is_multiplied(own: Tensor, found: Tensor) -> bool:
+    """Whether a square constant is kept as a graph multiplies by it: as its transpose is nearer."""
+    return (
+        own.shape == found.shape and own.shape[0] == own.shape[1] and not _near(own.double(), found.double())
+    )
+
+
+def _constants(path: str, scope: str) -> list[tuple[str, Tensor]]:
+    """Return the constants that nodes in a scope read, with the innermost module of the node."""
+    from trtdx.engines.onnx_graph import Graph
+    from trtdx.engines.onnx_model import open_model
+
+    graph = Graph(open_model(path))
+    found = []
+    for at, node in enumerate(graph.nodes):
+        if not graph.scopes[at] or not any(
+            each == scope or each.endswith(f".{scope}") for each in graph.scopes[at]
+        ):
+            continue
+        for value in node.inputs:
+            held = None if value is None else value.const_value
+            if held is not None and held.dtype.name in ("FLOAT", "FLOAT16", "DOUBLE"):
+                found.append((graph.scopes[at][-1], torch.from_numpy(held.numpy().copy())))
+    return found
+
+
+def evidence(suspect: Suspect, bench: Bench) -> list[str]:
+    """Return what differs in the files at this place, in words."""
+    told = []
+    theirs = candidate_weights(suspect, bench)
+    for name, own in bench.module.named_parameters():
+        if name in theirs:
+            found = relation(own, theirs[name])
+            if found.kind != "same":
+                told.append(f"the candidate's {bench.path}.{name} is {found.told}")
+    reference, candidate = _config(suspect.reference, suspect.engine), _config(suspect.candidate, None)
+    return told + [
+        f"config.json: {name} is {candidate[name]}, not {reference[name]}"
+        for name in sorted(SETTINGS & reference.keys() & candidate.keys())
+        if reference[name] != candidate[name]
+    ]
+
+
+def _config(side: Any, engine: Any) -> Mapping[str, Any]:
+    """Return the settings of a Hugging Face folder."""
+    if side is None or side.spec.kind != "hf":
+        config = getattr(getattr(engine, "model", None), "config", None)
+        return config.to_dict() if config is not None else {}
+    import msgspec
+
+    from trtdx.host import RealHost
+
+    try:
+        with RealHost().open(f"{side.spec.path}/config.json") as file:
+            found = msgspec.json.decode(file.read(16_000_000))
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class Node(NamedTuple):
+    """What a node of a graph is: its operator, its settings and its small constants."""
+
+    operator: str
+    settings: dict[str, str]
+    constants: list[Any]
+
+
+def graph_differences(reference: str, candidate: str, scope: str) -> list[str]:
+    """Return how two ONNX files differ in a module: operators, settings, constants."""
+    ours, theirs = _nodes(reference, scope), _nodes(candidate, scope)
+    told = []
+    names = [[each.operator for each in nodes] for nodes in (ours, theirs)]
+    if names[0] != names[1]:
+        lost, new = _less(names[0], names[1]), _less(names[1], names[0])
+        told.append(f"operators: {' '.join(lost) or 'none'} lost, {' '.join(new) or 'none'} new")
+        return told
+    for own, other in zip(ours, theirs, strict=True):
+        for name in own.settings.keys() | other.settings.keys():
+            if own.settings.get(name) != other.settings.get(name):
+                told.append(
+                    f"{own.operator}: {name} is {other.settings.get(name)}, not {own.settings.get(name)}"
+                )
+        for one, two in zip(own.constants, other.constants, strict=False):
+            found = relation(one, two)
+            exact = one.shape == two.shape and bool((one == two).all())
+            if found.kind != "same" or (one.numel() == 1 and not exact):
+                what = (
+                    f"{two.item():.5g}, not {one.item():.5g}"
+                    if one.numel() == two.numel() == 1
+                    else found.told
+                )
+                told.append(f"{own.operator}: a constant is {what}")
+    return told
+
+
+def _less(one: list[str], other: list[str]) -> list[str]:
+    left = list(other)
+    return [each for each in one if not (each in left and (left.remove(each) or True))]  # type: ignore[func-returns-value]
+
+
+def _nodes(path: str, scope: str) -> list[Node]:
+    from trtdx.engines.onnx_graph import Graph
+    from trtdx.engines.onnx_model import open_model
+
+    graph = Graph(open_model(path))
+    found = []
+    for at, node in enumerate(graph.nodes):
+        if not any(each == scope or each.endswith(f".{scope}") for each in graph.scopes[at]):
+            continue
+        constants = [
+            torch.from_numpy(value.const_value.numpy().copy())
+            for value in node.inputs
+            if value is not None
+            and value.const_value is not None
+            and value.const_value.dtype.name in ("FLOAT", "FLOAT16", "DOUBLE", "INT64", "INT8", "UINT8")
+        ]
+        found.append(
+            Node(node.op_type, {name: str(each.value) for name, each in node.attributes.items()}, constants)
+        )
+    return found

@@ -1,0 +1,311 @@
+"""Rotary embeddings: which numbers are turned together, how fast, and from which position."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.attribute.bench import Idea, best
+from trtdx.engines.lazy import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trtdx.compare.attribute.bench import Bench, Outputs, Tensor
+
+    Turn = Callable[
+        [Any, Tensor, Tensor, Tensor, Tensor, tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor]
+    ]
+
+BASES = (100.0, 1e3, 5e3, 1e4, 2.5e4, 5e4, 1e5, 2.5e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8)
+FACTORS = (0.125, 0.25, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0, 40.0)
+OFFSETS = (-2, -1, 1, 2)
+LLAMA3 = ((8.0, 1.0, 4.0, 8192.0), (32.0, 1.0, 4.0, 8192.0))
+
+
+class Angles(NamedTuple):
+    """How the reference makes its cosines and sines."""
+
+    speeds: Tensor  # radians a position, one for each pair
+    factor: float  # of cosines and sines
+    positions: Tensor  # [batch, sequence]
+    paired: bool  # whether the two of a pair stand side by side
+    base: float
+
+    def made(
+        self, *, positions: Tensor | None = None, speeds: Tensor | None = None, factor: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        at = self.positions if positions is None else positions
+        turned = at[..., None].double() * (self.speeds if speeds is None else speeds)
+        both = turned.repeat_interleave(2, -1) if self.paired else torch.cat((turned, turned), -1)
+        grown = self.factor if factor is None else factor
+        return both.cos() * grown, both.sin() * grown
+
+
+def ideas(bench: Bench) -> Iterator[Idea]:
+    """Yield what could be wrong with rotary embeddings: in the module that makes them, or where they are used."""
+    if _is_maker(bench.module):
+        yield from _of_maker(bench)
+    elif _functions(bench.module):
+        yield from _of_user(bench)
+
+
+def _is_maker(module: Any) -> bool:
+    return hasattr(module, "inv_freq") and not list(module.children())
+
+
+def _of_maker(bench: Bench) -> Iterator[Idea]:
+    names = [name for name in (f"{bench.path}:out", f"{bench.path}:out[1]") if name in bench.truth]
+    own = bench.truth
+    positions = next((each for each in bench.inputs.values() if not each.is_floating_point()), None)
+    if positions is None or len(names) != 2:
+        return
+    angles = _angles(bench.module, positions, own[names[0]], own[names[1]])
+    if angles is None:
+        return
+
+    def outputs(cosine: Tensor, sine: Tensor) -> Outputs:
+        return bench.changed({names[0]: cosine, names[1]: sine})
+
+    yield from _angle_ideas(bench, angles, outputs)
+
+
+def _functions(module: Any) -> dict[str, Any]:
+    """Return the functions that turn queries and keys, where the module's own code finds them."""
+    space = getattr(type(module).forward, "__globals__", {})
+    return {
+        name: each
+        for name, each in space.items()
+        if name.startswith("apply_") and "rotary" in name and callable(each)
+    }
+
+
+@contextmanager
+def turning(bench: Bench, turn: Turn) -> Iterator[None]:
+    """Let queries and keys be turned otherwise inside the block."""
+    space = type(bench.module).forward.__globals__
+    with ExitStack() as undo:
+        for name, own in _functions(bench.module).items():
+
+            def turned(
+                q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *more: Any, _own: Any = own, **named: Any
+            ) -> Any:
+                return turn(_own, q, k, cos, sin, more, named)
+
+            space[name] = turned
+            undo.callback(space.__setitem__, name, own)
+        yield
+
+
+def _run(bench: Bench, turn: Turn) -> Outputs:
+    with turning(bench, turn):
+        return bench.run()
+
+
+def _of_user(bench: Bench) -> Iterator[Idea]:
+    seen: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    def watching(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+        seen.append((q, k, cos, sin))
+        return own(q, k, cos, sin, *more, **named)
+
+    _run(bench, watching)
+    if not seen:
+        return
+    q, _, cos, sin = seen[0]
+    yield from _layouts(bench, q.shape[-1], cos.shape[-1])
+    yield from _parts(bench, q.shape[-1], cos.shape[-1])
+    for maker in (each for each in bench.model.modules() if _is_maker(each)):
+        angles = _angles(maker, _positions(bench, cos), cos, sin)
+        if angles is not None:
+            yield from _angle_ideas(bench, angles, lambda cos, sin: _run(bench, _with(cos, sin)))
+            return
+
+
+def _with(cosine: Tensor, sine: Tensor) -> Turn:
+    def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+        return own(
+            q, k, cosine.to(cos.dtype).expand_as(cos), sine.to(sin.dtype).expand_as(sin), *more, **named
+        )
+
+    return turn
+
+
+def _layouts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
+    """Yield pairs that stand side by side instead of half apart, or the other way round."""
+    size = min(width, turned)
+    pairs = torch.cat((torch.arange(0, size, 2), torch.arange(1, size, 2)))
+    for order, told in ((pairs, "interleaved"), (torch.argsort(pairs), "in halves")):
+        whole = torch.cat((order, torch.arange(size, width)))
+        back = torch.argsort(whole)
+
+        def turn(
+            own: Any,
+            q: Tensor,
+            k: Tensor,
+            cos: Tensor,
+            sin: Tensor,
+            more: Any,
+            named: Any,
+            whole: Tensor = whole,
+            back: Tensor = back,
+        ) -> Any:
+            q, k = own(q[..., whole], k[..., whole], cos, sin, *more, **named)
+            return q[..., back], k[..., back]
+
+        values = {"found": told, "expected": "in halves" if told == "interleaved" else "interleaved"}
+        yield Idea("DX961", _run(bench, turn), values, f"pairs of numbers taken {told}")
+
+    def reversed_(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+        return own(q, k, cos, -sin, *more, **named)
+
+    values = {"found": "turned the other way", "expected": "turned forwards"}
+    yield Idea("DX961", _run(bench, reversed_), values, "turned by the negative angle")
+
+
+def _parts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
+    """Yield that nothing, only queries, only keys or another part of each head is turned."""
+
+    def one(which: str) -> Turn:
+        def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+            new_q, new_k = own(q, k, cos, sin, *more, **named)
+            still = _unturned(own, q, k, cos, sin, more, named)
+            return (new_q if which == "queries" else still[0]), (new_k if which == "keys" else still[1])
+
+        return turn
+
+    for which in ("queries", "keys", "nothing"):
+        told = "nothing" if which == "nothing" else f"only {which}"
+        yield Idea(
+            "DX964",
+            _run(bench, one(which)),
+            {"found": told, "expected": f"{turned} of {width}"},
+            f"{told} turned",
+        )
+    for size in sorted({width // 4, width // 2, 3 * width // 4} - {turned, 0}):
+        if size % 2 or turned != width:
+            continue
+        values = {"found": f"{size} of {width}", "expected": f"{turned} of {width}"}
+        for stretched in (True, False) if width % size == 0 else (False,):
+            how = f"only {size} of {width} numbers of each head turned"
+            yield Idea("DX964", _run(bench, _partial(size, stretched=stretched)), values, how)
+
+
+def _unturned(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+    return own(q, k, torch.ones_like(cos), torch.zeros_like(sin), *more, **named)
+
+
+def _partial(size: int, *, stretched: bool) -> Turn:
+    """Return a turn of the first numbers of each head, with the speeds of a head that is so small, or the first ones."""
+
+    def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+        half = cos.shape[-1] // 2
+        chosen = torch.arange(0, half, half * 2 // size) if stretched else torch.arange(size // 2)
+        both = torch.cat((chosen, chosen))
+        new_q, new_k = own(q[..., :size], k[..., :size], cos[..., both], sin[..., both], *more, **named)
+        return torch.cat((new_q, q[..., size:]), -1), torch.cat((new_k, k[..., size:]), -1)
+
+    return turn
+
+
+def _positions(bench: Bench, cos: Tensor) -> Tensor:
+    told = bench.inputs.get("in.position_ids")
+    if told is not None:
+        return told
+    length = cos.shape[-2]
+    before = max((each.shape[-2] for each in bench.past.values()), default=0)
+    return torch.arange(before, before + length)[None]
+
+
+def _angles(maker: Any, positions: Tensor, cos: Tensor, sin: Tensor) -> Angles | None:
+    """Return how a module makes its angles, if it makes these."""
+    speeds = maker.inv_freq.detach().double()
+    factor = float(getattr(maker, "attention_scaling", 1.0))
+    for paired in (False, True):
+        angles = Angles(speeds, factor, positions, paired, _base_of(maker))
+        made = angles.made()
+        if made[0].shape[-1] == cos.shape[-1] and made[0].shape[-2] == cos.shape[-2]:
+            gap = max(
+                float((made[0] - cos.double()).abs().max()), float((made[1] - sin.double()).abs().max())
+            )
+            if gap < 0.05:  # the candidate's own may be rounded
+                return angles
+    return None
+
+
+def _angle_ideas(
+    bench: Bench, angles: Angles, outputs: Callable[[Tensor, Tensor], Outputs]
+) -> Iterator[Idea]:
+    pairs = angles.speeds.shape[0]
+    steps = torch.arange(pairs, dtype=torch.float64) / pairs
+    own = angles.base
+
+    def with_base(base: float) -> Outputs:
+        return outputs(*angles.made(speeds=base**-steps, factor=1.0))
+
+    base, found = best(bench, BASES, with_base, rounds=24, exact=BASES)
+    values = {"found": f"{base:.6g}", "expected": f"{own:.6g}"}
+    if pairs > 1 and abs(math.log(base / own)) > 1e-3:
+        yield Idea("DX962", found, values, "angles of another base", freedom=0.5 if base in BASES else 1)
+    yield from _scaling_ideas(bench, angles, outputs, own, steps)
+    for offset in OFFSETS:
+        shifted = outputs(*angles.made(positions=angles.positions + offset))
+        yield Idea("DX965", shifted, {"offset": f"{offset:+d}"}, f"positions shifted by {offset:+d}")
+    whole = (
+        torch.arange(angles.positions.shape[-1])[None].expand_as(angles.positions) + angles.positions.min()
+    )
+    if not torch.equal(whole, angles.positions) and angles.positions.shape[-1] > 1:
+        counted = outputs(*angles.made(positions=whole))
+        yield Idea("DX966", counted, {}, "positions counted from the first column, padding included")
+
+
+def _base_of(maker: Any) -> float:
+    """Return the base that a model's settings tell, else that of the second pair."""
+    config = getattr(maker, "config", None)
+    told = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    base = (told.get("rope_theta") if isinstance(told, dict) else None) or getattr(config, "rope_theta", None)
+    if isinstance(base, (int, float)):
+        return float(base)
+    speeds = maker.inv_freq
+    return float(speeds[1]) ** -speeds.shape[0] if speeds.shape[0] > 1 else 1e4
+
+
+def _scaling_ideas(
+    bench: Bench, angles: Angles, outputs: Callable[[Tensor, Tensor], Outputs], base: float, steps: Tensor
+) -> Iterator[Idea]:
+    plain = base**-steps
+    scaled = bool(((angles.speeds / plain - 1).abs() > 1e-3).any()) or abs(angles.factor - 1) > 1e-6
+    expected = "scaled" if scaled else "none"
+    if scaled:
+        yield Idea(
+            "DX963",
+            outputs(*angles.made(speeds=plain, factor=1.0)),
+            {"expected": expected, "found": "none"},
+            "angles without scaling",
+        )
+    if abs(angles.factor - 1) > 1e-6:
+        values = {"expected": f"{angles.factor:.4g}", "found": "1"}
+        yield Idea(
+            "DX963", outputs(*angles.made(factor=1.0)), values, "cosines and sines without their factor"
+        )
+
+    def linear(factor: float) -> Outputs:
+        return outputs(*angles.made(speeds=angles.speeds / factor))
+
+    factor, found = best(bench, FACTORS, linear, rounds=16, exact=range(2, 65))
+    values = {"expected": expected, "found": f"linear by {factor:.4g}"}
+    yield Idea("DX963", found, values, "positions divided by a factor", freedom=1)
+    for grown, low, high, original in LLAMA3:
+        speeds = _llama3(plain, grown, low, high, original)
+        values = {"expected": expected, "found": f"llama3 by {grown:g}"}
+        yield Idea(
+            "DX963", outputs(*angles.made(speeds=speeds)), values, f"angles scaled like Llama 3 by {grown:g}"
+        )
+
+
+def _llama3(speeds: Tensor, factor: float, low: float, high: float, original: float) -> Tensor:
+    """Return speeds as Llama 3.1 scales them: slow ones divided, fast ones kept, a blend between."""
+    turns = original * speeds / (2 * math.pi)
+    blend = ((turns - low) / (high - low)).clamp(0, 1)
+    return speeds / factor * (1 - blend) + speeds * blend

@@ -1,0 +1,187 @@
+"""All hypotheses tried on one suspect, best first."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.compare.attribute import (
+    attention,
+    cache,
+    chance,
+    embedding,
+    graph_diff,
+    linear,
+    mlp,
+    norms,
+    precision,
+    quantization,
+    residual,
+    rotary,
+    routing,
+)
+from trtdx.compare.attribute.bench import Bench, Idea, Suspect
+from trtdx.compare.nouns import Explained
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trtdx.engines.engine import Engine
+
+__all__ = ["Suspect", "attribute", "cause", "degree"]
+EXPLAINED, PARTLY = 0.9, 0.5
+WORTH_TELLING = 0.1
+COST = 0.5  # decades that a number that was searched has to bring in what is left over
+TIE = 0.15  # decades: closer than this nobody can tell two apart
+MOST_TOLD = 6
+UNEXPLAINED = "DX946"
+FAMILIES: dict[str, Callable[[Bench], Iterator[Idea]]] = {
+    "rotary": rotary.ideas,
+    "attention": attention.ideas,
+    "cache": cache.ideas,
+    "norms": norms.ideas,
+    "mlp": mlp.ideas,
+    "routing": routing.ideas,
+    "linear": linear.ideas,
+    "embedding": embedding.ideas,
+    "residual": residual.ideas,
+    "quantization": quantization.ideas,
+    "precision": precision.ideas,
+    "chance": chance.ideas,
+    "weights": graph_diff.ideas,
+}
+
+
+class Tried(NamedTuple):
+    """A hypothesis and how well it does.
+
+    The right one leaves nothing but rounding, so that it is told from one that explains 99 % by what is left over,
+    in decades; a number that was searched must leave less than the others do without one.
+    """
+
+    idea: Idea
+    share: float
+    floor: float  # of what can be left over: less than rounding says nothing
+
+    @property
+    def score(self) -> float:
+        return -math.log10(max(1 - self.share, self.floor)) - COST * self.idea.freedom
+
+
+def attribute(question: Suspect) -> list[Explained]:
+    """Return what explains the difference at a suspect, best first; nothing where there is nothing to explain.
+
+    The first is the cause if its share says so (see `degree`), the second the runner-up. `values` tells the numbers
+    for the rule's page, and in "alike" the codes that explain as much and cannot be told apart.
+
+    Raises:
+        InputError: the reference cannot be computed again, or nothing of the candidate is given.
+    """
+    engine = question.engine or _opened(question)
+    try:
+        bench = Bench(question, engine)
+        if bench.healthy:
+            return []
+        tried = _tried(bench)
+        evidence = graph_diff.evidence(question, bench)
+    finally:
+        if question.engine is None:
+            engine.close()
+    return [_explained(each, tried, bench, evidence) for each in tried[:MOST_TOLD]]
+
+
+def degree(found: list[Explained]) -> str:
+    """Return "explained", "partly" or "unexplained"."""
+    share = found[0].share if found else 0.0
+    return "explained" if share >= EXPLAINED else "partly" if share >= PARTLY else "unexplained"
+
+
+def cause(found: list[Explained], module: str = "") -> Explained:
+    """Return the cause: the best hypothesis, or that none of them explains enough."""
+    if found and found[0].share >= PARTLY:
+        return found[0]
+    values = {"module": module, "tried": str(len(FAMILIES))}
+    if found:
+        values |= {"nearest": found[0].code, "share": percent(found[0].share)}
+    return Explained(
+        UNEXPLAINED, found[0].share if found else 0.0, values, "no hypothesis explains half of it"
+    )
+
+
+def percent(share: float) -> str:
+    return f"{100 * max(0.0, share):.4g} %" if share < 0.9995 else "100 %"
+
+
+def _opened(question: Suspect) -> Engine:
+    side = question.reference
+    if side is None or side.spec.kind != "hf":
+        raise InputError(
+            "the reference is no torch model, so no mistake can be tried out in it",
+            fix="give the reference as hf:DIR",
+        )
+    return side.spec.open("")
+
+
+def _tried(bench: Bench) -> list[Tried]:
+    """Return the best of each code, best first; of equals the simpler one."""
+    found: dict[str, Tried] = {}
+    floor = min(0.5, max(1e-12, bench.noise / max(bench.residual, 1e-300)))
+    for ideas in FAMILIES.values():
+        for each in _safely(ideas, bench):
+            share = bench.share(each.outputs) if each.share is None else each.share
+            if share != share or share < WORTH_TELLING:
+                continue
+            now = Tried(each, share, floor)
+            bench.solved = bench.solved or (1 - share <= 2 * floor and each.freedom <= 1)
+            before = found.get(each.code)
+            if before is None or now.score > before.score:
+                found[each.code] = now
+    ranked = sorted(found.values(), key=lambda each: -each.score)
+    return _ties_in_order(ranked)
+
+
+def _safely(ideas: Callable[[Bench], Iterator[Idea]], bench: Bench) -> Iterator[Idea]:
+    """Yield a family's ideas; a module that is built so that one of them cannot be tried ends that family."""
+    made = ideas(bench)
+    while True:
+        try:
+            idea = next(made)
+        except StopIteration:
+            return
+        except (
+            RuntimeError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            KeyError,
+            ZeroDivisionError,
+        ) as err:
+            bench.failures.append(f"{ideas.__module__.rpartition('.')[2]}: {err!r}")
+            return
+        yield idea
+
+
+def _ties_in_order(ranked: list[Tried]) -> list[Tried]:
+    if not ranked:
+        return []
+    top = [each for each in ranked if ranked[0].score - each.score < TIE]
+    return sorted(top, key=lambda each: (each.idea.rank, -each.score)) + ranked[len(top) :]
+
+
+def _explained(each: Tried, tried: list[Tried], bench: Bench, evidence: list[str]) -> Explained:
+    first = tried[0]
+    others = [other for other in tried if other is not each]
+    alike = [other.idea.code for other in others if abs(other.score - each.score) < TIE]
+    values = {"module": bench.path or "the model", "share": percent(each.share), **each.idea.values}
+    if alike:
+        values["alike"] = ", ".join(alike)
+    if others:
+        values |= {"runner_up": others[0].idea.code, "runner_up_share": percent(others[0].share)}
+    if evidence and each is first:
+        values["evidence"] = "; ".join(evidence[:4])
+    how = f"{bench.path or 'the model'}: {each.idea.how}"
+    if alike and each is first:
+        how = f"{how}; cannot be told apart from {', '.join(alike)} here"
+    return Explained(each.idea.code, min(1.0, each.share), values, how)

@@ -1,0 +1,209 @@
+"""Names of two sides put together: by name, by scope, by structure, and what is left by shape, order and values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.compare.fused import PARTS
+from trtdx.compare.names import Meaning, meanings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from trtdx.compare.reading import Named, Reading
+
+    Close = Callable[[Named, Named], float]
+
+CLOSE = 0.1  # statistics this near, in relative terms, are worth a look at the values
+MOST_TRIED = 8
+
+
+class Match(NamedTuple):
+    """A tensor of the one side and its counterpart, on whichever steps both have it."""
+
+    ours: str
+    theirs: str
+    how: str
+    our_part: str = ""  # "q", "k", "v", "gate", "up" of a fused tensor
+    their_part: str = ""
+    confidence: float = 1.0
+    changes: tuple[str, ...] = ()  # that a mapping asks for
+
+    @property
+    def name(self) -> str:
+        return f"{self.ours} ({self.our_part})" if self.our_part else self.ours
+
+
+class Names:
+    """The names of a side by what they mean."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.named = reading.named
+        self.meant: dict[str, Meaning] = meanings(reading.named)
+        self.by_scope: dict[tuple[str, str], list[Named]] = {}
+        self.by_role: dict[tuple[str, str], list[Named]] = {}
+        for name, each in reading.named.items():
+            meaning = self.meant[name]
+            self.by_scope.setdefault((meaning.scope, meaning.port), []).append(each)
+            self.by_role.setdefault((meaning.role, meaning.port), []).append(each)
+
+
+def matched(ours: Names, theirs: Names, mapped: dict[str, Match | None]) -> list[Match]:
+    """Return the matches that names tell, in no order.
+
+    Args:
+        ours: the reference's.
+        theirs: the candidate's.
+        mapped: what the user's mapping says; none is for a tensor that is to be left out.
+    """
+    found = {name: match for name, match in mapped.items() if match}
+    used = {match.theirs for match in found.values()}
+    free = [name for name in ours.named if name not in mapped]
+    for name in free:
+        other = theirs.named.get(name)
+        if other is not None and name not in used and _alike(ours.named[name], other):
+            found[name] = Match(name, name, "name")
+            used.add(name)
+    for how, our_groups, their_groups in (
+        ("scope", ours.by_scope, theirs.by_scope),
+        ("structure", ours.by_role, theirs.by_role),
+    ):
+        for key, group in our_groups.items():
+            left = [each for each in group if each.name not in found and each.name not in mapped]
+            others = [each for each in their_groups.get(key, ()) if each.name not in used]
+            for one, other in _ports(left, others, ours, theirs):
+                found[one.name] = Match(one.name, other.name, how)
+                used.add(other.name)
+    logits = _logits(ours, theirs, set(found) | set(mapped))
+    return [*found.values(), *logits, *_fused(ours, theirs, set(found) | set(mapped), used)]
+
+
+def _alike(one: Named, other: Named) -> bool:
+    """Whether two tensors can be the same by the kind of their elements; an exporter may count inputs differently."""
+    if one.kind == other.kind:
+        return True
+    masks = {one.kind, other.kind} == {"b", "f"} and len(one.shape) == len(other.shape)
+    return masks or {one.kind, other.kind} == {"b", "i"}
+
+
+def _ports(
+    ours: list[Named], theirs: list[Named], our_names: Names, their_names: Names
+) -> Iterable[tuple[Named, Named]]:
+    """Yield which inputs, or outputs, of a module are the same.
+
+    Those of the same name or number first, if they can be; then the best fits: the same content, the same shape, near
+    statistics, and in doubt the order.
+    """
+    left = list(theirs)
+    waiting = []
+    for one in ours:
+        which = our_names.meant[one.name].which
+        same = [other for other in left if their_names.meant[other.name].which == which and _fits(one, other)]
+        if same and not which.isdigit():
+            left.remove(same[0])
+            yield one, same[0]
+        else:
+            waiting.append(one)
+    scores = sorted(
+        (
+            (-_score(one, other), first, second)
+            for first, one in enumerate(waiting)
+            for second, other in enumerate(left)
+            if _fits(one, other) or (len(waiting) == len(left) == 1 and _alike(one, other))
+        )
+    )
+    taken: tuple[set[int], set[int]] = (set(), set())
+    for _, first, second in scores:
+        if first not in taken[0] and second not in taken[1]:
+            taken[0].add(first)
+            taken[1].add(second)
+            yield waiting[first], left[second]
+
+
+def _fits(one: Named, other: Named) -> bool:
+    if not _alike(one, other):
+        return False
+    return _plain(one.shape) == _plain(other.shape) or one.shape[-1:] == other.shape[-1:]
+
+
+def _plain(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+def _score(one: Named, other: Named) -> float:
+    mine, their = one.records[0].statistics, other.records[0].statistics
+    score = 4.0 * (mine.hash == their.hash) + 2.0 * (_plain(one.shape) == _plain(other.shape))
+    return score + near(one, other)
+
+
+def near(one: Named, other: Named) -> float:
+    """Return how near the statistics of two tensors are: 1 is the same."""
+    mine, their = one.records[0].statistics, other.records[0].statistics
+    both = ((mine.absmax, their.absmax), (mine.l2, their.l2), (mine.mean, their.mean))
+    scale = max(mine.absmax, their.absmax, 1e-30)
+    apart = max(abs(a - b) / max(abs(a), abs(b), scale * 1e-2) for a, b in both)
+    return 1.0 - min(apart, 1.0) if apart == apart else 0.0
+
+
+def _logits(ours: Names, theirs: Names, done: set[str]) -> list[Match]:
+    """Return logits where one side calls them so and the other has them as the head's output alone."""
+    keys = ("logits", "out"), ("head", "out")
+    for key, other in (keys, keys[::-1]):
+        mine = [each for each in ours.by_role.get(key, ()) if each.name not in done]
+        their = theirs.by_role.get(other, [])
+        if mine and their and not theirs.by_role.get(key):
+            return [Match(mine[0].name, their[0].name, "structure")]
+    return []
+
+
+def _fused(ours: Names, theirs: Names, done: set[str], used: set[str]) -> list[Match]:
+    """Return the parts of what one side keeps together and the other apart."""
+    found: list[Match] = []
+    for one, other, turned in ((ours, theirs, False), (theirs, ours, True)):
+        finished = used if turned else done
+        for (role, port), group in one.by_role.items():
+            above, _, part = role.rpartition(".")
+            fused = next(
+                (key for key, parts in PARTS.items() if part in parts and key.split(".")[0] in above), ""
+            )
+            together = other.by_role.get((f"{above}.{fused.rpartition('.')[2]}", port), ()) if fused else ()
+            if not together or group[0].name in finished:
+                continue
+            inside = part if port != "in" else ""
+            if turned:
+                found.append(Match(together[0].name, group[0].name, "structure", our_part=inside))
+            else:
+                found.append(Match(group[0].name, together[0].name, "structure", their_part=inside))
+    return found
+
+
+def by_values(ours: Iterable[Named], theirs: list[Named], error: Close) -> list[Match]:
+    """Return matches of what no name tells, by shape, order and nearly the same values.
+
+    Args:
+        ours: the reference's tensors that are left, in their order.
+        theirs: the candidate's.
+        error: how far the values of two tensors are apart, relative; infinite where nobody can tell.
+    """
+    shelves: dict[tuple[str, tuple[int, ...]], list[Named]] = {}
+    for each in theirs:
+        if each.kind == "f":
+            shelves.setdefault((each.kind, each.shape[-1:]), []).append(each)
+    used: set[str] = set()
+    found = []
+    for one in ours:
+        shelf = shelves.get((one.kind, one.shape[-1:]), ())
+        likely = sorted((each for each in shelf if _likely(one, each)), key=lambda each: each.name in used)
+        best = next((each for each in likely[:MOST_TRIED] if error(one, each) < CLOSE / 2), None)
+        if best is not None:
+            used.add(best.name)
+            found.append(Match(one.name, best.name, "shape and order", confidence=0.5))
+    return found
+
+
+def _likely(one: Named, other: Named) -> bool:
+    """Whether values are worth a look: statistics are near; with other padding only the largest magnitude can be."""
+    if _plain(one.shape) == _plain(other.shape):
+        return 1 - near(one, other) < CLOSE
+    mine, their = one.records[0].statistics.absmax, other.records[0].statistics.absmax
+    return abs(mine - their) <= CLOSE * max(mine, their)

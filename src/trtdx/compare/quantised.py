@@ -1,0 +1,114 @@
+"""Which modules of a candidate are quantised, and the same done to the reference: the step of a quantiser is precision."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.capture.taps import path_matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trtdx.compare.side import Side
+    from trtdx.engines.torch_model import TorchEngine
+
+# Operators that compute with quantised weights; those that quantise what enters as well; bits of the weights.
+WEIGHTS_ONLY = {"MatMulNBits": 4, "DequantizeLinear": 8, "GatherBlockQuantized": 4}
+ACTIVATIONS = {
+    "MatMulInteger": 8, "MatMulIntegerToFloat": 8, "DynamicQuantizeMatMul": 8, "QLinearMatMul": 8, "QGemm": 8,
+    "ConvInteger": 8, "QLinearConv": 8, "DynamicQuantizeLinear": 8, "QuantizeLinear": 8,
+}  # fmt: skip
+BLOCK = 32  # weights that share a scale where they have four bits
+
+
+class How(NamedTuple):
+    """How a module is quantised."""
+
+    bits: int
+    activations: bool
+
+
+class Quantised(NamedTuple):
+    """The modules of a candidate that are quantised; under "" what belongs to none."""
+
+    modules: Mapping[str, How] = MappingProxyType({})
+
+    def how(self, path: str) -> How | None:
+        """Return how a module of the reference is quantised in the candidate."""
+        for theirs, how in self.modules.items():
+            if theirs and (path_matches(theirs, path, {}) or path_matches(path, theirs, {})):
+                return how
+        return self.modules.get("")
+
+    def inside(self, path: str) -> How | None:
+        """Return how something in a module is quantised, or the module itself."""
+        prefix = f"{path}." if path else ""
+        return self.how(path) or next(
+            (how for theirs, how in self.modules.items() if f"{theirs}.".startswith(prefix)), None
+        )
+
+
+def quantised_in(side: Side) -> Quantised:
+    """Return which modules of a side are quantised, as far as its graph tells."""
+    if side.spec.kind not in ("onnx", "trt"):
+        return Quantised()
+    from trtdx.engines.onnx_graph import Graph
+    from trtdx.engines.onnx_model import open_model
+
+    graph = Graph(open_model(side.spec.path))
+    found: dict[str, How] = {}
+    for at, node in enumerate(graph.nodes):
+        bits = WEIGHTS_ONLY.get(node.op_type) or ACTIVATIONS.get(node.op_type)
+        if bits is None:
+            continue
+        path = graph.scopes[at][-1] if graph.scopes[at] else ""
+        before = found.get(path, How(bits, False))
+        found[path] = How(min(bits, before.bits), before.activations or node.op_type in ACTIVATIONS)
+    return Quantised(found)
+
+
+@contextmanager
+def quantising(engine: TorchEngine, quantised: Quantised) -> Iterator[None]:
+    """Let linear modules compute as quantised ones inside the block, with the coarsest healthy step."""
+    hooks, weights = [], []
+    for path, module in engine.model.named_modules():
+        weight = getattr(module, "weight", None)
+        if weight is None or weight.ndim != 2:
+            continue
+        how = quantised.how(path)
+        if how is None:
+            continue
+        weights.append((weight, weight.data))
+        weight.data = _rounded(weight.data, how.bits)
+        if how.activations and type(module).__name__ != "Embedding":
+            hooks.append(module.register_forward_pre_hook(_quantise_input))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for weight, data in weights:
+            weight.data = data
+
+
+def _rounded(weight: Any, bits: int) -> Any:
+    """Return a weight on the grid of a symmetrical quantiser: one step for all, in blocks where bits are few."""
+    most = 2 ** (bits - 1) - 1
+    if bits < 8 and weight.shape[1] % BLOCK == 0:
+        blocks = weight.reshape(weight.shape[0], -1, BLOCK)
+        step = blocks.abs().amax(2, keepdim=True).clamp_min(1e-30) / most
+        return ((blocks / step).round() * step).reshape(weight.shape)
+    step = weight.abs().max().clamp_min(1e-30) / most
+    return (weight / step).round() * step
+
+
+def _quantise_input(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Put what enters on a grid of 256 steps between its least and largest value, as dynamic quantisation does."""
+    first = args[0]
+    if not hasattr(first, "is_floating_point") or not first.is_floating_point():
+        return args
+    low, high = first.min().clamp_max(0), first.max().clamp_min(0)
+    step = ((high - low) / 255).clamp_min(1e-30)
+    return (((first / step).round() * step).to(first.dtype), *args[1:])

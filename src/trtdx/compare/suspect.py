@@ -1,0 +1,86 @@
+"""The first wrong place of a comparison, with all that hypotheses about it are tested on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtdx.capture.session import PROMPT_MASK, state_after, step_notes
+from trtdx.compare.attribute.bench import Suspect
+from trtdx.compare.envelope import candidate_dtype, in_reference_layout
+from trtdx.engines.generate import cache_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trtdx.compare.nouns import Array, Pair
+    from trtdx.compare.side import Side
+    from trtdx.model import Where
+
+
+def suspect_at(
+    where: Where,
+    pairs: Sequence[Pair],
+    reference: Side,
+    candidate: Side,
+    *,
+    again: Callable[[], dict[str, Array]] | None = None,
+) -> Suspect:
+    """Return the module at a place, with what entered and left it on both sides.
+
+    Args:
+        where: the first wrong place.
+        pairs: of the whole comparison.
+        reference: one side.
+        candidate: the other.
+        again: computes the candidate once more and gives what left the module.
+    """
+    path, step = where.module, where.step
+    inside = [pair for pair in pairs if pair.step == step and _is_in(pair.name, path)]
+    entering = [pair for pair in inside if pair.name.startswith(f"{path}:in")]
+    found = {pair.name: in_reference_layout(pair, reference, candidate) for pair in inside}
+    arrays = {name: array for name, array in found.items() if array is not None}
+    return Suspect(
+        path=path,
+        reference=reference,
+        candidate=candidate,
+        step=step,
+        reference_inputs=_entering(reference, path, step) | _cache(reference, step),
+        candidate_inputs={pair.name: arrays[pair.name] for pair in entering if pair.name in arrays}
+        | _cache(candidate, step),
+        candidate_outputs={
+            name: array for name, array in arrays.items() if not name.startswith(f"{path}:in")
+        },
+        counts=_counts(reference, step),
+        dtype=candidate_dtype(pairs),
+        again=again,
+    )
+
+
+def _is_in(name: str, path: str) -> bool:
+    return name.startswith((f"{path}:", f"{path}.")) if path else True
+
+
+def _entering(side: Side, path: str, step: int) -> dict[str, Array]:
+    records = side.capture.records(step=step, rank=side.capture.ranks[0])
+    return {
+        record.name: side.capture.values(record)
+        for record in records
+        if record.place.path == path and record.place.port == "in" and record.kept
+    }
+
+
+def _cache(side: Side, step: int) -> dict[str, Array]:
+    """Return what was in the cache before a step, under the names a replay takes."""
+    names = side.capture.header.details.get("caches")
+    if not step or not isinstance(names, dict) or step - 1 not in step_notes(side.capture):
+        return {}
+    past = state_after(side.capture, step - 1, caches=names).past
+    return {f"past.{cache_key(name)}": array for name, array in past.items()}
+
+
+def _counts(side: Side, step: int) -> Array | None:
+    """Return which tokens of the prompt count, [batch, sequence]; of later steps all do."""
+    if step:
+        return None
+    found = [each for each in side.capture.records(step=0, name=PROMPT_MASK) if each.kept]
+    return side.capture.values(found[0]) if found else None
