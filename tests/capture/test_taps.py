@@ -89,3 +89,10 @@ def test_any_text_selects_or_is_refused(text):
     except InputError:
         return
     assert set(selector.select(places(""))) <= set(places(""))
+
+
+def test_a_misspelt_part_of_a_union_is_an_error():
+    places = [Place("model.layers.0.mlp"), Place("model.layers.0.self_attn")]
+    with pytest.raises(InputError, match=r"nothing is selected by 'layers\.\*\.mlpp'"):
+        parse_selector("layers.*.self_attn, layers.*.mlpp").selected(places)
+    assert parse_selector("layers.*.self_attn, !nothing").selected(places)  # an exclusion may hit nothing

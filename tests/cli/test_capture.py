@@ -284,3 +284,113 @@ def test_build_compiles_and_says_what_marking_changed(trtdx, small):
     refused = trtdx("capture", "build", small, "--json")
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["findings"][0]["code"] == "DX142"
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """Return an ONNX model of three nodes that says nothing of modules, whose softmax has all its inputs masked."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Add", ["a", "mask"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "bare",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])],
+        [numpy_helper.from_array(np.full((2, 4), -np.inf, np.float32), "mask")],
+    )
+    path = tmp_path / "bare.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_of_a_graph_without_modules_everything_is_captured(trtdx, bare):
+    done = trtdx("capture", bare, "--json", "--fail-on", "never")
+    assert [row[0] for row in sections(done)["tensors"]["rows"]] == ["x", "a", "masked", "y", ":out.y"]
+
+
+def test_what_a_mask_left_is_not_called_finite(trtdx, bare):
+    done = trtdx("capture", bare, "--watch", "nan", "--json")
+    seen = [each["text"] for each in json.loads(done.stdout)["findings"][0]["evidence"]]
+    assert seen == ["8 NaN of 8 elements", "-Inf in all 8 elements"]
+
+
+def test_an_empty_selector_lists_and_does_not_run(trtdx, small, tmp_path):
+    before = set(tmp_path.iterdir())
+    done = trtdx("capture", small, "--list", "")
+    assert "places" in done.stdout
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_list_does_not_claim_what_only_a_run_can_tell(trtdx):
+    pytest.importorskip("transformers")
+    done = trtdx("capture", TINY / "model", "--list", "layers[0].mlp & dtype:bf16")
+    assert "possible place" in done.stdout
+    assert "only shows when they run" in " ".join(done.stdout.split())
+
+
+def test_an_input_that_does_not_fit_leaves_no_folder_behind(trtdx, small, tmp_path):
+    np.savez(tmp_path / "other.npz", z=np.ones(3))
+    done = trtdx("capture", small, "--input", "other.npz", "--out", "cap")
+    assert done.returncode == 2
+    assert "no input is called 'z'\n  = fix: the model takes x" in done.stderr
+    assert trtdx("capture", small, "--input", "ones.npz", "--out", "cap").returncode == 0
+
+
+def test_steps_that_never_come_are_told_of(trtdx, small):
+    done = trtdx("capture", small, "--input", "ones.npz", "--steps", "5-")
+    assert "no tap was captured" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--ids", "1,2"), "does not generate: it takes x"),
+        (("--ids", "1", "--input", "ones.npz"), "exclude each other"),
+        (("--after-step", "2"), "--after-step needs --resume"),
+        (("--seed", "-1"), "--seed"),
+        (("--dtype", "float16"), "--dtype is for torch, and this runs on onnxruntime"),
+        (("--values", "layer.0"), "nothing is selected by 'layer.0'"),
+        (("--values", "layers.1", "--tap", "layers.0"), "nothing that is tapped is selected by 'layers.1'"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(trtdx, small, tmp_path, words, told):
+    before = set(tmp_path.iterdir())
+    done = trtdx("capture", small, *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_run_that_is_interrupted_says_how_to_go_on(trtdx, monkeypatch):
+    from trtdx.cli import capture_run
+
+    def stop(step):
+        if step.number == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(capture_run, "_show_step", stop)
+    done = trtdx("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "9", "--out", "cap")
+    assert done.returncode == 130
+    assert done.stderr == "interrupted; a generation goes on with --resume cap\n"
+
+
+def test_another_model_that_goes_on_is_named(trtdx, tmp_path):
+    trtdx("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "2", "--out", "cap")
+    (tmp_path / "copy.onnx").write_bytes((TINY / "model.onnx").read_bytes())
+    done = trtdx("capture", "copy.onnx", "--resume", "cap", "--tokens", "1")
+    assert done.returncode == 0, done.stderr
+    assert "the steps before are of another model" in done.stdout
+
+
+def test_a_batch_is_replayed_on_another_engine(trtdx):
+    pytest.importorskip("transformers")
+    trtdx(
+        "capture", TINY / "model.onnx", "--ids", "5,17,42", "--ids", "9,3,8", "--tokens", "1", "--tap", "layers.1:*",
+        "--values", "layers.1:*", "--out", "cap",
+    )  # fmt: skip
+    done = trtdx("capture", "replay", "cap", "layers.1", "--model", TINY / "model", "--json")
+    assert done.returncode == 0, done.stderr
+    assert sections(done)["replay"]["rows"][0][3] < 1e-5

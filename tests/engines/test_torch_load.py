@@ -13,7 +13,7 @@ from trtdx.engines.generate import generate
 from trtdx.errors import InputError, UnknownNameError
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import ROWS, decoder, generated, tokens_of  # noqa: E402
@@ -101,6 +101,7 @@ BROKEN = {
         changed_config(model_type="t5"),
         "is no causal language model: transformers has none of type t5",
     ),
+    "too many layers": (changed_config(num_hidden_layers=10**8), "says num_hidden_layers is 100000000"),
     "bad value": (
         changed_config(num_attention_heads=5),
         "cannot be loaded: .*multiple of the number of attention",
@@ -165,9 +166,19 @@ def test_torch_files_are_read_without_running_code_in_them(llama, saved, tmp_pat
             return (Path(tmp_path / "harm").touch, ())
 
     torch.save(llama.state_dict() | {"evil": Evil()}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match="cannot be loaded"):
+    with pytest.raises(InputError, match="hold more than weights; code in them is not run"):
         load_model(tmp_path)
     assert not (tmp_path / "harm").exists()
+
+
+def test_a_model_of_another_kind_is_told_what_to_do_with_it(tmp_path):
+    config = transformers.BertConfig(
+        vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="6 weights of BertLMHeadModel not in") as raised:
+        load_model(tmp_path)
+    assert raised.value.fix.startswith("config.json says that it is a BertModel, which does not generate")
 
 
 def test_the_outline_of_a_folder_has_its_places_and_no_weights(llama, saved):

@@ -85,6 +85,10 @@ def query(
             raise InputError(
                 f"the query does not work: {err}", fix=f"the table is tensors: {_columns()}"
             ) from err
+        except RuntimeError as err:
+            if "interrupted" in str(err):  # what DuckDB makes of Ctrl-C
+                raise KeyboardInterrupt from err
+            raise
         finally:
             late.cancel()
     return Table(columns, rows[:most_rows], len(rows) > most_rows)

@@ -22,7 +22,7 @@ from trtdx.engines.feeds import checked_feeds
 from trtdx.engines.generate import cache_names
 from trtdx.engines.opening import Options, chosen_engine, find_model, open_engine, places_in
 from trtdx.engines.state import Sampling, State
-from trtdx.errors import InputError, UnknownNameError
+from trtdx.errors import InputError
 from trtdx.model import Evidence, Report, Section, Summary
 from trtdx.violation import Violation, finding_from
 from trtdx.words import counted, listed
@@ -72,6 +72,7 @@ def capture_run(
     plan: Plan,
     book: RuleBook,
     *,
+    on_start: Callable[[Path], None] | None = None,
     on_step: Callable[[Step], None] | None = None,
     most: int | None = None,
 ) -> Report:
@@ -81,12 +82,13 @@ def capture_run(
         host: where files of inputs are read.
         plan: what to do.
         book: the words of what may be found.
+        on_start: told the folder as soon as it is there.
         on_step: told each step of a generation when its tokens are chosen and its tensors captured.
         most: how many tensors to show; 0 is all.
     """
     model = find_model(plan.model)
     kind = chosen_engine(model, plan.engine)
-    plan = _as_before(plan) if plan.resume else plan
+    plan, before = _as_before(plan) if plan.resume else (plan, None)
     wanted = _wanted(plan)
     began = time.monotonic()
     selector = plan.selector or ("**" if plan.watch else default_selector(model, kind))
@@ -104,9 +106,11 @@ def capture_run(
             resume=folder == Path(plan.resume),
             whole_steps=True,
         )
+        if on_start is not None:
+            on_start(folder)
         session = Session(engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.reads))
         stopped = _carry_out(session, plan, feeds if feeds is not None else state, on_step)
-        notes = _notes(plan, engine.tapped.note)
+        notes = _notes(plan, engine.tapped.note, before=before)
         if stopped is None and not any(map(wanted.has_step, range(state.step if state else 0, engine.step))):
             notes.append("no tap was captured: no step of this run is among those asked for")
     finally:
@@ -124,13 +128,13 @@ def default_selector(model: Model, kind: str) -> str:
     return MODULES if any(place.path for place in found) else "**"  # every model has borders of its own
 
 
-def _as_before(plan: Plan) -> Plan:
-    """Return a plan to go on with a capture, looking at and keeping what was before unless told otherwise."""
+def _as_before(plan: Plan) -> tuple[Plan, Header]:
+    """Return a plan to go on as before unless told otherwise, and what the capture says it is of."""
     with checked_capture(plan.resume) as before:
         header = before.header
     kept = {name: header.details[name] for name in ("values", "steps", "positions") if name in header.details}
     told = {name: value for name, value in kept.items() if not getattr(plan, name) and isinstance(value, str)}
-    return msgspec.structs.replace(plan, selector=plan.selector or header.selector, **told)
+    return msgspec.structs.replace(plan, selector=plan.selector or header.selector, **told), header
 
 
 def _wanted(plan: Plan) -> Wanted:
@@ -158,7 +162,13 @@ def _start(plan: Plan, engine: Engine, kind: str) -> tuple[Path, State | None]:
     with Capture(plan.resume) as before:
         if is_decoder(engine) is False:
             raise InputError("only a generation can be taken up again", fix="run it anew")
-        state = state_after(before, plan.after_step, caches=cache_names(engine))
+        caches, told = cache_names(engine), before.header.details.get("caches")
+        if isinstance(told, dict) and told.keys() != caches.keys():
+            raise InputError(
+                f"{plan.resume} was made on {before.header.engine} with another cache than {plan.model} has",
+                fix="go on with the model and engine that it was made with",
+            )
+        state = state_after(before, plan.after_step, caches=caches)
         last = max(step_notes(before))
     if plan.after_step is None or plan.after_step == last:
         return Path(plan.out or plan.resume), state
@@ -221,9 +231,12 @@ def _feeds(host: Host, engine: Engine, plan: Plan) -> Iterator[dict[str, Any]] |
     return chain([first], feeds)
 
 
-def _notes(plan: Plan, tapped: str) -> list[str]:
+def _notes(plan: Plan, tapped: str, before: Header | None = None) -> list[str]:
     """Return what a reader has to know to judge the numbers."""
     found = []
+    was = before.details.get("model") if before else None
+    if isinstance(was, str) and Path(was).resolve() != find_model(plan.model).path.resolve():
+        found.append(f"the steps before are of another model: {was}")
     if not plan.inputs and not plan.prompts and not plan.resume:
         found.append("the input was made up, as none was given")
     if tapped:
@@ -245,7 +258,7 @@ def capture_report(
 ) -> Report:
     """Return what is in a capture: its tensors as a table, its tokens, and the first tensor that is not finite."""
     if sort not in SORTED_BY:
-        raise UnknownNameError("order", sort, SORTED_BY)
+        raise InputError(f"no order is called {sort!r}", fix=f"there is {', '.join(SORTED_BY)}")
     with checked_capture(folder) as capture:
         finding = not_finite_finding(capture, book, stopped)
         rows = tensor_rows(

@@ -73,6 +73,7 @@ class Atom(NamedTuple):
     kind: str  # "path", "op", "tensor", "dtype", "is"
     pattern: str
     port: Port | None = None
+    text: str = ""  # as it was written
 
 
 class Term(NamedTuple):
@@ -117,7 +118,17 @@ class Selector(NamedTuple):
         found = self.select(places)
         if places and not found:
             raise self.nothing_among(places)
+        self.check_terms(places)
         return found
+
+    def check_terms(self, places: Sequence[Place]) -> None:
+        """Raise if a part of a union hits nothing: it is most likely misspelt."""
+        last = last_indices(places)
+        for term in self.terms if places else ():
+            relaxed = _relaxed(term)
+            if not term.excludes and not any(_holds(relaxed, place, last) for place in places):
+                alone = Selector(", ".join(atom.text for atom in term.atoms), (term,))
+                raise alone.nothing_among(places)
 
     def nothing_among(self, places: Sequence[Place]) -> InputError:
         """Return the error of a selector that hits nothing, with the nearest names."""
@@ -133,7 +144,7 @@ class Selector(NamedTuple):
             each for want in wanted for each in difflib.get_close_matches(want, list(tails), 4, 0.5)
         )
         some = list(near) or list(known)[:4]
-        return f"there is {', '.join(some)}; --list '**' shows all {len(places)} places"
+        return f"there is {', '.join(some)}, of {len(places)} places; `trtdx capture MODEL --list '**'` shows them"
 
 
 def parse_selector(text: str) -> Selector:
@@ -165,11 +176,11 @@ def _atom(text: str) -> Atom:
     if colon and kind in ("op", "tensor", "dtype", "is"):
         if kind == "is" and rest not in ("module", "tensor"):
             raise InputError(f"{text!r} is nothing a place can be", fix="write is:module or is:tensor")
-        return Atom(kind, DTYPES.get(rest, rest) if kind == "dtype" else rest)
+        return Atom(kind, DTYPES.get(rest, rest) if kind == "dtype" else rest, text=text)
     path, colon, port = text.rpartition(":")
     if not colon:
-        return Atom("path", _checked(text))
-    return Atom("path", _checked(path), _port(port, text))
+        return Atom("path", _checked(text), text=text)
+    return Atom("path", _checked(path), _port(port, text), text)
 
 
 def _port(port: str, text: str) -> Port:
@@ -186,6 +197,8 @@ def _checked(path: str) -> str:
     for inside in re.findall(r"\[([^\]]*)\]", path):
         if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*|-?\d*:-?\d*", inside):
             raise InputError(f"[{inside}] in {path!r} is no choice of indices", fix="write [0,-1] or [2:5]")
+    if re.search(r"\][^.\[]", path):
+        raise InputError(f"after a choice of indices in {path!r} comes a dot", fix="write layers[0,-1].mlp")
     if path.count("[") != path.count("]"):
         raise InputError(f"a bracket in {path!r} is not closed")
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.words import counted
+from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict
 
     for name in feeds:
         if name not in wanted:
-            raise UnknownNameError("input", name, wanted)
+            raise _unknown(name, wanted)
     missing = [each for name, each in wanted.items() if name not in feeds and not each.optional]
     if missing:
         told = "; ".join(f"{each.name}: {each}" for each in missing)
@@ -46,6 +46,13 @@ def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict
     for name, array in arrays.items():
         _check(wanted[name], array)
     return arrays
+
+
+def _unknown(name: str, wanted: Mapping[str, Input]) -> UnknownNameError:
+    """Return the error of an input nobody wants, with what is wanted where nothing is near."""
+    err = UnknownNameError("input", name, wanted)
+    err.fix = err.fix or f"the model takes {listed(wanted)}"
+    return err
 
 
 def _check(wanted: Input, array: Array) -> None:

@@ -7,6 +7,8 @@ referred to (1.31: a session over 3.2 GB opens in 13 ms and 52 MB); values passe
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +62,7 @@ def open_model(path: str | Path) -> ir.Model:
     try:
         model: ir.Model = graphs.from_proto(proto)
     except Exception as err:  # onnx_ir wraps whatever a malformed graph makes it stumble over
-        raise InputError(f"{file} cannot be read as a graph: {err}") from err
+        raise InputError(f"{file} cannot be read as a graph: {_root(err)}") from err
     graphs.external_data.set_base_dir(model.graph, ROOT)
     return _completed(model)
 
@@ -71,8 +73,29 @@ def _completed(model: ir.Model) -> ir.Model:
     if model.functions:
         model = passes.InlinePass()(model).model
     if any(value.dtype is None for node in model.graph for value in node.outputs):
-        model = passes.ShapeInferencePass()(model).model
+        with _no_log(
+            "onnx_ir"
+        ):  # it writes a traceback where it fails; types are then not known, and no more
+            model = passes.ShapeInferencePass()(model).model
     return model
+
+
+def _root(err: BaseException) -> BaseException:
+    """Return what an error was raised for in the first place."""
+    while err.__cause__ is not None:
+        err = err.__cause__
+    return err
+
+
+@contextlib.contextmanager
+def _no_log(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _bytes_without_weights(file: Path) -> bytes:

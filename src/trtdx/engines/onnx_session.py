@@ -54,6 +54,8 @@ class Options(NamedTuple):
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     threads: int = 0  # 0: as many as there are cores
     sparing: bool = False  # give memory back as soon as it is free, at some cost of time
+    settings: tuple[tuple[str, str], ...] = ()  # entries of the session's configuration
+    disabled: tuple[str, ...] = ()  # optimisers by name
 
     def checked(self) -> Options:
         """Return the options, or raise for a level or provider that there is not."""
@@ -102,7 +104,9 @@ def _opened(part: ir.Graph, graph: Graph, settings: Any, options: Options) -> An
     model = graphs.Model(part, ir_version=graph.model.ir_version)
     data = graphs.to_proto(model).SerializeToString()
     try:
-        return runtime().InferenceSession(data, settings, providers=list(options.providers))
+        return runtime().InferenceSession(
+            data, settings, providers=list(options.providers), disabled_optimizers=list(options.disabled)
+        )
     except Exception as err:  # as above
         raise error_from(err, graph, options) from err
 
@@ -119,6 +123,8 @@ def _session_options(options: Options) -> Any:
     # Threads that spin while they wait slow down every other session and torch: 5 times with 5 sessions on 2 cores.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(ROOT))
+    for key, value in options.settings:
+        settings.add_session_config_entry(key, value)
     return settings
 
 

@@ -44,6 +44,7 @@ from trtdx.engines.onnx_session import (
     runtime,
 )
 from trtdx.engines.state import Sampling, State, load_state, save_state
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,6 +80,8 @@ class OrtEngine:
         weight_budget_bytes: int | None = None,
         providers: Sequence[str] = ("CPUExecutionProvider",),
         threads: int = 0,
+        settings: Mapping[str, str] | None = None,
+        disabled: Sequence[str] = (),
     ) -> None:
         """Open a model; nothing is computed yet.
 
@@ -93,11 +96,15 @@ class OrtEngine:
                 of the model beyond that are loaded for each step and let go. Without one, all weights.
             providers: ONNX Runtime's execution providers, best first.
             threads: how many compute one operator; 0 leaves it to ONNX Runtime.
+            settings: entries of the session's configuration, such as {"session.x64quantprecision": "1"}.
+            disabled: optimisers that are not to run, by name.
         """
         self.path, self.sink = Path(path), sink
         self.budget_bytes, self.weight_budget_bytes = budget_bytes, weight_budget_bytes
         sparing = budget_bytes is not None or weight_budget_bytes is not None
-        self.options = Options(optimisation, tuple(providers), threads, sparing).checked()
+        self.options = Options(
+            optimisation, tuple(providers), threads, sparing, tuple((settings or {}).items()), tuple(disabled)
+        ).checked()
         self.graph = Graph(open_model(path))
         self.all_taps = all_taps(self.graph)
         self.taps = _selected(self.all_taps, selector)
@@ -156,6 +163,8 @@ class OrtEngine:
             weight_budget_bytes=self.weight_budget_bytes,
             providers=self.options.providers,
             threads=self.options.threads,
+            settings=dict(self.options.settings),
+            disabled=self.options.disabled,
         )
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
@@ -290,15 +299,17 @@ def _selected(taps: Sequence[Tap], selector: Selector | str) -> list[Tap]:
 
 def _note(options: Options, parts: int, plain: Counter[str], watched: Counter[str]) -> str:
     """Return how the computed graph differs from the unwatched one, in one line."""
-    nodes = f"{plain.total()} nodes unwatched, {watched.total()} watched"
+    nodes = f"{counted(plain.total(), 'node')} unwatched, {watched.total()} watched"
     told = f"optimisation {options.optimisation!r}: {nodes}"
     if parts > 1:
         told += f" in {parts} parts"
     lost, gained = plain - watched, watched - plain
     if not lost and not gained:
         return f"{told}; watching changed nothing"
-    kinds = [f"{', '.join(f'{count} {op}' for op, count in each.most_common())}" for each in (lost, gained)]
-    return f"{told}; watching replaced {kinds[0] or 'nothing'} by {kinds[1] or 'nothing'}"
+    was, now = (", ".join(f"{count} {op}" for op, count in each.most_common()) for each in (lost, gained))
+    if was and now:
+        return f"{told}; watching replaced {was} by {now}"
+    return f"{told}; watching {f'added {now}' if now else f'removed {was}'}"
 
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.capture.taps import Selector, parse_selector
+from trtdx.capture.taps import parse_selector
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class Options(NamedTuple):
     attention: str = ""  # torch
     compiled: bool = False  # torch
     threads: int = 0
+    settings: tuple[tuple[str, str], ...] = ()  # onnxruntime: of the session
+    disabled: tuple[str, ...] = ()  # onnxruntime: optimisers by name
 
 
 class Model(NamedTuple):
@@ -83,35 +85,43 @@ def open_engine(model: Model, kind: str, selector: str, options: Options) -> Eng
 
         return OrtEngine(
             model.path, selector, optimisation=options.optimisation, budget_bytes=options.memory_bytes,
-            threads=options.threads,
+            threads=options.threads, settings=dict(options.settings), disabled=options.disabled,
         )  # fmt: skip
     from trtdx.engines.tensorrt.engine import TrtEngine
 
     return TrtEngine(model.path, selector)
 
 
-def places_in(model: Model, kind: str, selector: str) -> list[Place]:
+class Hit(NamedTuple):
+    """The places that a selector hits; where only a run can tell, those that may be."""
+
+    places: list[Place]
+    sure: bool = True
+
+
+def places_in(model: Model, kind: str, selector: str) -> Hit:
     """Return the places that a selector hits, without reading a weight where the engine can do without.
 
     Raises:
         InputError: it hits nothing; the nearest names are told.
     """
-    parsed: Selector = parse_selector(selector)
+    parsed = parse_selector(selector)
     if kind == "onnxruntime":
         from trtdx.engines.onnxruntime import places
 
-        return parsed.selected(places(model.path))
+        return Hit(parsed.selected(places(model.path)))
     if kind == "torch":
         from trtdx.engines.torch import places as places_of
         from trtdx.engines.torch_load import outline
 
         known = places_of(outline(model.path))
-        found = parsed.select(known) or parsed.candidates(known)
-        if not found:
+        found, possible = parsed.select(known), parsed.candidates(known)
+        if not possible:
             raise parsed.nothing_among(known)
-        return found
+        parsed.check_terms(known)
+        return Hit(found or possible, sure=bool(found))
     engine = open_engine(model, kind, "", Options())
     try:
-        return parsed.selected(engine.places())
+        return Hit(parsed.selected(engine.places()))
     finally:
         engine.close()

@@ -102,6 +102,7 @@ class Watch:
         candidates = selector.candidates(known)
         if not candidates:
             raise selector.nothing_among(known)
+        selector.check_terms(known)
         self.sink, self.failure = sink, None  # type: tuple[Sink | None, BaseException | None]
         self.compiled = is_compiled(model)
         self._model = plain(model)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONFIG = "config.json"
+MOST_LAYERS = 10_000
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -142,6 +143,14 @@ def _check_config(at: Path) -> None:
         raise InputError(
             f"{at / CONFIG} does not say its model_type", fix="use the config the model came with"
         )
+    for name in ("num_hidden_layers", "num_layers", "n_layer"):
+        layers = config.get(name)
+        if (
+            isinstance(layers, int) and not 0 <= layers <= MOST_LAYERS
+        ):  # each would be made before a look at it
+            raise InputError(
+                f"{at / CONFIG} says {name} is {layers}", fix="use the config the model came with"
+            )
 
 
 def _check_shards(at: Path, index: str) -> None:
@@ -182,7 +191,7 @@ def _judged(at: Path, model: Any, told: dict[str, Any], *, strict: bool) -> list
         names = sorted(told["missing_keys"])
         raise InputError(
             f"{counted(len(names), 'weight')} of {architecture} not in {at}: {listed(names, 3)}",
-            fix="fetch the whole checkpoint; missing weights would be random numbers",
+            fix=_fix_for_missing(model, architecture),
         )
     if told.get("error_msgs"):
         raise InputError(f"{at} cannot be loaded: {listed(told['error_msgs'], 2, '; ')}")
@@ -197,6 +206,16 @@ def _judged(at: Path, model: Any, told: dict[str, Any], *, strict: bool) -> list
     return [note]
 
 
+def _fix_for_missing(model: Any, architecture: str) -> str:
+    said = getattr(model.config, "architectures", None) or [architecture]
+    if architecture not in said:
+        return (
+            f"{CONFIG} says that it is a {said[0]}, which does not generate: run it from Python inside "
+            "trtdx.capture.live.capturing(model, ...), or export it to ONNX"
+        )
+    return "fetch the whole checkpoint; missing weights would be random numbers"
+
+
 def _refused(at: Path, err: Exception) -> InputError:
     """Return what transformers refused, in our words where it is a thing users meet."""
     text = str(err).strip() or type(err).__name__
@@ -205,6 +224,11 @@ def _refused(at: Path, err: Exception) -> InputError:
         return InputError(
             f"{at} needs code of its own, which is not run",
             fix="load the model yourself after reading that code, and pass the module instead of its folder",
+        )
+    if "Weights only load failed" in text:  # torch's own words advise to run the code
+        return InputError(
+            f"{at} has torch files that hold more than weights; code in them is not run",
+            fix="use the model's safetensors, or convert it where you trust it",
         )
     if "does not recognize this architecture" in text:
         version = need("transformers", extra="torch", to="load a model").__version__
@@ -215,7 +239,7 @@ def _refused(at: Path, err: Exception) -> InputError:
         kind = text.partition("configuration_")[2].partition(".")[0] or "this one"
         return InputError(
             f"{at} is no causal language model: transformers has none of type {kind}",
-            fix="load the model yourself, and pass the module instead of its folder",
+            fix="run it from Python inside trtdx.capture.live.capturing(model, ...), or export it to ONNX",
         )
     return InputError(f"{at} cannot be loaded: {first}")
 

@@ -69,6 +69,36 @@ def replay(
     if not isinstance(engine, TorchEngine):
         with TorchEngine(engine) as made:
             return replay(made, scope, inputs, call=call, step=step)
+    ready = prepared(engine, scope, inputs, call=call, step=step)
+    arguments, held = ready.arguments()
+    path, module, cache, past = ready.path, ready.module, ready.cache, ready.past
+    with engine.computing(step, {path: call}):
+        result = module(*arguments.args, **arguments.kwargs)
+    found = named_outputs(path, result)
+    if cache is not None and held is not None:
+        found |= _present(cache, held, past)
+    return {name: array_from_tensor(tensor) for name, tensor in found.items()}
+
+
+class Prepared(NamedTuple):
+    """A module and what it is called with, found once for many calls."""
+
+    path: str
+    module: Any
+    shapes: Arguments  # of a call, to be filled
+    tensors: Mapping[str, Any]  # "in", "in.attention_mask", ...
+    cache: KeyValues | None
+    past: Mapping[str, Any]
+
+    def arguments(self) -> tuple[Arguments, Any]:
+        """Return the arguments of one call, and the cache among them, new each time: a call writes to it."""
+        return _rebuilt(self.module, self.shapes, self.tensors, self.cache, self.past)
+
+
+def prepared(
+    engine: TorchEngine, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+) -> Prepared:
+    """Return a module ready to be called; the arguments and errors are those of `replay`."""
     path = _path(engine.model, scope)
     device = device_of(engine.model)
     past = {name: tensor_from_array(inputs[name], device) for name in inputs if _PAST.fullmatch(name)}
@@ -77,14 +107,7 @@ def replay(
     tensors = {name: tensor_from_array(array, device) for name, array in _checked(shapes, given).items()}
     cache = engine.form.cache
     _check_past(cache, shapes, past, tensors, step)
-    module = engine.model.get_submodule(path)
-    arguments, held = _rebuilt(module, shapes, tensors, cache, past)
-    with engine.computing(step, {path: call}):
-        result = module(*arguments.args, **arguments.kwargs)
-    found = _named(path, result)
-    if cache is not None and held is not None:
-        found |= _present(cache, held, past)
-    return {name: array_from_tensor(tensor) for name, tensor in found.items()}
+    return Prepared(path, engine.model.get_submodule(path), shapes, tensors, cache, past)
 
 
 def _path(model: Any, scope: str) -> str:
@@ -276,7 +299,7 @@ def _rebuilt(
     return Arguments(args, kwargs), held
 
 
-def _named(path: str, result: Any) -> dict[str, Any]:
+def named_outputs(path: str, result: Any) -> dict[str, Any]:
     values = result if isinstance(result, (tuple, list)) else (result,)
     return {Place(path, "out", number, name).name: tensor for number, name, tensor in tensors_in(values, {})}
 
