@@ -1,5 +1,7 @@
 """Makes examples/tiny: a decoder of random weights as a Hugging Face folder and as an ONNX file, small enough for git.
 
+A second ONNX file has a planted mistake: its rotary embedding turns neighbours (GPT-J's way) instead of halves.
+
 Needs torch, transformers and onnxscript (`install_models` in scripts/setup). The files are committed; run this only
 to change them.
 """
@@ -57,11 +59,26 @@ def main() -> None:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        export(model)
-    scrub(FOLDER / "model.onnx")
+        export(model, FOLDER / "model.onnx")
+        llama = transformers.models.llama.modeling_llama
+        llama.apply_rotary_pos_emb, right = turn_neighbours, llama.apply_rotary_pos_emb
+        export(model, FOLDER / "rotary-mistake.onnx")
+        llama.apply_rotary_pos_emb = right
 
 
-def export(model: Any) -> None:
+def turn_neighbours(query: Any, key: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> tuple[Any, Any]:
+    half = cos.shape[-1] // 2
+    cos = cos[..., :half].repeat_interleave(2, -1).unsqueeze(unsqueeze_dim)
+    sin = sin[..., :half].repeat_interleave(2, -1).unsqueeze(unsqueeze_dim)
+
+    def turned(given: Any) -> Any:
+        other = torch.stack((-given[..., 1::2], given[..., ::2]), -1).flatten(-2)
+        return given * cos + other * sin
+
+    return turned(query), turned(key)
+
+
+def export(model: Any, path: Path) -> None:
     axes, names = {0: "batch", 2: "past"}, [f"{n}.{part}" for n in range(LAYERS) for part in ("key", "value")]
     past = [tuple(torch.randn(2, HEADS, 3, WIDTH) for _ in range(2)) for _ in range(LAYERS)]
     ids, mask = torch.ones(2, 5, dtype=torch.int64), torch.ones(2, 8, dtype=torch.int64)
@@ -79,7 +96,8 @@ def export(model: Any) -> None:
         output_names=["logits", *(f"present.{name}" for name in names)],
     )  # fmt: skip
     assert program is not None
-    program.save(str(FOLDER / "model.onnx"))
+    program.save(str(path))
+    scrub(path)
 
 
 def scrub(path: Path) -> None:
