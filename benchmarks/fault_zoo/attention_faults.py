@@ -86,7 +86,9 @@ def blind_to_itself(mask: Any) -> Any:
 def padding_seen(mask: Any) -> Any:
     """Padding is attended to: causal only."""
     queries, keys = mask.shape[-2:]
-    causal = torch.full((queries, keys), torch.finfo(mask.dtype).min, dtype=mask.dtype).triu(keys - queries + 1)
+    causal = torch.full((queries, keys), torch.finfo(mask.dtype).min, dtype=mask.dtype).triu(
+        keys - queries + 1
+    )
     return causal.expand_as(mask).clone()
 
 
@@ -189,7 +191,9 @@ def page_twice(page: int, read: int, instead_of: int) -> Callable[[Any], Any]:
 
     def change(states: Any) -> Any:
         changed = states.clone()
-        changed[..., instead_of * page : (instead_of + 1) * page, :] = states[..., read * page : (read + 1) * page, :]
+        changed[..., instead_of * page : (instead_of + 1) * page, :] = states[
+            ..., read * page : (read + 1) * page, :
+        ]
         return changed
 
     return change

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import ranks
 from .models import ARCHITECTURES, Names, layer_of
 from .nouns import CAUSES, Fault, Question, Sides, Truth
 from .workshop import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 T = TypeVar("T")
 DEPTHS = ("first", "middle", "last")
@@ -42,12 +44,20 @@ def leaves(path: str, *also: str) -> Truth:
 def core(architecture: str, number: int, first_step: int = 0, *, cached: bool = False) -> Truth:
     """Between the projections of an attention: what enters the output projection."""
     attention, output = part(architecture, number, "attention"), part(architecture, number, "output")
-    also = (f"{attention}:out", f"{attention}:out.0", *((f"present*.{number}.*", f"past*.{number}.*") if cached else ()))
+    also = (
+        f"{attention}:out",
+        f"{attention}:out.0",
+        *((f"present*.{number}.*", f"past*.{number}.*") if cached else ()),
+    )
     return Truth(attention, (f"{output}:in",), also, first_step)
 
 
 def of_norm(architecture: str, number: int, role: str) -> Truth:
-    path, layer, names = part(architecture, number, role), layer_path(architecture, number), names_of(architecture)
+    path, layer, names = (
+        part(architecture, number, role),
+        layer_path(architecture, number),
+        names_of(architecture),
+    )
     inside = f"{layer}.{names.attention if role == 'before_attention' else names.mlp}"
     return leaves(path, f"{inside}:in", f"{inside}:in.hidden_states", f"{inside}.*:in")
 
@@ -59,8 +69,14 @@ def last_norm(architecture: str) -> Truth:
 def of_activation(architecture: str, number: int) -> Truth:
     mlp = part(architecture, number, "mlp")
     if architecture == "mixtral":
-        return leaves(f"{mlp}.experts.act_fn", f"{mlp}.experts:out", f"{mlp}:out")
-    return leaves(f"{mlp}.{'act' if architecture == 'gpt2' else 'act_fn'}", f"{part(architecture, number, 'down')}:in")
+        right = (
+            f"{mlp}.experts:out",
+            f"{mlp}.experts.act_fn:out",
+        )  # which is called once for each expert in use
+        return Truth(f"{mlp}.experts.act_fn", right, (f"{mlp}.experts.act_fn*:out", f"{mlp}:out"))
+    return leaves(
+        f"{mlp}.{'act' if architecture == 'gpt2' else 'act_fn'}", f"{part(architecture, number, 'down')}:in"
+    )
 
 
 def after_attention(architecture: str, number: int) -> Truth:
@@ -71,7 +87,11 @@ def after_mlp(architecture: str, number: int) -> Truth:
     layer, names = layer_path(architecture, number), names_of(architecture)
     if number + 1 < ARCHITECTURES[architecture].count:
         following = layer_path(architecture, number + 1)
-        also = (f"{following}:in", f"{following}:in.hidden_states", f"{following}.{names.before_attention}:in")
+        also = (
+            f"{following}:in",
+            f"{following}:in.hidden_states",
+            f"{following}.{names.before_attention}:in",
+        )
     else:
         also = (f"{names.last_norm}:in",)
     return Truth(layer, (f"{layer}:out",), also)
@@ -79,7 +99,12 @@ def after_mlp(architecture: str, number: int) -> Truth:
 
 def embedded(architecture: str) -> Truth:
     path, first = names_of(architecture).embedding, layer_path(architecture, 0)
-    return leaves(path, f"{first}:in", f"{first}:in.hidden_states", f"{first}.{names_of(architecture).before_attention}:in")
+    return leaves(
+        path,
+        f"{first}:in",
+        f"{first}:in.hidden_states",
+        f"{first}.{names_of(architecture).before_attention}:in",
+    )
 
 
 def of_head() -> Truth:
@@ -88,14 +113,24 @@ def of_head() -> Truth:
 
 def of_rotary(architecture: str, first_step: int = 0) -> Truth:
     path, first = names_of(architecture).rotary, layer_path(architecture, 0)
-    also = (f"{first}:in.position_embeddings*", f"{first}.self_attn:in.position_embeddings*", f"{path}:out*", "cos*", "sin*")
+    also = (
+        f"{first}:in.position_embeddings*",
+        f"{first}.self_attn:in.position_embeddings*",
+        f"{path}:out*",
+        "cos*",
+        "sin*",
+    )
     return Truth(path, (f"{path}:out", f"{path}:out[1]"), also, first_step)
 
 
 def of_mask(architecture: str, number: int) -> Truth:
     """A mask that is wrong before it enters a layer, or the attention that used it."""
     layer, attention = layer_path(architecture, number), part(architecture, number, "attention")
-    right = (f"{layer}:in.attention_mask", f"{attention}:in.attention_mask", f"{part(architecture, number, 'output')}:in")
+    right = (
+        f"{layer}:in.attention_mask",
+        f"{attention}:in.attention_mask",
+        f"{part(architecture, number, 'output')}:in",
+    )
     return Truth(attention, right, (f"{attention}:out",))
 
 
@@ -123,9 +158,19 @@ class Bed:
         causes = (cause,) if isinstance(cause, str) else cause
         assert set(causes) <= set(CAUSES), causes
         count = ARCHITECTURES[architecture].count
-        depth = "all" if every else "none" if layer is None else "first" if not layer else "last" if layer == count - 1 else "middle"
+        depth = (
+            "all"
+            if every
+            else "none"
+            if layer is None
+            else "first"
+            if not layer
+            else "last"
+            if layer == count - 1
+            else "middle"
+        )
         where = "all" if every else "x" if layer is None else str(layer)
-        stem = f"{causes[0]}-{architecture}-{dtype}-{ {'onnx': engine}.get(given, given)}-{where}"
+        stem = f"{causes[0]}-{architecture}-{dtype}-{ {'onnx': engine}.get(given, given) }-{where}"
         name = f"{self.variant}-{stem}"
         taken = {each.name for each in self.faults}
         while name in taken:
@@ -140,7 +185,9 @@ class Bed:
 
         def make(shop: Any, name: str) -> Sides:
             changed = shop.changed(name, architecture, change)
-            return Sides(f"hf:{shop.healthy(architecture)}", f"hf:{changed}?dtype={DTYPES[dtype]}&attention=eager")
+            return Sides(
+                f"hf:{shop.healthy(architecture)}", f"hf:{changed}?dtype={DTYPES[dtype]}&attention=eager"
+            )
 
         self.add(cause, architecture, dtype, "torch", "folder", layer, truth, make, **more)
 
@@ -150,9 +197,13 @@ class Bed:
 
         def make(shop: Any, name: str) -> Sides:
             changed = shop.configured(name, architecture, **settings)
-            return Sides(f"hf:{shop.healthy(architecture)}", f"hf:{changed}?dtype={DTYPES[dtype]}&attention=eager")
+            return Sides(
+                f"hf:{shop.healthy(architecture)}", f"hf:{changed}?dtype={DTYPES[dtype]}&attention=eager"
+            )
 
-        self.add(cause, architecture, dtype, "torch", "folder", layer, truth, make, told=str(settings), **more)
+        self.add(
+            cause, architecture, dtype, "torch", "folder", layer, truth, make, told=str(settings), **more
+        )
 
     def same_folder(self, cause: str, architecture: str, dtype: str, layer: int, truth: Truth, change: Callable[[Any], None],
                     **more: Any) -> None:  # fmt: skip
@@ -177,7 +228,9 @@ class Bed:
                 patch(loaded if layer is None else layer_of(loaded, layer))
                 return loaded
 
-            return Sides(f"hf:{source}", str(shop.captured(name, model, question, shop.tokens(source, question))))
+            return Sides(
+                f"hf:{source}", str(shop.captured(name, model, question, shop.tokens(source, question)))
+            )
 
         self.add(cause, architecture, dtype, "torch", "capture", layer, truth, make, **more)
 
@@ -196,7 +249,17 @@ class Bed:
 
         self.add(cause, architecture, dtype, engine, "onnx", layer, truth, make, **more)
 
-    def ranks(self, cause: str, architecture: str, dtype: str, layer: int, path: str, *, mistake: Any = None, swap: bool = False) -> None:
+    def ranks(
+        self,
+        cause: str,
+        architecture: str,
+        dtype: str,
+        layer: int,
+        path: str,
+        *,
+        mistake: Any = None,
+        swap: bool = False,
+    ) -> None:
         """A run of two ranks with one module that sums wrongly, or takes the other rank's share."""
 
         def make(shop: Any, name: str) -> Sides:

@@ -39,7 +39,10 @@ def cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Return (heads, width) of the keys and values of each layer, as the model itself makes them."""
     with torch.no_grad():
         cache = model(torch.ones(1, 2, dtype=torch.int64), use_cache=True).past_key_values
-    return [((each.keys.shape[1], each.keys.shape[3]), (each.values.shape[1], each.values.shape[3])) for each in cache.layers]
+    return [
+        ((each.keys.shape[1], each.keys.shape[3]), (each.values.shape[1], each.values.shape[3]))
+        for each in cache.layers
+    ]
 
 
 def export(model: Any, path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import layouts, quantised, ranks
 from .models import ARCHITECTURES
-from .nouns import Healthy, Question, Sides
+from .nouns import EXACT, Healthy, Question, Sides
 from .workshop import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 class Orchard:
@@ -22,20 +24,41 @@ class Orchard:
         self.padded = Question((16, 11), 2, variant) if variant == 1 else Question((9, 14, 12), 2, variant)
 
     def add(self, kind: str, architecture: str, dtype: str, engine: str, make: Callable[[Any, str], Sides], *,
-            question: Question | None = None, told: str = "") -> None:  # fmt: skip
+            question: Question | None = None, told: str = "", needs: str = "") -> None:  # fmt: skip
         name = f"{self.variant}-{kind}-{architecture}-{dtype}-{engine}{'-' + told if told else ''}"
         self.pairs.append(
-            Healthy(name, kind, architecture, dtype, engine, question or self.question, lambda shop: make(shop, name))
+            Healthy(
+                name,
+                kind,
+                architecture,
+                dtype,
+                engine,
+                question or self.question,
+                lambda shop: make(shop, name),
+                needs,
+            )
         )
 
-    def folder(self, kind: str, architecture: str, dtype: str, attention: str, *, question: Question | None = None) -> None:
+    def folder(
+        self, kind: str, architecture: str, dtype: str, attention: str, *, question: Question | None = None
+    ) -> None:
         def make(shop: Any, name: str) -> Sides:
             source = f"hf:{shop.healthy(architecture)}"
             return Sides(source, f"{source}?dtype={DTYPES[dtype]}&attention={attention}")
 
         self.add(kind, architecture, dtype, "torch", make, question=question, told=attention)
 
-    def graph(self, kind: str, architecture: str, dtype: str, engine: str, *, reference: str = "", options: str = "", question: Question | None = None) -> None:
+    def graph(
+        self,
+        kind: str,
+        architecture: str,
+        dtype: str,
+        engine: str,
+        *,
+        reference: str = "",
+        options: str = "",
+        question: Question | None = None,
+    ) -> None:
         """An export on an engine against the folder, or against the same export on another engine."""
 
         def make(shop: Any, name: str) -> Sides:
@@ -44,7 +67,15 @@ class Orchard:
             return Sides(first, f"{engine}:{path}{options}")
 
         full = {"onnx": "onnxruntime", "trt": "tensorrt"}[engine]
-        self.add(kind, architecture, dtype, full, make, question=question, told=reference + options.partition("=")[2])
+        self.add(
+            kind,
+            architecture,
+            dtype,
+            full,
+            make,
+            question=question,
+            told=reference + options.partition("=")[2],
+        )
 
     def captured(self, kind: str, architecture: str, dtype: str, *, told: str = "", question: Question | None = None,
                  ran: Question | None = None, change: Any = None, **how: Any) -> None:  # fmt: skip
@@ -53,7 +84,13 @@ class Orchard:
 
         def make(shop: Any, name: str) -> Sides:
             source, run = shop.healthy(architecture), ran or asked
-            made = shop.captured(f"{name}-plain" if change else name, lambda: shop.loaded(source, dtype), run, shop.tokens(source, run), **how)
+            made = shop.captured(
+                f"{name}-plain" if change else name,
+                lambda: shop.loaded(source, dtype),
+                run,
+                shop.tokens(source, run),
+                **how,
+            )
             if change:
                 made = shop.once(f"captures/{name}", lambda path: layouts.rewritten(made, path, change))
             return Sides(f"hf:{source}", str(made))
@@ -91,6 +128,17 @@ class Orchard:
 
         self.add("quantised", architecture, "int8", {"onnx": "onnxruntime", "trt": "tensorrt"}[engine], make)
 
+    def one_layer_in_integers(self, architecture: str, path: str) -> None:
+        """A linear layer computed in 8 bits by ONNX Runtime: right where the processor does it exactly."""
+
+        def make(shop: Any, name: str) -> Sides:
+            made = shop.operated(
+                name, shop.onnx(architecture), lambda model: quantised.computed_in_int8(model, path)
+            )
+            return Sides(f"hf:{shop.healthy(architecture)}", f"onnx:{made}")
+
+        self.add("quantised", architecture, "int8", "onnxruntime", make, told="integers", needs=EXACT)
+
 
 def grown(variant: int) -> list[Healthy]:
     """Return the healthy pairs of a variant."""
@@ -98,12 +146,14 @@ def grown(variant: int) -> list[Healthy]:
     for name in ARCHITECTURES:
         orchard.folder("dtype", name, "bf16", "eager")
         orchard.folder("dtype", name, "fp16", "eager")
-        orchard.folder("kernel", name, "fp32", "sdpa")
+        if name != "gemma2":  # has eager attention only
+            orchard.folder("kernel", name, "fp32", "eager")
         orchard.graph("engine", name, "fp32", "onnx")
         orchard.graph("engine", name, "fp32", "trt")
         orchard.sharded(name, "fp32" if name in ("gpt2", "mixtral") else "bf16")
     for name in ("llama", "gpt2", "deepseek") if variant == 1 else ("qwen2", "gemma2", "mixtral"):
-        orchard.folder("kernel", name, "bf16", "sdpa")
+        if name != "gemma2":
+            orchard.folder("kernel", name, "bf16", "sdpa")
         orchard.folder("batch", name, "bf16", "eager", question=orchard.padded)
         orchard.graph("batch", name, "fp32", "onnx", question=orchard.padded)
         orchard.captured("batch", name, "fp32", told="more padding", padding=4)
@@ -117,6 +167,8 @@ def grown(variant: int) -> list[Healthy]:
     orchard.graph("level", "llama", "fp16", "onnx", options="?level=basic")
     orchard.in_int8("gemma2", "onnx")
     orchard.in_int8("deepseek", "trt")
+    for name, path in (("llama", "model.layers.2.mlp.down_proj"), ("gpt2", "transformer.h.1.mlp.c_fc")):
+        orchard.one_layer_in_integers(name, path)
     _layouts(orchard)
     return orchard.pairs
 
@@ -129,7 +181,12 @@ def _layouts(orchard: Orchard) -> None:
         orchard.captured("fused", name, dtype, change=layouts.fused)
     for name, dtype in (("llama", "bf16"), ("gpt2", "fp32"), ("qwen2", "fp16")):
         orchard.captured("packed", name, dtype, change=layouts.packed, question=orchard.padded)
-    for name, dtype, first in (("llama", "fp32", 10), ("qwen2", "bf16", 12), ("gpt2", "fp32", 13), ("gemma2", "bf16", 8)):
+    for name, dtype, first in (
+        ("llama", "fp32", 10),
+        ("qwen2", "bf16", 12),
+        ("gpt2", "fp32", 13),
+        ("gemma2", "bf16", 8),
+    ):
         orchard.chunked(name, dtype, first)
     orchard.captured("compiled", "llama", "bf16", told="aot_eager", compiled="aot_eager")
     orchard.captured("compiled", "qwen2", "fp32", told="inductor", compiled="inductor")

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FUSED = {
+    "q_proj": "qkv_proj",
+    "k_proj": "qkv_proj",
+    "v_proj": "qkv_proj",
+    "gate_proj": "gate_up_proj",
+    "up_proj": "gate_up_proj",
+}
 
 
 def _steps(capture: Any) -> dict[int, list[Any]]:
@@ -28,7 +36,9 @@ def rewritten(source: Path, folder: Path, change: Any) -> None:
 
     with Capture(source) as capture:
         header = capture.header
-        copied = Header(run=header.run, engine=header.engine, selector=header.selector, details=header.details)
+        copied = Header(
+            run=header.run, engine=header.engine, selector=header.selector, details=header.details
+        )
         with CaptureWriter(folder, copied, parquet=False) as writer:
             notes = {note.step: note.data for note in capture.notes()}
             for step, records in _steps(capture).items():
@@ -60,7 +70,9 @@ def fused(records: list[Any], values: Any) -> Any:
 def packed(records: list[Any], values: Any) -> Any:
     """Rows of padding are not there, and all sequences lie one after the other: [tokens, ...]."""
     ids = next(values(record) for record in records if record.name == "input_ids")
-    mask = next(values(record) for record in records if record.name == "attention_mask")[:, -ids.shape[1] :].astype(bool)
+    mask = next(values(record) for record in records if record.name == "attention_mask")[
+        :, -ids.shape[1] :
+    ].astype(bool)
     for record in records:
         array = values(record)
         if record.name in ("prompt", "prompt_mask", "input_ids", "attention_mask", "position_ids"):

@@ -10,11 +10,13 @@ each branch adds about as much as there is in the residual stream; biases are as
 from __future__ import annotations
 
 import copy
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import transformers
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SEED = 5
 VOCABULARY = 160
@@ -23,7 +25,11 @@ COMMON: dict[str, Any] = {
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 ROTARY: dict[str, Any] = {
-    "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, **COMMON
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    **COMMON,
 }
 
 
@@ -91,7 +97,13 @@ def mixtral() -> Any:
 
 
 def deepseek() -> Any:
-    mla = {"q_lora_rank": 48, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    mla = {
+        "q_lora_rank": 48,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+    }
     return transformers.DeepseekV3Config(
         num_hidden_layers=4, first_k_dense_replace=4, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2,
         tie_word_embeddings=False, rope_interleave=True, **mla, **{**ROTARY, "num_key_value_heads": 4},
@@ -110,7 +122,9 @@ ARCHITECTURES = {
         Architecture("qwen2", qwen2, 4),
         Architecture("gemma2", gemma2, 4, Names(before_mlp="pre_feedforward_layernorm")),
         Architecture("mixtral", mixtral, 4, Names(gate="gate", up="experts", down="experts")),
-        Architecture("deepseek", deepseek, 4, Names(query="q_b_proj", key="kv_a_proj_with_mqa", value="kv_b_proj")),
+        Architecture(
+            "deepseek", deepseek, 4, Names(query="q_b_proj", key="kv_a_proj_with_mqa", value="kv_b_proj")
+        ),
     )
 }
 
@@ -130,7 +144,9 @@ def made(name: str) -> Any:
     return model
 
 
-def _values(path: str, parameter: torch.Tensor, generator: torch.Generator, *, plus_one: bool) -> torch.Tensor:
+def _values(
+    path: str, parameter: torch.Tensor, generator: torch.Generator, *, plus_one: bool
+) -> torch.Tensor:
     noise = torch.randn(parameter.shape, generator=generator)
     if path.endswith("bias"):
         return 0.3 * noise
@@ -142,7 +158,9 @@ def _values(path: str, parameter: torch.Tensor, generator: torch.Generator, *, p
         noise[:, torch.randperm(noise.shape[1], generator=generator)[:2]] *= 4 if "wpe" not in path else 1
         return noise * (0.5 if "wpe" in path else 1.0 if not plus_one else 0.125)
     fan_in = parameter.shape[0] if _is_conv1d(path) else parameter.shape[-1]
-    rows = (0.3 * torch.randn(noise.shape[:-1], generator=generator)).exp()  # channels are not all of one size
+    rows = (
+        0.3 * torch.randn(noise.shape[:-1], generator=generator)
+    ).exp()  # channels are not all of one size
     return noise * rows.unsqueeze(-1) / fan_in**0.5
 
 
@@ -215,4 +233,12 @@ if __name__ == "__main__":
         with torch.no_grad():
             out = model(torch.tensor([prompt(24, 1)]), output_hidden_states=True)
         sizes = [round(float(hidden.square().mean().sqrt()), 2) for hidden in out.hidden_states]
-        print(each, "entropy", entropy_share(model), "residual", sizes, "logits", round(float(out.logits.std()), 2))
+        print(
+            each,
+            "entropy",
+            entropy_share(model),
+            "residual",
+            sizes,
+            "logits",
+            round(float(out.logits.std()), 2),
+        )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # One word for each mistake that the issue lists; a fault's cause is one of these and nothing else.
 CAUSES = (
     "rope-interleaved", "rope-base", "rope-scaling", "position-off-by-one",
-    "attention-scale", "mask-missing", "mask-wrong", "sliding-window", "kv-head-mapping", "heads-permuted", "softmax-precision",
+    "attention-scale", "mask-missing", "mask-padding", "mask-wrong", "sliding-window", "kv-head-mapping", "heads-permuted", "softmax-precision",
     "norm-epsilon", "norm-weight-missing", "norm-bias-missing", "norm-kind", "norm-plus-one",
     "activation-function", "gate-up-swapped",
     "weight-transposed", "shard-order", "shard-missing", "partial-sum", "reduced-twice", "bias-missing", "bias-per-rank",
@@ -19,6 +21,8 @@ CAUSES = (
     "kv-cache-dtype", "kv-stale", "kv-wrong-page", "dropout-on", "rng",
 )  # fmt: skip
 ENGINES = ("torch", "onnxruntime", "tensorrt")
+# What a fault or a pair may need of the machine.
+SATURATES, EXACT = "int8 products that saturate", "int8 products that are exact"
 
 
 class Question(NamedTuple):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 _COUNT = [0]
@@ -46,16 +48,27 @@ def is_constant(value: Any) -> bool:
     return value is not None and value.const_value is not None and value.is_initializer()
 
 
-def after(model: Any, value: Any, op: str, more: Iterable[Any] = (), *, first: bool = True, users: Any = None, **attributes: Any) -> Any:
-    """Put an operator on a value; all that read it (or the users given) read the result. Returns the result."""
+def after(
+    model: Any,
+    value: Any,
+    op: str,
+    more: Iterable[Any] = (),
+    *,
+    users: Any = None,
+    near: Any = None,
+    **attributes: Any,
+) -> Any:
+    """Put an operator on a value; all that read it (or the users given) read the result, which is returned.
+
+    It is in the module of what made the value, or of the node `near`.
+    """
     users = [(user, at) for user, at in value.uses() if users is None or user in users]
     _COUNT[0] += 1
-    inputs = [value, *more] if first else [*more, value]
-    made = ir.node(op, inputs, attributes=attributes or None)
+    made = ir.node(op, [value, *more], attributes=attributes or None)
     made.outputs[0].name = f"zoo_out_{_COUNT[0]}"
     made.outputs[0].type, made.outputs[0].shape = value.type, value.shape
     anchor = value.producer() or users[0][0]
-    made.metadata_props.update(anchor.metadata_props)
+    made.metadata_props.update((near or anchor).metadata_props)
     if value.producer():
         model.graph.insert_after(anchor, made)
     else:
@@ -93,7 +106,9 @@ def linear(model: Any, scope: str, change: Callable[[Any], Any]) -> None:
 def linear_bias(model: Any, scope: str, factor: float) -> None:
     for node in nodes_in(model, scope):
         if node.op_type == "Gemm":
-            node.replace_input_with(2, constant(model, array_of(node.inputs[2]) * factor, like=node.inputs[2]))
+            node.replace_input_with(
+                2, constant(model, array_of(node.inputs[2]) * factor, like=node.inputs[2])
+            )
             return
         if node.op_type == "Add":
             with_constant(model, node, lambda bias: bias * factor)
@@ -113,7 +128,9 @@ def epsilon(model: Any, scope: str, value: float) -> None:
         if node.op_type == "LayerNormalization":
             node.attributes["epsilon"] = ir.AttrFloat32("epsilon", value)
             return
-        if node.op_type == "Add" and any(is_constant(each) and array_of(each).size == 1 for each in node.inputs):
+        if node.op_type == "Add" and any(
+            is_constant(each) and array_of(each).size == 1 for each in node.inputs
+        ):
             with_constant(model, node, lambda old: np.full_like(old, value))
             return
     raise LookupError(f"{scope} has no epsilon")
@@ -124,7 +141,9 @@ def norm_weight(model: Any, scope: str, change: Callable[[Any], Any]) -> None:
         if node.op_type == "LayerNormalization":
             node.replace_input_with(1, constant(model, change(array_of(node.inputs[1])), like=node.inputs[1]))
             return
-        if node.op_type == "Mul" and any(is_constant(each) and array_of(each).size > 1 for each in node.inputs):
+        if node.op_type == "Mul" and any(
+            is_constant(each) and array_of(each).size > 1 for each in node.inputs
+        ):
             with_constant(model, node, change)
             return
     raise LookupError(f"{scope} has no weight")
@@ -147,7 +166,7 @@ def no_mean_taken(model: Any, scope: str) -> None:
     made.append(ir.node("Div", [x, made[-1].outputs[0]]))
     made.append(ir.node("Mul", [made[-1].outputs[0], weight]))
     made.append(ir.node("Add", [made[-1].outputs[0], bias]))
-    _in_place_of(model, node, made)
+    in_place_of(model, node, made)
 
 
 def mean_taken(model: Any, scope: str) -> None:
@@ -167,13 +186,15 @@ def mean_taken(model: Any, scope: str) -> None:
                 node.replace_input_with(at, less.outputs[0])
 
 
-def _in_place_of(model: Any, node: Any, made: list[Any]) -> None:
+def in_place_of(model: Any, node: Any, made: list[Any]) -> None:
+    """Put a chain of nodes where one was; what the last one gives is read instead."""
     old = node.outputs[0]
     for each in made:
-        _COUNT[0] += 1
-        each.outputs[0].name = f"zoo_out_{_COUNT[0]}"
-        each.outputs[0].type = old.type
         each.metadata_props.update(node.metadata_props)
+        for value in each.outputs:
+            _COUNT[0] += 1
+            value.name = f"zoo_out_{_COUNT[0]}"
+            value.type = value.type or old.type
     made[-1].outputs[0].shape = old.shape
     model.graph.insert_before(node, made)
     for user, at in list(old.uses()):
@@ -223,7 +244,7 @@ def softmax_in_half(model: Any, scope: str) -> None:
 
 def heads_permuted(model: Any, scope: str, order: list[int]) -> None:
     """What the probabilities give is put in another order of heads."""
-    product = [node for node in nodes_in(model, scope, "MatMul")][-1]
+    product = list(nodes_in(model, scope, "MatMul"))[-1]
     after(model, product.outputs[0], "Gather", [constant(model, np.array(order))], axis=1)
 
 
@@ -271,7 +292,7 @@ def quick_gelu(model: Any, scope: str) -> None:
     """x * sigmoid(1.702 x) instead of x * sigmoid(x)."""
     node = nodes_in(model, scope, "Sigmoid")[0]
     like = node.inputs[0]
-    after(model, like, "Mul", [constant(model, np.float32(1.702), like=like)], users=[node])
+    after(model, like, "Mul", [constant(model, np.float32(1.702), like=like)], users=[node], near=node)
 
 
 def other_activation(model: Any, scope: str, op: str, **attributes: Any) -> None:
@@ -292,7 +313,7 @@ def other_activation(model: Any, scope: str, op: str, **attributes: Any) -> None
 
 def residual(model: Any, layer: str, which: int, *, doubled: bool) -> None:
     """Leave the stream out of, or take it twice into, the first or second sum of a layer."""
-    sums = [node for node in nodes_in(model, layer, "Add")]
+    sums = list(nodes_in(model, layer, "Add"))
     add, scopes = sums[which], [scope_of(value.producer()) for value in sums[which].inputs]
     branch = next(at for at, scope in enumerate(scopes) if scope.startswith(f"{layer}."))
     stream = add.inputs[1 - branch]
@@ -315,8 +336,8 @@ def clipped(model: Any, scope: str, limit: float) -> None:
     """What enters a linear layer is cut off at a limit."""
     node = nodes_in(model, scope)[0]
     x = node.inputs[0]
-    made = after(model, x, "Clip", [constant(model, np.float32(-limit), like=x), constant(model, np.float32(limit), like=x)], users=[node])
-    made.producer().metadata_props.update(node.metadata_props)
+    limits = [constant(model, np.float32(each), like=x) for each in (-limit, limit)]
+    after(model, x, "Clip", limits, users=[node], near=node)
 
 
 def dropping(model: Any, scope: str, share: float) -> None:
@@ -337,4 +358,6 @@ def noisy(model: Any, scope: str, share: float) -> None:
 def linear_rows(model: Any, scope: str, by: int) -> None:
     """The rows of an embedding are moved."""
     gather = nodes_in(model, scope, "Gather")[0]
-    gather.replace_input_with(0, constant(model, np.roll(array_of(gather.inputs[0]), by, 0), like=gather.inputs[0]))
+    gather.replace_input_with(
+        0, constant(model, np.roll(array_of(gather.inputs[0]), by, 0), like=gather.inputs[0])
+    )

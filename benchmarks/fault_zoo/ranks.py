@@ -9,14 +9,17 @@ from __future__ import annotations
 import threading
 import types
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .models import ARCHITECTURES, layer_of
-from .nouns import Question
 from .workshop import record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .nouns import Question
 
 RANKS = 2
 WAIT_S = 120
@@ -25,13 +28,20 @@ Reduce = Callable[[int, Any, Any, Callable[[Any], Any]], Any]
 
 
 class Exchange:
-    """The sum over ranks."""
+    """The sum over ranks; until all are ready each is alone, as engines try a model out one after the other."""
 
     def __init__(self) -> None:
         self.barrier = threading.Barrier(RANKS, timeout=WAIT_S)
         self.parts: list[Any] = [None] * RANKS
+        self.together = False
+
+    def ready(self) -> None:
+        self.barrier.wait()
+        self.together = True
 
     def total(self, rank: int, part: Any) -> Any:
+        if not self.together:
+            return part
         self.parts[rank] = part
         self.barrier.wait()
         found = sum(self.parts[1:], self.parts[0])
@@ -72,7 +82,9 @@ def _by_outputs(module: Any, rank: int, axis: int = 0, parts: int = 1) -> None:
         module.bias = _cut(module.bias, 0, rank, parts)
 
 
-def sharded(model: Any, name: str, rank: int, exchange: Exchange, mistakes: dict[str, Reduce], taken: dict[str, int]) -> Any:
+def sharded(
+    model: Any, name: str, rank: int, exchange: Exchange, mistakes: dict[str, Reduce], taken: dict[str, int]
+) -> Any:
     """Cut a model for a rank.
 
     Args:
@@ -102,13 +114,19 @@ def sharded(model: Any, name: str, rank: int, exchange: Exchange, mistakes: dict
 def _back(layer: Any) -> list[Any]:
     if hasattr(layer, "attn"):
         return [layer.attn.c_proj, layer.mlp.c_proj]
-    return [layer.self_attn.o_proj, layer.mlp.experts if hasattr(layer.mlp, "experts") else layer.mlp.down_proj]
+    return [
+        layer.self_attn.o_proj,
+        layer.mlp.experts if hasattr(layer.mlp, "experts") else layer.mlp.down_proj,
+    ]
 
 
 def _cut_gpt2(layer: Any, share: Callable[[Any], int]) -> None:
     attention = layer.attn
     _by_outputs(attention.c_attn, share(attention.c_attn), 1, parts=3)
-    attention.c_attn.nf, attention.split_size = attention.c_attn.weight.shape[1], attention.split_size // RANKS
+    attention.c_attn.nf, attention.split_size = (
+        attention.c_attn.weight.shape[1],
+        attention.split_size // RANKS,
+    )
     attention.num_heads //= RANKS
     _by_outputs(layer.mlp.c_fc, share(layer.mlp.c_fc), 1)
     layer.mlp.c_fc.nf = layer.mlp.c_fc.weight.shape[1]
@@ -119,8 +137,8 @@ def _cut_gpt2(layer: Any, share: Callable[[Any], int]) -> None:
 def _cut_rotary(layer: Any, share: Callable[[Any], int]) -> None:
     attention = layer.self_attn
     for part in ("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj"):
-        if hasattr(attention, part):
-            module = getattr(attention, part)
+        module = getattr(attention, part, None)
+        if module is not None:
             _by_outputs(module, share(module))
     attention.o_proj.weight = _cut(attention.o_proj.weight, 1, share(attention.o_proj))
     if hasattr(layer.mlp, "experts"):
@@ -139,24 +157,34 @@ def _reduced(module: Any, rank: int, exchange: Exchange, reduce: Reduce) -> None
     honest_forward = module.forward
 
     def forward(self: Any, x: Any, *more: Any) -> Any:
-        if more:  # experts
-            partial = honest_forward(x, *more)
-        else:
-            partial = x @ self.weight if is_conv1d else x @ self.weight.T
+        weight = None if more else self.weight if is_conv1d else self.weight.T  # none: experts
+        partial = honest_forward(x, *more) if weight is None else x @ weight
         return reduce(rank, partial, bias, lambda part: exchange.total(rank, part))
 
     module.forward = types.MethodType(forward, module)
 
 
-def run_ranks(folder: Path, models: list[Any], question: Question, forced: list[list[int]], run: str) -> None:
+def run_ranks(
+    folder: Path, exchange: Exchange, models: list[Any], question: Question, forced: list[list[int]], run: str
+) -> None:
     """Run the ranks side by side, each into its half of one capture."""
     failures: list[BaseException] = []
 
     def of(rank: int) -> None:
         try:
-            record(folder, models[rank], question.rows(), forced, run, rank=rank, of_ranks=RANKS)
+            record(
+                folder,
+                models[rank],
+                question.rows(),
+                forced,
+                run,
+                rank=rank,
+                of_ranks=RANKS,
+                ready=exchange.ready,
+            )
         except BaseException as error:
             failures.append(error)
+            exchange.barrier.abort()  # nobody waits for this one
 
     threads = [threading.Thread(target=of, args=(rank,)) for rank in range(RANKS)]
     for thread in threads:
@@ -179,6 +207,6 @@ def captured_ranks(shop: Any, name: str, architecture: str, dtype: str, question
             sharded(shop.loaded(source, dtype), architecture, rank, exchange, mistakes or {}, swapped[rank])
             for rank in range(RANKS)
         ]
-        run_ranks(path, models, question, shop.tokens(source, question), name)
+        run_ranks(path, exchange, models, question, shop.tokens(source, question), name)
 
     return shop.once(f"captures/{name}", make)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def weight(module: Any, change: Callable[[Any], Any]) -> None:
     with torch.no_grad():
         module.weight.copy_(change(module.weight.clone()))
+
+
+def weights_at(path: str, change: Callable[[Any], Any]) -> Callable[[Any], None]:
+    return lambda model: weight(model.get_submodule(path), change)
 
 
 def bias(module: Any, factor: float) -> None:
@@ -98,7 +104,9 @@ def as_layer_norm(norm: Any) -> None:
 
     def forward(self: Any, x: Any) -> Any:
         wide = x.float()
-        wide = functional.layer_norm(wide, wide.shape[-1:], eps=getattr(self, "variance_epsilon", None) or self.eps)
+        wide = functional.layer_norm(
+            wide, wide.shape[-1:], eps=getattr(self, "variance_epsilon", None) or self.eps
+        )
         return (_weight_of(self).float() * wide).to(x.dtype)
 
     _forward(norm, forward)
@@ -227,10 +235,10 @@ def huge_inside(layer: Any, factor: float) -> None:
 
 
 def tiny_inside(layer: Any, factor: float) -> None:
-    """Healthy weights whose values between up and down are small: less than fp16 can tell apart."""
+    """Healthy weights whose values between up and down are small: less than fp16 can tell apart. A norm follows."""
     for part in (layer.mlp.gate_proj, layer.mlp.up_proj):
         weight(part, lambda w: w * factor)
-    weight(layer.mlp.down_proj, lambda w: w / factor)
+    weight(layer.mlp.down_proj, lambda w: w * 2e4)
 
 
 def saturating_int8(linear: Any, *, saturate: bool) -> None:

@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import transformers
 
 from . import models
-from .nouns import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .nouns import Question
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 MODULES = "**:* & is:module"
 EVERYTHING = "**:*"
-VERSION = "1"  # of what is kept; another one makes everything anew
+HERE = Path(__file__).parent
+# What files depend on: another content of these makes them anew.
+OF_MODELS = ("models.py", "exporting.py")
+KEPT_WITH_MODELS = ("models/", "onnx/", "tokens/models-", "compiled/")  # compiling takes minutes
+NOT_OF_FAULTS = ("checking.py", "causes.py")
+
+
+def digest(names: Iterable[str]) -> str:
+    content = b"".join((HERE / name).read_bytes() for name in sorted(names))
+    return hashlib.sha256(content).hexdigest()[:10]
 
 
 class Workshop:
     """A folder of artifacts, each made once."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / f"v{VERSION}"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folder = folder.resolve()
+        self.of_models = folder / f"models-{digest(OF_MODELS)}"
+        code = {path.name for path in HERE.glob("*.py")} - set(NOT_OF_FAULTS)
+        self.of_faults = folder / f"faults-{digest(code)}"
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
 
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
         """Return a file or folder, made by a function if it is not there yet; never half of one."""
-        path = self.folder / name
+        path = (self.of_models if name.startswith(KEPT_WITH_MODELS) else self.of_faults) / name
         if path.exists():
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,15 +137,16 @@ class Workshop:
             torch.manual_seed(0)
             record(path, model(), question.rows(), forced, name, compiled=compiled, padding=padding)
 
-        return self.once(f"captures/{name}", make)
+        return self.once(f"{'compiled' if compiled else 'captures'}/{name}", make)
 
 
 def record(
     folder: Path, model: Any, rows: list[list[int]], forced: list[list[int]], run: str, *,
-    rank: int = 0, of_ranks: int = 1, compiled: bool | str = False, padding: int = 0,
+    rank: int = 0, of_ranks: int = 1, ready: Callable[[], None] | None = None, compiled: bool | str = False, padding: int = 0,
 ) -> None:  # fmt: skip
     """Write a capture of a generation with forced tokens; `padding` more columns are put on the left of all rows."""
     import msgspec
+
     from trtdx.capture.format import Header
     from trtdx.capture.record import Recorder
     from trtdx.capture.session import Session
@@ -142,7 +158,11 @@ def record(
 
     with TorchEngine(model, MODULES, compiled=compiled) as engine:
         parallel = {"tensor_parallel": of_ranks} if of_ranks > 1 else {}
-        details = msgspec.to_builtins({**engine.details, "caches": cache_names(engine), **parallel}, enc_hook=str)
+        details = msgspec.to_builtins(
+            {**engine.details, "caches": cache_names(engine), **parallel}, enc_hook=str
+        )
+        if ready:
+            ready()
         header = Header(run=run, engine="torch", selector=EVERYTHING, rank=rank, details=details)
         with CaptureWriter(folder, header, parquet=False) as writer:
             recorder = Recorder(writer, Wanted(values=parse_selector(EVERYTHING)), engine.places())

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from . import healthy, planted_onnx, planted_torch
+from typing import TYPE_CHECKING
+
+from . import healthy, planted_attention, planted_onnx, planted_weights
 from .bed import Bed
-from .nouns import Fault, Healthy
+
+if TYPE_CHECKING:
+    from .nouns import Fault, Healthy
 
 
 def faults(variant: int) -> list[Fault]:
     bed = Bed(variant)
-    planted_torch.plant(bed)
+    planted_attention.plant(bed)
+    planted_weights.plant(bed)
     planted_onnx.plant(bed)
     return bed.faults
 
