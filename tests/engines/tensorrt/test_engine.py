@@ -208,7 +208,7 @@ def test_a_name_the_parser_changed_is_followed_and_told(tmp_path):
 
 def test_a_step(mlp):
     x = np.arange(8, dtype=np.float32).reshape(2, 4) - 4
-    result, seen, engine = watched(mlp.trt, "layers.0.mlp:*, y", {"x": x})
+    result, seen, engine = watched(mlp.trt, "layers.0.mlp:*", {"x": x})
     w = np.arange(16, dtype=np.float32).reshape(4, 4) / 8
     np.testing.assert_allclose(result["y"], np.maximum(x @ w, 0) @ w)
     np.testing.assert_allclose(seen[1].tensor, np.maximum(x @ w, 0))

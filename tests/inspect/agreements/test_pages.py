@@ -68,7 +68,8 @@ def test_every_agreement_has_a_page_that_shows_it(row):
 
 
 def test_every_page_with_words_for_a_finding_is_an_agreement():
-    assert {rule.code for rule in PAGES} - {row.code for row in table()} == set()
+    agreements = {rule.code for rule in PAGES if rule.front.harm is not None}  # others are found in tensors
+    assert agreements - {row.code for row in table()} == set()
 
 
 def test_there_are_enough_agreements():
