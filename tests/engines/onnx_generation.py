@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from onnx_models import (
-    CACHE,
     CLOSE,
     FLOAT,
     INT64,
@@ -26,10 +23,7 @@ from trtdx.engines.onnxruntime import (
     Sampling,
     cache_names,
     generate,
-    load_state,
     replay,
-    save_state,
-    start_state,
 )
 from trtdx.engines.torch import tapped
 from trtdx.errors import InputError, UnknownNameError
@@ -105,34 +99,21 @@ def test_a_row_that_is_done_goes_on_with_padding(llama):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_a_run_cut_after_any_step_goes_on_as_if_it_had_not_been(llama, tmp_path, temperature):
+def test_a_run_cut_after_any_step_goes_on_as_if_it_had_not_been(llama, temperature):
     sampling = Sampling(temperature=temperature, seed=5)
     whole, rest = [], []
     engine = engine_of(llama.path, "layers.*, lm_head", sink=whole.append)
     steps = list(generate(engine, prompts(6, 4), 6, sampling=sampling))
     for step in generate(engine_of(llama.path), prompts(6, 4), 6, sampling=sampling):
-        save_state(step.state, tmp_path / "state")
         if step.number == 2:
             break
     later = engine_of(llama.path, "layers.*, lm_head", sink=rest.append)
-    resumed = list(generate(later, load_state(tmp_path / "state"), 3))
+    resumed = list(generate(later, step.state, 3))
     assert [(step.number, step.tokens.tolist()) for step in resumed] == [
         (step.number, step.tokens.tolist()) for step in steps[3:]
     ]
     assert [(a.step, a.place) for a in rest] == [(a.step, a.place) for a in whole if a.step > 2]
     assert all(np.array_equal(a.tensor, b.tensor) for a, b in zip(rest, whole[-len(rest) :], strict=True))
-    assert len(list((tmp_path / "state").glob("*.npy"))) == 3 + len(CACHE)
-
-
-def test_a_state_that_cannot_be_read(llama, tmp_path):
-    with pytest.raises(InputError, match="no state can be read"):
-        load_state(tmp_path)
-    save_state(start_state(engine_of(llama.path), [[1, 2]]), tmp_path)
-    document = json.loads((tmp_path / "state.json").read_text())
-    document["arrays"]["tokens"]["file"] = "../../x.npy"
-    (tmp_path / "state.json").write_text(json.dumps(document))
-    with pytest.raises(InputError, match="is not a file of the folder"):
-        load_state(tmp_path)
 
 
 def test_caches_are_known_by_their_names(tmp_path):

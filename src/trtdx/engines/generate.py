@@ -3,7 +3,7 @@
 Example:
     for step in generate(engine, [[1, 5, 9], [7]], 16):
         print(step.tokens)                 # while the engine's sink gets the tensors of each step
-        save_state(step.state, folder)     # and later: generate(engine, load_state(folder), 8)
+    for step in generate(engine, step.state, 8): ...   # goes on from there
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from trtdx.engines.onnx_session import (
     optimised_operators,
     runtime,
 )
-from trtdx.engines.state import Sampling, State, load_state, save_state
+from trtdx.engines.state import Sampling, State
 from trtdx.words import counted
 
 if TYPE_CHECKING:
@@ -313,6 +313,6 @@ def _note(options: Options, parts: int, plain: Counter[str], watched: Counter[st
 
 
 __all__ = [
-    "OrtEngine", "Sampling", "Seen", "State", "Step", "Tapped", "cache_names", "generate", "load_state", "places",
-    "replay", "replay_of", "save_state", "start_state",
+    "OrtEngine", "Sampling", "Seen", "State", "Step", "Tapped", "cache_names", "generate", "places",
+    "replay", "replay_of", "start_state",
 ]  # fmt: skip

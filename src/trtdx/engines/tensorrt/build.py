@@ -190,7 +190,9 @@ def told_by(messages: Sequence[Message]) -> Told:
     began = [number for number, each in enumerate(messages) if each.text == "SYMBOLIC CHECKS"]
     told = Told("the compile")
     for message in messages[began[-1] if began else 0 :]:
-        for line in message.text.split("\n"):  # not splitlines: TensorRT puts control characters between names
+        for line in message.text.split(
+            "\n"
+        ):  # not splitlines: TensorRT puts control characters between names
             told.take(line)
     return told
 
