@@ -129,6 +129,14 @@ def finding_of(
         evidence.append(
             Evidence("tested", f"{best.how or best.code} explains {100 * best.share:.4g} % of the difference")
         )
+    alike = [
+        each
+        for each in (best.values.get("alike", "") if best else "").replace(",", " ").split()
+        if book.knows(each)
+    ]
+    if alike and code != UNEXPLAINED:
+        told = ", ".join(f"{each} {book.get(each).slug}" for each in alike)
+        evidence.append(Evidence("explains as much and cannot be told apart", told))
     if len(causes) > 1 and causes[1].share >= 0.1:
         second = causes[1]
         evidence.append(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trtdx.compare.attribute.bench import LOW, Idea, best
+from trtdx.compare.attribute.bench import LOW, Idea
 from trtdx.compare.attribute.core import Call, Core, attended, causal_mask, own_call, tiled
+from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:

@@ -10,17 +10,15 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.capture.taps import Place
+from trtdx.compare.attribute.suspect import Suspect, dtype_of_candidate, prepared_from
 from trtdx.engines.lazy import torch
 from trtdx.engines.torch import tensors_in
-from trtdx.engines.torch_replay import Prepared, named_outputs, prepared
+from trtdx.engines.torch_replay import named_outputs
 from trtdx.engines.torch_values import tensor_from_array
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from trtdx.compare.nouns import Array
-    from trtdx.compare.side import Side
+    from collections.abc import Callable, Iterator, Mapping
 
     Tensor = Any
     Outputs = dict[str, Tensor]
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 MOST_EXACT = 40_000_000  # weights that are computed in float64; more in float32
 MOST_WEIGHTS = 2_000_000_000  # of a module that is copied at all
 HEALTHY = 1.3  # squared error over that of honest rounding, up to which there is nothing to explain
-PROMISING = 0.15  # share from which a search goes on
 HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -37,39 +34,6 @@ HOOKS = (
 )
 LOW = {"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"}
 _LAYER = re.compile(r"(.*?\.)(\d+)(\..*|)$")
-
-
-class Suspect(NamedTuple):
-    """The first wrong place of a comparison. Names of tensors are the reference's: "in", "in.attention_mask", or whole.
-
-    Attributes:
-        path: the innermost module of the reference that is wrong.
-        engine: the reference's model on torch, if it is open already; nothing is changed in it.
-        reference: the reference's side, to open its model from where `engine` is not given.
-        candidate: the candidate's side, for what can be read in its files.
-        step: of the run; later steps want `past.<layer>.key` and `.value` among the inputs.
-        reference_inputs: what entered the module in the reference.
-        candidate_inputs: what entered it in the candidate, as far as known, in the reference's layout; preferred.
-        candidate_outputs: what left it in the candidate, or passed inside it ("…self_attn.o_proj:in"), or was then in
-            the cache ("present.3.key"), in the reference's layout.
-        counts: which tokens count, [batch, sequence]; all where it is not told.
-        dtype: what the candidate computes in; that of its output where it is not told.
-        again: computes the candidate once more and gives its outputs at this place, where it can be run.
-        call: which call of a module that is called several times.
-    """
-
-    path: str
-    engine: Any = None
-    reference: Side | None = None
-    candidate: Side | None = None
-    step: int = 0
-    reference_inputs: Mapping[str, Array] = {}
-    candidate_inputs: Mapping[str, Array] = {}
-    candidate_outputs: Mapping[str, Array] = {}
-    counts: Array | None = None
-    dtype: str = ""
-    again: Callable[[], Mapping[str, Array]] | None = None
-    call: int = 0
 
 
 class Idea(NamedTuple):
@@ -142,7 +106,7 @@ class Bench:
 
     def __init__(self, suspect: Suspect, engine: Any) -> None:
         self.suspect, self.model, self.engine = suspect, engine.model, engine
-        ready = _ready(suspect, engine)
+        ready = prepared_from(suspect, engine)
         self.path, self.evaluations = ready.path, 0
         self.failures: list[str] = []
         self.solved = False
@@ -153,16 +117,17 @@ class Bench:
                 f"{self.path or 'the model'} is too large to be computed again with changes",
                 fix="compare with captures of its parts: --tap '**'",
             )
-        told = _dtype(suspect)
+        told = dtype_of_candidate(suspect)
         self.dtype = told
-        exact = torch.float32 if size > MOST_EXACT and told in LOW else torch.float64
+        large = size > (MOST_EXACT if told in LOW else 5 * MOST_EXACT)
+        exact = torch.float32 if large else torch.float64
         self.module = _copied(ready.module, exact)
         self.exact = exact
         self._ready = ready
         self.inputs = {name: _cast(each, exact) for name, each in ready.tensors.items()}
         self.past = {name: _cast(each, exact) for name, each in ready.past.items()}
         self.targets = {
-            self._full(name): tensor_from_array(array).to(torch.float64)
+            self._full(name): real(tensor_from_array(array)).to(torch.float64)
             for name, array in suspect.candidate_outputs.items()
         }
         self._inner = {name for name in self.targets if not self._own(name)}
@@ -266,6 +231,7 @@ class Bench:
         found = named_outputs(self.path, result) | seen
         if held is not None and ready.cache is not None:
             found |= ready.cache.contents(held)
+        found = {name: real(each) for name, each in found.items()}
         return found if all_targets else {name: found[name] for name in self.targets}
 
     @contextmanager
@@ -278,7 +244,9 @@ class Bench:
                 if not path.startswith(self.path) or inner not in dict(module.named_modules()):
                     continue
                 hook = module.get_submodule(inner).register_forward_hook(
-                    _keeping(seen, path, port.startswith("in")), with_kwargs=True
+                    _keeping(seen, path, port.startswith("in")),
+                    with_kwargs=True,
+                    prepend=True,  # what leaves a part is what it made, whatever is then done with it
                 )
                 hooks.callback(hook.remove)
             yield
@@ -366,38 +334,9 @@ class Bench:
                 yield f"{parent}.{name}" if parent else name, module
 
 
-def _ready(suspect: Suspect, engine: Any) -> Prepared:
-    own = {_short(name, suspect.path): each for name, each in suspect.reference_inputs.items()}
-    theirs = {_short(name, suspect.path): each for name, each in suspect.candidate_inputs.items()}
-    wanted = {name: each.dtype for name, each in engine.entering(suspect.path, suspect.call).items()}
-    given = {}
-    for name in own or theirs:
-        array = theirs.get(name)
-        if array is None or (name in own and array.shape != own[name].shape):
-            array = own[name]
-        given[name] = _as_wanted(array, wanted.get(name, ""))
-    given |= {
-        name: _as_wanted(theirs[name], wanted.get(name, "")) for name in theirs if name.startswith("past.")
-    }
-    return prepared(engine, suspect.path, given, call=suspect.call, step=suspect.step)
-
-
-def _short(name: str, path: str) -> str:
-    return name[len(path) + 1 :] if name.startswith(f"{path}:") else name
-
-
-def _as_wanted(array: Array, dtype: str) -> Tensor:
-    tensor = tensor_from_array(array)
-    if dtype and tensor.is_floating_point():
-        return tensor.to(getattr(torch, dtype))
-    return tensor
-
-
-def _dtype(suspect: Suspect) -> str:
-    if suspect.dtype:
-        return suspect.dtype
-    first = next(iter(suspect.candidate_outputs.values()), None)
-    return "float32" if first is None else first.dtype.name
+def real(tensor: Tensor) -> Tensor:
+    """Return complex numbers as pairs of real ones."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _copied(module: Any, dtype: Any) -> Any:
@@ -407,7 +346,7 @@ def _copied(module: Any, dtype: Any) -> Any:
         for name in HOOKS
         if hasattr(each, name)
     }
-    made = copy.deepcopy(module, memo).to(dtype).eval()
+    made = copy.deepcopy(module, memo).to(dtype).eval().requires_grad_(False)
     for each in made.modules():
         if getattr(getattr(each, "config", None), "_experts_implementation", None):
             each.config._experts_implementation = "eager"  # the others do not take every type
@@ -439,52 +378,3 @@ def _distance(one: Tensor, other: Tensor, scale: float) -> float:
     gap = torch.where(strange, torch.zeros_like(one), one - other)
     alone = int((strange & ~same).sum())
     return float((gap * gap).sum()) + alone * (10 * scale) ** 2
-
-
-def best(
-    bench: Bench,
-    values: Iterable[float],
-    outputs: Callable[[float], Outputs],
-    *,
-    logarithmic: bool = True,
-    rounds: int = 14,
-    exact: Sequence[float] = (),
-) -> tuple[float, Outputs]:
-    """Return the value of a parameter that explains most: the best of a grid, refined between its neighbours.
-
-    Args:
-        bench: what to explain.
-        values: the grid.
-        outputs: what the module gives with a value.
-        logarithmic: whether to look between neighbours on a logarithmic scale.
-        rounds: how often to narrow them.
-        exact: values that people use; the nearest is taken if it does as well.
-    """
-    grid = sorted(set(values))
-    known: dict[float, float] = {}
-
-    def wrong(value: float) -> float:
-        if value not in known:
-            known[value] = bench.error(outputs(value))
-        return known[value]
-
-    first = min(grid, key=wrong)
-    if 1 - known[first] / max(bench.residual, 1e-300) < PROMISING:
-        return first, outputs(first)
-    at = grid.index(first)
-    low, high = grid[max(0, at - 1)], grid[min(len(grid) - 1, at + 1)]
-    turn, back = (math.log, math.exp) if logarithmic and low > 0 else ((lambda x: x), (lambda x: x))
-    low, high = turn(low), turn(high)
-    ratio = (math.sqrt(5) - 1) / 2
-    for _ in range(rounds):
-        if high - low < 1e-7 * max(1.0, abs(high)):
-            break
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, right) if wrong(back(left)) <= wrong(back(right)) else (left, high)
-    found = min(known, key=lambda value: known[value])
-    for nice in sorted((each for each in exact if each > 0), key=lambda each: abs(math.log(each / found)))[
-        :1
-    ]:
-        if wrong(nice) <= 1.05 * known[found] + bench.noise:
-            found = nice
-    return found, outputs(found)

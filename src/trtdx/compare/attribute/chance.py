@@ -19,7 +19,7 @@ NAMES = ("attention_dropout", "dropout", "hidden_dropout", "resid_pdrop", "attn_
 def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield dropout, where its zeros are seen, and chance, where the candidate was computed twice."""
     yield from _zeros(bench)
-    if bench.suspect.again is None:
+    if bench.suspect.again is None or bench.solved:  # another run of the candidate is dear
         return
     second = {bench._full(name): each for name, each in bench.suspect.again().items()}
     if not all(name in second for name in bench.targets):

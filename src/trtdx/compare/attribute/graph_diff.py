@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.attribute.bench import Idea, put
+from trtdx.compare.attribute.product import is_embedding, is_vocabulary
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trtdx.compare.attribute.bench import Bench, Suspect, Tensor
+    from trtdx.compare.attribute.bench import Bench, Tensor
+    from trtdx.compare.attribute.suspect import Suspect
 
 CLOSE = 0.02  # relative distance up to which a weight is the same but for its precision
 SETTINGS = {
@@ -108,7 +110,14 @@ def ideas(bench: Bench) -> Iterator[Idea]:
             undo.enter_context(put(bench.module.get_submodule(owner), **{last: tensor}))
         got = bench.run()
     told = "; ".join(f"{name} is {found.told}" for name, (found, _) in list(changed.items())[:4])
-    yield Idea("DX977", got, {"what": told}, f"with the candidate's own weights: {told}", rank=4, freedom=0.5)
+    code = "DX992" if is_vocabulary(bench) and _is_tied(bench) else "DX977"
+    yield Idea(code, got, {"what": told}, f"with the candidate's own weights: {told}", rank=4, freedom=0.5)
+
+
+def _is_tied(bench: Bench) -> bool:
+    """Whether the reference's module has the weight of an embedding."""
+    own = getattr(bench.model.get_submodule(bench.path), "weight", None)
+    return any(is_embedding(each) and each.weight is own for each in bench.model.modules())
 
 
 def candidate_weights(suspect: Suspect, bench: Bench) -> dict[str, Tensor]:
@@ -232,22 +241,22 @@ def graph_differences(reference: str, candidate: str, scope: str) -> list[str]:
         told.append(f"operators: {' '.join(lost) or 'none'} lost, {' '.join(new) or 'none'} new")
         return told
     for own, other in zip(ours, theirs, strict=True):
-        for name in own.settings.keys() | other.settings.keys():
-            if own.settings.get(name) != other.settings.get(name):
-                told.append(
-                    f"{own.operator}: {name} is {other.settings.get(name)}, not {own.settings.get(name)}"
-                )
-        for one, two in zip(own.constants, other.constants, strict=False):
-            found = relation(one, two)
-            exact = one.shape == two.shape and bool((one == two).all())
-            if found.kind != "same" or (one.numel() == 1 and not exact):
-                what = (
-                    f"{two.item():.5g}, not {one.item():.5g}"
-                    if one.numel() == two.numel() == 1
-                    else found.told
-                )
-                told.append(f"{own.operator}: a constant is {what}")
+        told += _node_differences(own, other)
     return told
+
+
+def _node_differences(own: Node, other: Node) -> Iterator[str]:
+    for name in sorted(own.settings.keys() | other.settings.keys()):
+        if own.settings.get(name) != other.settings.get(name):
+            yield f"{own.operator}: {name} is {other.settings.get(name)}, not {own.settings.get(name)}"
+    for one, two in zip(own.constants, other.constants, strict=False):
+        found = relation(one, two)
+        single = one.numel() == two.numel() == 1
+        if found.kind == "same" and not (single and float(one) != float(two)):
+            continue
+        yield f"{own.operator}: a constant is " + (
+            f"{float(two):.5g}, not {float(one):.5g}" if single else found.told
+        )
 
 
 def _less(one: list[str], other: list[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from trtdx.compare.attribute.bench import Idea, giving, put
@@ -86,17 +85,15 @@ def _activation_inside(bench: Bench) -> Iterator[Idea]:
         for name, function in activations().items():
             if name == own:
                 continue
-            with ExitStack() as undo:
-                if isinstance(held, torch.nn.Module):
-                    undo.enter_context(giving(held, _instead(function)))
-                else:
-                    undo.enter_context(put(owner, **{attribute: function}))
+            whole = isinstance(held, torch.nn.Module)
+            with put(held, forward=function) if whole else put(owner, **{attribute: function}):
                 got = bench.run()
             yield Idea("DX980", got, {"found": name, "expected": own}, f"{name} instead of {own}")
 
 
-def _instead(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda x, _: function(x)
+def _instead(module: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    own: Callable[[Tensor], Tensor] = module.forward
+    return lambda x, _: own(x)
 
 
 def _exchanged(bench: Bench) -> Iterator[Idea]:
@@ -109,6 +106,9 @@ def _exchanged(bench: Bench) -> Iterator[Idea]:
             ours, theirs = _weights(one), _weights(other)
             with put(one, **theirs), put(other, **ours):
                 yield Idea("DX981", bench.run(), {"gate": gate, "up": up}, f"{gate} and {up} exchanged")
+            with giving(one, _instead(other)), giving(other, _instead(one)):
+                how = f"what {gate} and {up} give exchanged"
+                yield Idea("DX981", bench.run(), {"gate": gate, "up": up}, how, rank=1)
         for name in FUSED:
             held = getattr(owner, name, None)
             weight = held if isinstance(held, torch.nn.Parameter) else getattr(held, "weight", None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.bench import Idea, best, put
+from trtdx.compare.attribute.bench import Idea, put
+from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
@@ -129,7 +130,12 @@ def _weights(bench: Bench, norm: Norm, outputs: Any) -> Iterator[Idea]:
             continue
         bias = getattr(other, "bias", None)
         got = outputs(norm._replace(weight=weight.double(), bias=None if bias is None else bias.double()))
-        yield Idea("DX990", got, {"other": path}, f"the norm with the weight of {path}", rank=1)
+        yield Idea("DX990", got, {"other": path}, f"the norm with the weights of {path}", rank=1)
+        if bias is not None:
+            got = outputs(norm._replace(weight=weight.double()))
+            yield Idea(
+                "DX990", got, {"other": path}, f"the norm with the weight of {path}, not its bias", rank=1
+            )
 
 
 def _inside(bench: Bench) -> Iterator[Idea]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trtdx.compare.attribute.bench import Idea, best
-from trtdx.compare.attribute.linear import Product, product_of
+from trtdx.compare.attribute.bench import Idea
 from trtdx.compare.attribute.norms import norm_of
+from trtdx.compare.attribute.product import Product, product_of
+from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ SMALLEST = {
     "float8_e5m2": 2.0**-16,
 }
 LIMITS = (448.0, 240.0, 57344.0, 127.0, 65504.0)
-CHUNKS = (1, 8, 16, 32, 64, 128)
+CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def ideas(bench: Bench) -> Iterator[Idea]:
@@ -176,8 +177,9 @@ def _coarse_products(bench: Bench, product: Product) -> Iterator[Idea]:
         for size in CHUNKS:
             if product.x.shape[1] // size > 512 or size > product.x.shape[1]:
                 continue
-            for coarse in (False, True):
-                got = bench.changed({bench.main: _summed(product, name, size, coarse=coarse)})
+            for coarse, narrow in ((False, True), (True, True), (True, False)):
+                made = _summed(product, name, size, coarse=coarse, narrow=narrow)
+                got = bench.changed({bench.main: made})
                 how = f"sums rounded to {name} after each {size} products"
                 yield Idea("DX999", got, {"dtype": name}, how, freedom=0.3)
 
@@ -189,9 +191,12 @@ def _rounded(tensor: Tensor, name: str) -> Tensor:
     return tensor.to(getattr(torch, name)).to(tensor.dtype)
 
 
-def _summed(product: Product, name: str, size: int, *, coarse: bool) -> Tensor:
+def _summed(product: Product, name: str, size: int, *, coarse: bool, narrow: bool) -> Tensor:
+    """Return a product whose sums are kept in a narrow type; its parts and its inputs too, if it is said."""
     low = getattr(torch, name)
-    x, weight = _rounded(product.x, name), _rounded(product.weight, name)
+    x, weight = product.x, product.weight
+    if narrow:
+        x, weight = _rounded(x, name), _rounded(weight, name)
     total = torch.zeros((x.shape[0], weight.shape[0]), dtype=torch.float64)
     for one, other in zip(x.split(size, 1), weight.split(size, 1), strict=True):
         part = (one @ other.T).double()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.bench import Idea
-from trtdx.compare.attribute.linear import Product, _target, product_of
+from trtdx.compare.attribute.product import Product, product_of, target_of
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trtdx.compare.attribute.bench import Bench, Outputs, Tensor
 
+ALL = "int8 weights, one scale for all"
 GROUPS = (32, 64, 128)
 MOST_PAIRS = 200_000_000
 INTEGERS = (2, 3, 4, 8, 16)
@@ -36,7 +38,7 @@ def _outputs(bench: Bench, product: Product, x: Tensor, weight: Tensor) -> Outpu
 
 def _factors(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield the product with one factor: a scale that is wrong."""
-    theirs, _ = _target(bench)
+    theirs, _ = target_of(bench)
     plain = product.of(product.weight)
     kept = plain[bench._index(bench.main)].reshape(theirs.shape)
     bias = 0 if product.bias is None else product.bias
@@ -100,14 +102,14 @@ def fp8(tensor: Tensor, *, scaled: bool = True, name: str = "float8_e4m3fn") -> 
 
 def _round_trips(bench: Bench, product: Product) -> Iterator[Idea]:
     weight, x = product.weight, product.x
-    weights = {
-        "int8 weights, one scale for all": (round_trip(weight), True),
-        "int8 weights, a scale for each channel": (round_trip(weight, axis=1), False),
-        "fp8 weights": (fp8(weight), False),
+    weights: dict[str, Callable[[], Tensor]] = {
+        ALL: lambda: round_trip(weight),
+        "int8 weights, a scale for each channel": lambda: round_trip(weight, axis=1),
+        "fp8 weights": lambda: fp8(weight),
     }
     for group in GROUPS:
         if weight.shape[1] % group == 0:
-            weights[f"int4 weights in groups of {group}"] = (round_trip(weight, bits=4, group=group), False)
+            weights[f"int4 weights in groups of {group}"] = partial(round_trip, weight, bits=4, group=group)
     bytes_, scale, zero = unsigned(x)
     inputs = {
         "": x,
@@ -117,18 +119,18 @@ def _round_trips(bench: Bench, product: Product) -> Iterator[Idea]:
     }
     if bench.dtype not in ("float16", "bfloat16"):
         inputs[" and fp8 inputs"] = fp8(x)
-    for told, (made, per_tensor) in weights.items():
+    for told, make in weights.items():
+        made = make()
         for more, given in inputs.items():
-            code = "DX949" if per_tensor else "DX999"
+            code = "DX949" if told == ALL else "DX999"
             values = {"found": told + more, "dtype": told + more}
-            yield Idea(
-                code, _outputs(bench, product, given, made), values, told + more, freedom=0.3 if more else 0.0
-            )
+            got = _outputs(bench, product, given, made)
+            yield Idea(code, got, values, told + more, freedom=0.3 if more else 0.0)
 
 
 def _channels(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield channels that have another's scale: one for all where each has its own, or the other way round."""
-    theirs, _ = _target(bench)
+    theirs, _ = target_of(bench)
     peaks = product.weight.abs().amax(1).clamp(min=1e-30)
     plain = product.of(product.weight)
     kept = plain[bench._index(bench.main)].reshape(theirs.shape)
@@ -158,7 +160,7 @@ def _channels(bench: Bench, product: Product) -> Iterator[Idea]:
 
 def _zero_points(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield zero points that are left out: of inputs, then all are too large by one number; or of weights."""
-    theirs, own = _target(bench)
+    theirs, own = target_of(bench)
     gap = theirs - own
     sums = product.weight.sum(1)
     over = float((gap.mean(0) * sums).sum() / (sums * sums).sum().clamp(min=1e-300))

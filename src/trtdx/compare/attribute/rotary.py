@@ -6,7 +6,8 @@ import math
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.bench import Idea, best
+from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Angles(NamedTuple):
     speeds: Tensor  # radians a position, one for each pair
     factor: float  # of cosines and sines
     positions: Tensor  # [batch, sequence]
-    paired: bool  # whether the two of a pair stand side by side
+    layout: str  # of cosines: "halves", "paired", or "single", one for each pair
     base: float
 
     def made(
@@ -38,9 +39,15 @@ class Angles(NamedTuple):
     ) -> tuple[Tensor, Tensor]:
         at = self.positions if positions is None else positions
         turned = at[..., None].double() * (self.speeds if speeds is None else speeds)
-        both = turned.repeat_interleave(2, -1) if self.paired else torch.cat((turned, turned), -1)
+        both = _spread(turned, self.layout)
         grown = self.factor if factor is None else factor
         return both.cos() * grown, both.sin() * grown
+
+
+def _spread(turned: Tensor, layout: str) -> Tensor:
+    if layout == "single":
+        return turned
+    return turned.repeat_interleave(2, -1) if layout == "paired" else torch.cat((turned, turned), -1)
 
 
 def ideas(bench: Bench) -> Iterator[Idea]:
@@ -59,13 +66,19 @@ def _of_maker(bench: Bench) -> Iterator[Idea]:
     names = [name for name in (f"{bench.path}:out", f"{bench.path}:out[1]") if name in bench.truth]
     own = bench.truth
     positions = next((each for each in bench.inputs.values() if not each.is_floating_point()), None)
-    if positions is None or len(names) != 2:
+    if positions is None or not names:
         return
-    angles = _angles(bench.module, positions, own[names[0]], own[names[1]])
+    single = len(names) == 1  # complex numbers, as pairs of real ones
+    if single and own[names[0]].shape[-1] != 2:
+        return
+    cosine, sine = own[names[0]].unbind(-1) if single else (own[names[0]], own[names[1]])
+    angles = _angles(bench.module, positions, cosine, sine)
     if angles is None:
         return
 
     def outputs(cosine: Tensor, sine: Tensor) -> Outputs:
+        if single:
+            return bench.changed({names[0]: torch.stack((cosine, sine), -1)})
         return bench.changed({names[0]: cosine, names[1]: sine})
 
     yield from _angle_ideas(bench, angles, outputs)
@@ -88,10 +101,14 @@ def turning(bench: Bench, turn: Turn) -> Iterator[None]:
     with ExitStack() as undo:
         for name, own in _functions(bench.module).items():
 
-            def turned(
-                q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *more: Any, _own: Any = own, **named: Any
-            ) -> Any:
-                return turn(_own, q, k, cos, sin, more, named)
+            def turned(q: Tensor, k: Tensor, cos: Tensor, *more: Any, _own: Any = own, **named: Any) -> Any:
+                if not cos.is_complex():
+                    return turn(_own, q, k, cos, more[0], more[1:], named)
+
+                def whole(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *more: Any, **named: Any) -> Any:
+                    return _own(q, k, torch.complex(cos, sin), *more, **named)
+
+                return turn(whole, q, k, cos.real, cos.imag, more, named)
 
             space[name] = turned
             undo.callback(space.__setitem__, name, own)
@@ -222,8 +239,8 @@ def _angles(maker: Any, positions: Tensor, cos: Tensor, sin: Tensor) -> Angles |
     """Return how a module makes its angles, if it makes these."""
     speeds = maker.inv_freq.detach().double()
     factor = float(getattr(maker, "attention_scaling", 1.0))
-    for paired in (False, True):
-        angles = Angles(speeds, factor, positions, paired, _base_of(maker))
+    for layout in ("halves", "paired", "single"):
+        angles = Angles(speeds, factor, positions, layout, _base_of(maker))
         made = angles.made()
         if made[0].shape[-1] == cos.shape[-1] and made[0].shape[-2] == cos.shape[-2]:
             gap = max(

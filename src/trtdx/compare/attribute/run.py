@@ -20,8 +20,10 @@ from trtdx.compare.attribute import (
     rotary,
     routing,
 )
-from trtdx.compare.attribute.bench import Bench, Idea, Suspect
+from trtdx.compare.attribute.bench import Bench, Idea
+from trtdx.compare.attribute.suspect import Suspect
 from trtdx.compare.nouns import Explained
+from trtdx.engines.lazy import torch
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,11 +82,12 @@ def attribute(question: Suspect) -> list[Explained]:
     """
     engine = question.engine or _opened(question)
     try:
-        bench = Bench(question, engine)
-        if bench.healthy:
-            return []
-        tried = _tried(bench)
-        evidence = graph_diff.evidence(question, bench)
+        with torch.no_grad():
+            bench = Bench(question, engine)
+            if bench.healthy:
+                return []
+            tried = _tried(bench)
+            evidence = graph_diff.evidence(question, bench)
     finally:
         if question.engine is None:
             engine.close()

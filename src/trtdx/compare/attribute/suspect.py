@@ -1,0 +1,85 @@
+"""The first wrong place of a comparison, as it is handed over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.engines.lazy import torch
+from trtdx.engines.torch_replay import Prepared, prepared
+from trtdx.engines.torch_values import tensor_from_array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from trtdx.compare.nouns import Array
+    from trtdx.compare.side import Side
+
+
+class Suspect(NamedTuple):
+    """The first wrong place of a comparison. Names of tensors are the reference's: "in", "in.attention_mask", or whole.
+
+    Attributes:
+        path: the innermost module of the reference that is wrong.
+        engine: the reference's model on torch, if it is open already; nothing is changed in it.
+        reference: the reference's side, to open its model from where `engine` is not given.
+        candidate: the candidate's side, for what can be read in its files.
+        step: of the run; later steps want `past.<layer>.key` and `.value` among the inputs.
+        reference_inputs: what entered the module in the reference.
+        candidate_inputs: what entered it in the candidate, as far as known, in the reference's layout; preferred.
+        candidate_outputs: what left it in the candidate, or passed inside it ("…self_attn.o_proj:in"), or was then in
+            the cache ("present.3.key"), in the reference's layout.
+        counts: which tokens count, [batch, sequence]; all where it is not told.
+        dtype: what the candidate computes in; that of its output where it is not told.
+        again: computes the candidate once more and gives its outputs at this place, where it can be run.
+        call: which call of a module that is called several times.
+    """
+
+    path: str
+    engine: Any = None
+    reference: Side | None = None
+    candidate: Side | None = None
+    step: int = 0
+    reference_inputs: Mapping[str, Array] = {}
+    candidate_inputs: Mapping[str, Array] = {}
+    candidate_outputs: Mapping[str, Array] = {}
+    counts: Array | None = None
+    dtype: str = ""
+    again: Callable[[], Mapping[str, Array]] | None = None
+    call: int = 0
+
+
+def prepared_from(suspect: Suspect, engine: Any) -> Prepared:
+    """Return the module ready to be called: with the candidate's inputs where they are known, else the reference's."""
+    own = {_short(name, suspect.path): each for name, each in suspect.reference_inputs.items()}
+    theirs = {_short(name, suspect.path): each for name, each in suspect.candidate_inputs.items()}
+    wanted = {name: each.dtype for name, each in engine.entering(suspect.path, suspect.call).items()}
+    given = {}
+    for name in own or theirs:
+        array = theirs.get(name)
+        if array is None or (name in own and array.shape != own[name].shape):
+            array = own[name]
+        given[name] = _as_wanted(array, wanted.get(name, ""))
+    given |= {
+        name: _as_wanted(theirs[name], wanted.get(name, "")) for name in theirs if name.startswith("past.")
+    }
+    given = {name: each for name, each in given.items() if not name.startswith("past.") or name in wanted}
+    return prepared(engine, suspect.path, given, call=suspect.call, step=suspect.step)
+
+
+def _short(name: str, path: str) -> str:
+    return name[len(path) + 1 :] if name.startswith(f"{path}:") else name
+
+
+def _as_wanted(array: Array, dtype: str) -> Any:
+    tensor = tensor_from_array(array)
+    if dtype and tensor.is_floating_point():
+        return tensor.to(getattr(torch, dtype))
+    return tensor
+
+
+def dtype_of_candidate(suspect: Suspect) -> str:
+    """Return what the candidate computes in."""
+    if suspect.dtype:
+        return suspect.dtype
+    first = next(iter(suspect.candidate_outputs.values()), None)
+    return "float32" if first is None else first.dtype.name
