@@ -512,7 +512,43 @@ def test_a_folder_with_something_in_it_is_not_written_to(reduced, book):
         reduce(HOST, plan, where, str(folder), book)
 
 
-def test_against_torch_the_whole_module_is_written_with_the_references_values(tmp_path, book):
+def test_a_cut_that_would_change_what_is_right_is_not_made(tmp_path, book):
+    """Over the wrong axis, each key has a softmax of its own; over the right one they need one another."""
+    model = onnx.load(EXAMPLES / "model.onnx")
+    softmax = [each for each in model.graph.node if each.op_type == "Softmax"][1]
+    del softmax.attribute[:]
+    softmax.attribute.append(helper.make_attribute("axis", 2))
+    onnx.save(model, tmp_path / "wrong.onnx")
+    plan = Plan(
+        reference=f"onnx:{EXAMPLES / 'model.onnx'}", candidate=f"onnx:{tmp_path / 'wrong.onnx'}?threads=1",
+        question=Question(prompts=((5, 17, 42, 9), (3, 4, 5, 6))), attribute=False,
+    )  # fmt: skip
+    where = compare(HOST, plan, book).findings[0].where
+    done = reduce(HOST, plan, where, str(tmp_path / "report"), book)
+    assert done.operators == ("Softmax",)
+    assert list(done.inputs.values()) == [(1, 4, 4, 4)]  # one row of the batch; all tokens and keys
+    (right,) = np.load(tmp_path / "report" / "expected.npz").values()
+    np.testing.assert_allclose(right.sum(-1), 1, rtol=1e-5)
+
+
+def test_what_overflows_in_half_precision_is_reduced_to_the_square(tmp_path, book):
+    pytest.importorskip("tensorrt_rtx")
+    whole, half = normed(tmp_path / "m.onnx", scale=1000.0), tmp_path / "half.onnx"
+    save(convert(open_model(whole), "float16"), half)
+    plan = Plan(
+        reference=f"onnx:{whole}",
+        candidate=f"trt:{half}",
+        question=fed(tmp_path / "in.npz", 3, 5),
+        attribute=False,
+    )
+    where = compare(HOST, plan, book).findings[0].where
+    done = reduce(HOST, plan, where, str(tmp_path / "report"), book)
+    assert done.operators == ("Pow",)
+    assert list(done.inputs.values()) == [(1, 32)]
+    assert done.confirmed
+
+
+def test_against_torch_what_lies_between_tensors_that_both_have_is_written(tmp_path, book):
     pytest.importorskip("torch")
     pytest.importorskip("tensorrt_rtx")
     planted(tmp_path / "wrong.onnx")
@@ -523,7 +559,7 @@ def test_against_torch_the_whole_module_is_written_with_the_references_values(tm
     where = compare(HOST, plan, book).findings[0].where
     done = reduce(HOST, plan, where, str(tmp_path / "report"), book)
     assert done.operators == ("Tanh", "Mul")
-    assert done.against == "the reference's module"
+    assert done.against == "the reference"
     assert done.confirmed
 
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from trtdx.compare import confirm
 from trtdx.compare.building import EMPTY, NOT_KEPT, Builder
 from trtdx.compare.fused import PARTS
-from trtdx.compare.mapping import Mapping, mapping_of
+from trtdx.compare.mapping import Entry, Mapping, mapping_of
 from trtdx.compare.matching import Match, Names, by_values, matched
+from trtdx.compare.names import flow_key
 from trtdx.compare.nouns import Pair, Unmatched
 from trtdx.compare.positions import Matching, comparable_steps
 from trtdx.compare.reading import Reading
@@ -37,11 +38,12 @@ class Alignment(NamedTuple):
     pairs: list[Pair]  # in the reference's data-flow order
     unmatched: list[Unmatched]
     notes: list[str]
+    asked: dict[str, Entry] = {}  # noqa: RUF012  # what a mapping said
 
     @property
     def mapping(self) -> Mapping:
         """The alignment as a mapping, to be saved and corrected."""
-        return mapping_of(self.pairs)
+        return mapping_of(self.pairs, self.asked)
 
 
 def align(reference: Side, candidate: Side, *, mapping: Mapping | None = None) -> Alignment:
@@ -68,10 +70,12 @@ class _Aligner:
             ours = Reading(reference.capture, layers=theirs.layers)
         self._ours, self._theirs = ours, theirs
         self._our_names, self._their_names = Names(ours), Names(theirs)
+        if "format" in reference.capture.header.details:  # imported files have no order of their own
+            ours.reorder(lambda name: flow_key(self._our_names.meant[name]))
         self._tokens = Matching(ours, theirs)
         self._notes = [*ours.notes, *theirs.notes, *self._tokens.notes]
         self._builder = Builder(ours, theirs, self._tokens, self._our_names, self._their_names)
-        self._mapping = mapping
+        self._asked = mapping.applied(ours.named, theirs.named) if mapping else {}
         self._unmatched: dict[tuple[str, str, str], Unmatched] = {}
         self._looked_at: set[Match] = set()
 
@@ -96,7 +100,7 @@ class _Aligner:
             if each.reason == EMPTY and each.name in paired:  # as a cache is before the first step
                 del self._unmatched[each.side, each.name, EMPTY]
         self._tell_unmatched(matches)
-        return Alignment(pairs, list(self._unmatched.values()), self._notes)
+        return Alignment(pairs, list(self._unmatched.values()), self._notes, self._asked)
 
     def _pairs(self, match: Match, step: int, position: int) -> list[Pair]:
         made = self._builder.build(match, step)
@@ -155,7 +159,7 @@ class _Aligner:
 
     def _comparable_until(self) -> int | None:
         """Return the last step before which the same tokens were chosen, where what was fed does not tell."""
-        if self._tokens.known:
+        if self._tokens.known and not self._tokens.assumed:
             return None
         apart = comparable_steps(self._sides[0].tokens(), self._sides[1].tokens())
         steps = sorted(self._ours.steps)
@@ -178,10 +182,8 @@ class _Aligner:
 
     def _mapped(self) -> dict[str, list[Match]]:
         """Return what the mapping says of each of the reference's names."""
-        if self._mapping is None:
-            return {}
         found: dict[str, list[Match]] = {}
-        for key, entry in self._mapping.applied(self._ours.named, self._theirs.named).items():
+        for key, entry in self._asked.items():
             name, bracket, part = key.partition(" (")
             some = found.setdefault(name, [])
             if entry.candidate is not None:

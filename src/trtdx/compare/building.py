@@ -24,6 +24,7 @@ from trtdx.compare.names import ROW_PARALLEL
 from trtdx.compare.nouns import Aligned, Change, Pair
 from trtdx.compare.pages import page_rows, table_at
 from trtdx.compare.parting import Parting
+from trtdx.compare.token_shards import paired_by_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +41,7 @@ _LAYER_NUMBER = re.compile(r"(?<=layers\.)\d+")
 MOST_SHAPES = 6  # of one tensor that are looked at to tell where its tokens lie
 NOT_KEPT = "values were not kept"
 EMPTY = "it is empty"
+UNORDERED = "tokens are in the order of their experts, and these are not the same or not known"
 
 
 class Plan(NamedTuple):
@@ -83,10 +85,11 @@ class Builder:
             reason = made
             if reason and self._has_tokens(match, asked):
                 return reason
-        if in_experts(match.ours) and not same_experts(
-            self.ours, self.theirs, match.ours, (step, self._step_like(step))
+        steps = step, self._step_like(step)
+        if in_experts(match.ours) and (
+            self.tokens.padded(*steps) or not same_experts(self.ours, self.theirs, match.ours, steps)
         ):
-            return "tokens are in the order of their experts, and these are not the same or not known"
+            return UNORDERED
         made = self._whole(match, step, records, asked)
         return made if isinstance(made, Pair) else made or reason
 
@@ -125,6 +128,11 @@ class Builder:
             ((one, other) for one in mine for other in others), key=lambda both: both[0] != both[1]
         )
         reason = ""
+        if mine and not others and self.tokens.assumed is False:
+            group = self.theirs.steps.get(self._step_like(step), {}).get(match.theirs, ())
+            made = paired_by_tokens(match, self.tokens, step, records, group, mine[0])
+            if made is not None:
+                return made
         for one, other in choices:
             rows = self.tokens.rows(step, HOLDS.get(one, ""), HOLDS.get(other, ""))
             if isinstance(rows, str):
@@ -163,7 +171,7 @@ class Builder:
                 partial=self._is_partial(match),
                 trims=self._is_logits(match),
             )
-            if asked.join and both:
+            if both and asked.join not in ("", both[1].join):
                 both = (
                     both[0],
                     both[1]._replace(which=tuple(range(len(taken))), join=asked.join, copies=False),

@@ -102,7 +102,7 @@ class Runs:
         reference: Side,
         candidate: Side,
         *,
-        selector: str = BORDERS,
+        selector: str = "",
     ) -> None:
         """Plan runs.
 
@@ -112,11 +112,11 @@ class Runs:
             folder: where the captures of the runs go.
             reference: what is run again, where it is a model that can be.
             candidate: whose precision is looked at.
-            selector: what of the reference is looked at.
+            selector: what of the reference is looked at; what its capture has, where it is not told.
         """
         self.host, self.question, self.folder = host, question, Path(folder)
         self.reference, self.candidate = reference, candidate
-        self.selector = selector
+        self.selector = selector or seen_in(reference)
         self.segment_runs = 0  # counted by locate
         self.made: list[str] = []
         self.problem = ""  # why the reference could not be run again
@@ -234,6 +234,21 @@ def in_reference_layout(pair: Pair, reference: Side, candidate: Side) -> Array |
     return made
 
 
+def seen_in(side: Side) -> str:
+    """Return a selector of the module borders that a side's capture has, the same in all layers."""
+    places = (place for rank in side.capture.ranks for place in side.capture.files(rank).places)
+    found: dict[str, None] = {}
+    for place in places:
+        if not place.tensor and place.path:
+            path = ".".join(
+                "*" if part.isdigit() else part for part in place.path.partition("#")[0].split(".")
+            )
+            found[f".{path}:{place.port}"] = None
+        elif not place.tensor:
+            found[".:*"] = None
+    return ", ".join(found) or BORDERS
+
+
 def candidate_dtype(pairs: Sequence[Pair]) -> str:
     """Return the type a candidate computes in: the coarsest that a good part of its tensors has."""
     counts = Counter(pair.candidate.first.layout.dtype for pair in pairs)
@@ -277,7 +292,7 @@ def _in_parts(module: Any, turned: bool, given: Any) -> Any:
 
 def _use_plain_experts(model: Any) -> None:
     """Compute experts one by one: the grouped kernels of a mixture of experts know no float64."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if getattr(config, "_experts_implementation", None) is not None:
         config._experts_implementation = "eager"
 

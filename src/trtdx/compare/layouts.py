@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 TOKENS_FIRST, HEADS_FIRST, FLAT, FLAT_HEADS, SHARED = "tokens", "heads", "flat", "flat heads", "shared"
 ONE, LAST, FLAT_LAST, ONE_LAST = "one", "last", "flat last", "one last"
-PACKED = "packed"  # of a batch with padding, the tokens that are none
+PACKED, ONE_PACKED = "packed", "one packed"  # of a batch with padding, the tokens that are none
 HISTORY, PAST, COLUMNS = "history", "past", "columns"  # of the cache; a mask of all up to now
 HOLDS = {LAST: "last", FLAT_LAST: "last", ONE_LAST: "last", HISTORY: "history", PAST: "past", COLUMNS: "history",
-         PACKED: "real"}  # fmt: skip
+         PACKED: "real", ONE_PACKED: "real"}  # fmt: skip
 _BY_HEADS = (HEADS_FIRST, HISTORY, PAST)
 _AXES = {TOKENS_FIRST: 1, ONE: 1, LAST: 1, ONE_LAST: 1, COLUMNS: 1, HEADS_FIRST: 2, HISTORY: 2, PAST: 2, FLAT: 0,
-         FLAT_LAST: 0, PACKED: 0}  # fmt: skip
+         FLAT_LAST: 0, PACKED: 0, ONE_PACKED: 1}  # fmt: skip
 SEEN = -1e4  # what is added to scores that are to be seen is above
 _HEADS_LIKELY = re.compile(r"mask|score|weights|key|value|cache|past|present", re.IGNORECASE)
 
@@ -162,6 +162,7 @@ def _batch_forms(shape: tuple[int, ...], fed: Fed) -> list[str]:
         (COLUMNS, fed.total > 0 and shape == (rows, fed.total)),
         (FLAT, shape[:1] == (rows * count,)),
         (PACKED, len(shape) > 1 and shape[0] == fed.tokens < rows * count),
+        (ONE_PACKED, len(shape) > 2 and shape[:2] == (1, fed.tokens) and fed.tokens < rows * count),
         (SHARED, rows > 1 and shape[:2] == (1, count)),
         (ONE, rows > 1 and shape[:2] == (1, rows * count)),
         (LAST, count > 1 and len(shape) > 2 and shape[:2] == (rows, 1)),
@@ -194,9 +195,8 @@ def consistent(shapes: Sequence[tuple[tuple[int, ...], Fed]], name: str = "") ->
 
 def _same(form: str, here: list[str]) -> bool:
     """Whether a form is another where a step has a single token: the last token of each sequence is then each token."""
-    return (form in (LAST, ONE_LAST) and TOKENS_FIRST in here) or (
-        form in (FLAT_LAST, PACKED) and FLAT in here
-    )
+    same = {LAST: TOKENS_FIRST, ONE_LAST: TOKENS_FIRST, FLAT_LAST: FLAT, PACKED: FLAT, ONE_PACKED: ONE}
+    return same.get(form, form) in here
 
 
 def features(shape: tuple[int, ...], form: str) -> int:

@@ -47,6 +47,7 @@ class Located(NamedTuple):
         segment_runs: how often a model or a part of one was run to find the place.
         notes: what is to be known about how it was found.
         inner: verdicts on tensors that only the finer taps showed.
+        finer: the two sides that the inner verdicts are of, where there are such.
     """
 
     where: Where | None
@@ -58,6 +59,7 @@ class Located(NamedTuple):
     segment_runs: int
     notes: tuple[str, ...] = ()
     inner: tuple[Judged, ...] = ()
+    finer: tuple[Side, Side] | None = None
 
 
 def locate(
@@ -92,6 +94,7 @@ class _Search:
         self.reference, self.candidate, self.runs, self.align = reference, candidate, runs, align
         self.notes: list[str] = []
         self.inner: list[Judged] = []
+        self.finer: tuple[Side, Side] | None = None
 
     def located(self) -> Located:
         first = self._first()
@@ -123,18 +126,22 @@ class _Search:
             self.runs.segment_runs,
             tuple(self.notes),
             tuple(self.inner),
+            self.finer,
         )
 
     def _first(self) -> Judged | None:
         """Return the first that is wrong and stays so when its module is replayed."""
         replays = Replays(self.reference, self.candidate, self.runs)
+        ill: set[int] = set()
         try:
             for number, each in enumerate(self.judged):
+                if each.verdict in (Verdict.WRONG, Verdict.POISONED):
+                    ill.add(number)
                 if each.verdict is not Verdict.WRONG:
                     continue
                 if not each.basis.startswith(("honest", "error model")) or self._spent:
                     return each
-                again = replays.confirmed(each, self.flow)
+                again = replays.confirmed(each, self.flow, ill)
                 if again is None:
                     return each
                 self.judged[number] = again
@@ -199,7 +206,9 @@ class _Search:
         layer = layer_of(f"{module}.") if module else None
         if layer is None and (cache := cache_of(first.pair)):
             layer = int(cache.split(".")[0])
-        hidden = self._hidden()
+        if layer is not None and self._is_open(first.pair.step, layer):
+            return None
+        hidden = self._hidden(module if layer is None else "")
         if layer is None and any(is_inside(path, module) for path in hidden if module):
             return Segment(module, 0, 0)
         before = [
@@ -213,15 +222,25 @@ class _Search:
         container = next((path for path in containers if path), "")
         return Segment(container, begin, last) if container and begin < last else None
 
-    def _hidden(self) -> list[str]:
-        """Return the modules of the reference that were not captured."""
+    def _is_open(self, step: int, layer: int) -> bool:
+        """Whether something inside a layer was captured."""
+        return any(
+            pair.step == step
+            and layer_of(path := place_of(pair).path) == layer
+            and not path.endswith(f".{layer}")
+            for pair in self.flow.pairs
+        )
+
+    def _hidden(self, until: str) -> list[str]:
+        """Return the modules of the reference that were not captured, and are computed before one that is."""
         engine = self.reference.spec.open("")
         try:
             paths = dict.fromkeys(each.path for each in engine.places() if not each.tensor and each.path)
         finally:
             engine.close()
         seen = {place_of(pair).path for pair in self.flow.pairs}
-        return [path for path in paths if path not in seen]
+        before = list(paths)[: list(paths).index(until) + 1] if until in paths else list(paths)
+        return [path for path in paths if path not in seen and (path in before or is_inside(path, until))]
 
     def _finer(self, side: Side, segment: Segment) -> Side:
         """Return a side run again with taps at all borders in one segment."""
@@ -244,7 +263,10 @@ class _Search:
             self.runs.host, self.runs.question, folder, reference, candidate, selector=segment.selector
         )
         pairs = list(self.align(reference, candidate))
-        self.inner = judge(pairs, reference, candidate, runs=runs, only_local=True)
+        self.inner, self.finer = (
+            judge(pairs, reference, candidate, runs=runs, only_local=True),
+            (reference, candidate),
+        )
         self.runs.segment_runs += len(runs.made)
         wrong = next((each for each in self.inner if each.verdict is Verdict.WRONG), None)
         self.notes.append(f"{segment.text} was run again with taps inside")

@@ -140,9 +140,14 @@ def read_mapping(host: Host, path: str) -> Mapping:
         raise InputError(f"{path} is no text") from err
 
 
-def mapping_of(pairs: Iterable[Pair]) -> Mapping:
-    """Return an alignment as a mapping, to be seen, saved and corrected; of steps, the first that has a tensor."""
-    entries: dict[str, Entry] = {}
+def mapping_of(pairs: Iterable[Pair], asked: dict[str, Entry] | None = None) -> Mapping:
+    """Return an alignment as a mapping, to be seen, saved and corrected; of steps, the first that has a tensor.
+
+    Args:
+        pairs: of the alignment.
+        asked: what a mapping said before, which stays.
+    """
+    entries = dict(asked or {})
     for pair in pairs:
         if pair.name in entries:
             continue
@@ -150,7 +155,7 @@ def mapping_of(pairs: Iterable[Pair]) -> Mapping:
         changes = (
             *(f"{_OURS}{change.text}" for change in pair.reference.changes),
             *(change.text for change in pair.candidate.changes),
-            *([join] if join else []),
+            *([join] if _JOINS.fullmatch(join) else []),
             *(change.text for change in pair.candidate.after),
         )
         entries[pair.name] = Entry(pair.candidate.first.name, changes)

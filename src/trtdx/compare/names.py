@@ -218,3 +218,31 @@ def _role(scope: str, gated: bool) -> str:
         role = {"mlp.fc": "mlp.gate", "mlp.router": "mlp.up"}.get(role, role)
     joined = ".".join(part for part in (above, role) if part)
     return f"{joined}#{call}" if call else joined
+
+
+_FLOW = ("in", "norm1", "attention:in", "attention.q_norm", "attention.k_norm", "attention.o", "attention", "norm2",
+         "mlp:in", "mlp.router", "mlp.act", "mlp.down", "mlp", "")  # fmt: skip
+_STARTS = {"attention": "attention:in", "mlp": "mlp:in"}
+_INSIDE = {
+    **dict.fromkeys(("attention.q", "attention.k", "attention.v", "attention.qkv"), "attention.q_norm"),
+    **dict.fromkeys(("mlp.gate", "mlp.up", "mlp.gate_up", "mlp.fc"), "mlp.router"),
+}
+_ENDS = {"last norm": 1, "head": 2, "logits": 3}
+
+
+def flow_key(meaning: Meaning) -> tuple[int, int, int, int]:
+    """Return what sorts tensors as a decoder computes them, where they come in no order of their own."""
+    port = 0 if meaning.port == "in" else 1
+    found = re.match(r"layers\.(\d+)(?:\.(.*))?$", meaning.role)
+    if found is None:
+        return _ENDS.get(meaning.role, -1), 0, 0, port
+    role = found[2] or ("in" if not port else "")
+    if not port:
+        role = _STARTS.get(role, role)
+    role = _INSIDE.get(role, role)
+    at = (
+        _FLOW.index(role)
+        if role in _FLOW
+        else _FLOW.index(role.split(".")[0] if role.split(".")[0] in _FLOW else "")
+    )
+    return 0, int(found[1]), at, port

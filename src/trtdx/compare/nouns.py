@@ -31,7 +31,7 @@ class Aligned(NamedTuple):
     """One tensor of one side, made of one record or of several (shards, parts), and changed in layout."""
 
     records: tuple[Record, ...]  # those of one step are shards, several steps follow each other
-    join: str = ""  # of a step's shards: "", "concatenate AXIS", "sum"
+    join: str = ""  # of a step's shards: "", "concatenate AXIS", "sum", or "tokens" where each has some
     changes: tuple[Change, ...] = ()  # of each record
     after: tuple[Change, ...] = ()  # of the rows, once shards are joined
 

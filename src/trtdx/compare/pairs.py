@@ -108,9 +108,10 @@ class Rows:
 
     def __init__(self, aligned: Aligned, capture: Capture, axis: int | None) -> None:
         self._aligned, self._capture = aligned, capture
+        apart = aligned.join == "tokens"  # ranks whose rows follow each other
         self._steps = [
             [_shard(aligned, capture.values(record), axis) for record in group]
-            for _, group in groupby(aligned.records, key=lambda record: record.step)
+            for _, group in groupby(aligned.records, key=lambda each: (each.step, apart and each.rank))
         ]
         self._shards_in_a_row = not aligned.join or axis is not None or aligned.join == "sum"
         if not self._shards_in_a_row:

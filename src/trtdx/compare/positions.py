@@ -188,6 +188,15 @@ class Matching:
     def __init__(self, reference: Reading, candidate: Reading) -> None:
         self.reference, self.candidate = fed_by_step(reference), fed_by_step(candidate)
         self.notes: list[str] = []
+        self.assumed = bool(self.reference) != bool(self.candidate)
+        if self.assumed:  # a dump may not tell; most dumps are of the same prompt
+            given = self.reference or self.candidate
+            missing = "candidate" if self.reference else "reference"
+            told = (candidate if self.reference else reference).steps
+            setattr(self, missing, {step: fed for step, fed in given.items() if step in told})
+            self.notes.append(
+                f"the {missing} does not tell which tokens it was fed: those of the other side are assumed"
+            )
         self.known = bool(self.reference) and bool(self.candidate)
         self._renamed = self._same_sequences() if self.known else None
         self._limits = self._first_differing() if self.known else {}
@@ -206,6 +215,11 @@ class Matching:
         if key not in self._cache:
             self._cache[key] = self._rows(*key)
         return self._cache[key]
+
+    def padded(self, ours: int, theirs: int) -> bool:
+        """Whether one of two steps has padding."""
+        feds = self.reference.get(ours), self.candidate.get(theirs)
+        return any(fed is not None and fed.tokens < len(fed.position) for fed in feds)
 
     def keys(self, step: int) -> tuple[Array, Array] | None:
         """Return the rows of a step of the reference that may be compared, and sequence and position of each."""

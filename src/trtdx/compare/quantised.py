@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from trtdx.capture.taps import path_matches
 
@@ -51,7 +54,9 @@ class Quantised(NamedTuple):
 
 
 def quantised_in(side: Side) -> Quantised:
-    """Return which modules of a side are quantised, as far as its graph tells."""
+    """Return which modules of a side are quantised, as far as its graph or its config tells."""
+    if side.spec.kind == "hf":
+        return _told_by_config(Path(side.spec.path) / "config.json")
     if side.spec.kind not in ("onnx", "trt"):
         return Quantised()
     from trtdx.engines.onnx_graph import Graph
@@ -67,6 +72,19 @@ def quantised_in(side: Side) -> Quantised:
         before = found.get(path, How(bits, False))
         found[path] = How(min(bits, before.bits), before.activations or node.op_type in ACTIVATIONS)
     return Quantised(found)
+
+
+def _told_by_config(path: Path) -> Quantised:
+    """Return what a Hugging Face config says: one way for all linear modules."""
+    try:
+        config = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return Quantised()
+    told = config.get("quantization_config") if isinstance(config, dict) else None
+    if not isinstance(told, dict):
+        return Quantised()
+    bits = 4 if told.get("load_in_4bit") or told.get("bits") == 4 else 8
+    return Quantised({"": How(bits, activations=False)})
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trtdx.engines.generate import cache_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy as np
 
@@ -107,6 +107,13 @@ class Reading:
                         )
                     named[name] = Named(name, place, step, records)
         return named
+
+    def reorder(self, key: Callable[[str], Any]) -> None:
+        """Put the tensors of each step in another order."""
+        self.steps = {
+            step: {name: tensors[name] for name in sorted(tensors, key=key)}
+            for step, tensors in self.steps.items()
+        }
 
     def of(self, name: str) -> Iterator[tuple[int, tuple[Record, ...]]]:
         """Yield the steps that have a name, and its records there."""

@@ -16,6 +16,8 @@ from trtdx.compare.nouns import Verdict
 from trtdx.errors import TrtdxError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy as np
 
     from trtdx.compare.envelope import Runs
@@ -39,15 +41,21 @@ class Replays:
         self._engine: Engine | None = None
         self._seen: dict[tuple[int, str], list[Array] | None] = {}
 
-    def confirmed(self, suspect: Judged, flow: Flow) -> Judged | None:
-        """Return the verdict on a suspect after its module was replayed; none where that cannot be done."""
+    def confirmed(self, suspect: Judged, flow: Flow, ill: Collection[int]) -> Judged | None:
+        """Return the verdict on a suspect after its module was replayed; none where that cannot be done.
+
+        Args:
+            suspect: what is wrong, as far as is known.
+            flow: all pairs.
+            ill: where in the flow those stand that are wrong already.
+        """
         if not self._reference.spec.is_model:
             return None
         pair = suspect.pair
         place = place_of(pair)
         if place.port == "in":
             same = flow.handed_on(pair)
-            if same is not None:
+            if same is not None and flow.at(same) in ill:
                 return suspect._replace(verdict=Verdict.POISONED, note=f"it is {same.name}, handed on")
         scope = place.path if place.port == "out" else parent_of(place.path)
         if place.port == "in" or not scope:

@@ -109,7 +109,7 @@ class _Comparison:
         judged = judge(self.alignment.pairs, self.reference, self.candidate, runs=runs, tolerance=tolerance)
         located = locate(judged, self.reference, self.candidate, runs=runs, align=_pairs)
         causes: list[Explained] = []
-        notes = [*self.alignment.notes, *located.notes]
+        notes = [*self.alignment.notes, *located.notes, *([runs.problem] if runs.problem else [])]
         if located.where is not None and self.plan.attribute:
             self.progress(f"testing causes at {located.where.tensor}")
             causes, problem = self._causes(located)
@@ -142,10 +142,10 @@ class _Comparison:
         """Return what explains the first difference, and if nothing could be tested, why."""
         where = located.where
         assert where is not None
-        pairs = [*self.alignment.pairs, *(each.pair for each in located.inner)]
-        suspect = suspect_at(
-            where, pairs, self.reference, self.candidate, again=self._again(where.module, where.step)
-        )
+        pairs, sides = self.alignment.pairs, (self.reference, self.candidate)
+        if located.finer is not None:  # what was seen with finer taps is of captures of its own
+            pairs, sides = [each.pair for each in located.inner], located.finer
+        suspect = suspect_at(where, pairs, *sides, again=self._again(where.module, where.step))
         try:
             return attribute(suspect), ""
         except TrtdxError as err:

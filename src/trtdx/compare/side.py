@@ -1,7 +1,7 @@
 """One side of a comparison: a capture, and where it was given as a model, how to run it again.
 
 hf:DIR?dtype=bfloat16&attention=sdpa    a Hugging Face folder on torch
-onnx:FILE?level=none                    an ONNX file on ONNX Runtime
+onnx:FILE?level=none                    an ONNX file on ONNX Runtime; also threads, disabled=OPTIMISER,..., session.KEY=VALUE
 trt:FILE                                an ONNX file as TensorRT's network, computed on the CPU
 DIR or FILE                             a capture, a dump of another tool, or a model: told by what it is
 """
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 KINDS = {"hf": "torch", "onnx": "onnxruntime", "trt": "tensorrt"}
 KNOWN_OPTIONS = {
-    "hf": ("dtype", "attention", "threads"),
-    "onnx": ("level", "threads"),
+    "hf": ("dtype", "attention", "threads", "compiled"),
+    "onnx": ("level", "threads", "disabled"),
     "trt": (),
 }
+SETTINGS = ("session.", "optimization.", "mlas.")  # how entries of ONNX Runtime's configuration begin
 BORDERS = "**:* & is:module"
 EVERYTHING = "**:*"
 
@@ -68,6 +69,9 @@ class Spec(msgspec.Struct, frozen=True):
             dtype=options.get("dtype", "auto"),
             attention=options.get("attention", ""),
             threads=int(options.get("threads", "0")),
+            compiled=options.get("compiled", "") in ("1", "yes", "true"),
+            settings=tuple(each for each in options.items() if each[0].startswith(SETTINGS)),
+            disabled=tuple(filter(None, options.get("disabled", "").split(","))),
         )
         return open_engine(find_model(self.path), KINDS[self.kind], selector, told)
 
@@ -87,7 +91,7 @@ def parse_side(host: Host, text: str) -> Spec:
         path, _, query = rest.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
         for name in options:
-            if name not in KNOWN_OPTIONS[kind]:
+            if name not in KNOWN_OPTIONS[kind] and not (kind == "onnx" and name.startswith(SETTINGS)):
                 raise UnknownNameError(f"option of {kind}:", name, KNOWN_OPTIONS[kind])
         if not options.get("threads", "0").isdigit():
             raise InputError(f"threads={options['threads']} is no number")

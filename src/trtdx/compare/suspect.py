@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.capture.session import PROMPT_MASK, state_after, step_notes
-from trtdx.compare.attribute.bench import Suspect
+from trtdx.compare.attribute.suspect import Suspect
 from trtdx.compare.envelope import candidate_dtype, in_reference_layout
 from trtdx.engines.generate import cache_key
 

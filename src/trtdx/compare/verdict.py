@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LOCAL, GLOBAL = "local replay in float64", "honest run in"
 BY_CHANCE = {"local": 6.0, "global": 12.0}  # elements err by themselves locally, and together further down
+TOO_NARROW = (0.02, 96.0)  # what one operation loses, relative, and as many roundings as that must be
 CERTAINTY = {"local": 0.99, "global": 0.95, "error model": 0.85, "statistics": 0.6}
 
 
@@ -197,6 +198,12 @@ class _Court:
             return self._unknown(pair, difference)
         if near is not None and near.wrong:
             return self._told(pair, near, Verdict.WRONG, difference, "local")
+        if near is not None and near.error > TOO_NARROW[0] and self._is_too_narrow(pair, near):
+            note = f"so is the reference in {self.dtype}: the type is too narrow here"
+            told = self._told(pair, near, Verdict.WRONG, difference, "local")
+            return told._replace(
+                observed=near.error, expected=rounding(self.dtype), limit=TOO_NARROW[1], note=note
+            )
         if far is None or not far.wrong:
             return self._told(pair, far or near, Verdict.NOISE, difference, "global" if far else "local")
         if near is None:
@@ -207,6 +214,11 @@ class _Court:
             return self._told(pair, far, Verdict.POISONED, difference, "global")
         note = "more than honest runs have, but each operation before it is healthy: noise that was amplified"
         return self._told(pair, far, Verdict.NOISE, difference, "global")._replace(note=note, confidence=0.8)
+
+    def _is_too_narrow(self, pair: Pair, near: Weighed) -> bool:
+        """Whether one operation loses far more than a rounding, in honest runs too: numbers too small for the type."""
+        quantised = self._noisiest(pair, local=True) == "int8"
+        return not quantised and near.error > TOO_NARROW[1] * rounding(self._own_dtype(pair))
 
     def _unknown(self, pair: Pair, difference: Difference) -> Judged:
         note = "the reference, run again, has no such tensor"
@@ -290,41 +302,42 @@ class _Court:
         bits = min((how.bits for how in self.runs.quantised.modules.values()), default=0)
         model = ErrorModel(bits)
         errors: dict[int, float] = {}
-        wrong: set[int] = set()
+        tainted: set[int] = set()
         judged = []
-        for pair in self.flow.pairs:
-            number = self.flow.at(pair)
+        for number, pair in enumerate(self.flow.pairs):
             each = self.trivial(pair)
-            before = [self.flow.at(one) for one in self.flow.before(pair)]
             if each is None:
-                each = self._by_model(pair, model, [errors[one] for one in before if one in errors], number)
-                errors[number] = each.difference.relative_l2 if each.difference else 0.0
-            elif each.verdict is Verdict.SAME:
-                errors[number] = 0.0
-            if each.verdict is Verdict.WRONG:
-                poisoned = bool(wrong) and any(one in wrong for one in before)
-                wrong.add(number)
-                each = each._replace(verdict=Verdict.POISONED) if poisoned else each
+                before = [self.flow.at(one) for one in self.flow.before(pair)]
+                ill = any(one in tainted for one in before)
+                entering = [errors[one] for one in before if one in errors and one not in tainted]
+                each = self._by_model(pair, model, entering, ill=ill)
+            found = each.difference.relative_l2 if each.difference else 0.0
+            errors[number] = found if math.isfinite(found) else 1.0
+            if each.verdict in (Verdict.WRONG, Verdict.POISONED):
+                tainted.add(number)
             judged.append(each)
         return judged
 
-    def _by_model(self, pair: Pair, model: ErrorModel, entering: list[float], number: int) -> Judged:
+    def _by_model(self, pair: Pair, model: ErrorModel, entering: list[float], *, ill: bool) -> Judged:
+        """Return the verdict on a pair; `ill`: something it was computed from is wrong already."""
         measured = measure(pair, self.reference, self.candidate)
+        bad = Verdict.POISONED if ill else Verdict.WRONG
         if measured.difference.not_finite:
-            return self._told(pair, _not_finite(measured), Verdict.WRONG, measured.difference, "error model")
+            return self._told(pair, _not_finite(measured), bad, measured.difference, "error model")
         whole, worst, rows = _relative(measured)
         expected = model.expected(pair, entering)
         as_whole = whole / expected.whole / expected.limit
         as_row = worst / expected.worst / expected.limit
         weighed = (
-            Weighed(whole, expected.whole, expected.limit, as_whole, (), 0.0)
+            Weighed(whole, expected.whole, expected.limit, as_whole, rows, 0.0)
             if as_whole >= as_row
             else Weighed(worst, expected.worst, expected.limit, as_row, rows, 0.0)
         )
-        verdict = Verdict.WRONG if weighed.wrong else Verdict.NOISE
-        if verdict is Verdict.NOISE:
+        if not weighed.wrong:
             model.learn(Seen(pair, whole, worst), entering)
-        each = self._told(pair, weighed, verdict, measured.difference, "error model")
+        each = self._told(
+            pair, weighed, bad if weighed.wrong else Verdict.NOISE, measured.difference, "error model"
+        )
         return each._replace(basis=expected.basis)
 
 

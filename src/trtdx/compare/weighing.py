@@ -51,6 +51,7 @@ class Weighed(NamedTuple):
     rows: tuple[int, ...]  # that are beyond their limit, worst first; none where all are alike
     spread: float  # share of the rows that are beyond
     whole: float = 0.0  # observed over expected, of the whole tensor
+    error: float = 0.0  # of the whole tensor, relative to its size
     lean: float = 0.0  # how much of the error leans with or against the values, over what is expected
 
     @property
@@ -117,7 +118,9 @@ def weigh(
     rows = _rows(errors, sizes, expected, candidate.width, limits, chance)
     chosen = rows if rows.beyond > whole.beyond else whole._replace(rows=rows.rows, spread=rows.spread)
     return chosen._replace(
-        whole=_over(whole.observed, whole.expected), lean=_lean(candidate, honest, whole.expected)
+        error=whole.observed,
+        whole=_over(whole.observed, whole.expected),
+        lean=_lean(candidate, honest, whole.expected),
     )
 
 

@@ -1,0 +1,226 @@
+"""Which option of how a model is run makes it wrong: the fewest that have to be changed to mend it.
+
+    found = bisect([Option("level", ("all", "extended", "basic", "none")), Option("threads", ("0", "1"))], run)
+
+As it is given the candidate is wrong. Every option has other values it could have. All of them are changed at once,
+and if that mends it, halves and quarters of them are put back (delta debugging) until no option less mends it; of an
+option with several values the one nearest to what was given is then looked for. Runs are counted, bounded, never
+made twice, and kept in a file where one is named, so that a search goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from trtdx.errors import InputError
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from trtdx.host import Host
+
+    Run = Callable[[dict[str, str]], "Outcome"]
+
+MOST_RUNS = 48
+
+
+class Option(NamedTuple):
+    """Something that can be set: the value with which it fails, then others, each further from that one."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a run was judged: wrong or not, None where it could not be run or judged; and in words why."""
+
+    wrong: bool | None
+    note: str = ""
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """A run that was made."""
+
+    options: dict[str, str]
+    outcome: Outcome
+
+
+class Bisected(NamedTuple):
+    """What a search found.
+
+    Attributes:
+        flips: the fewest options to change, and to what, so that the verdict is another one; none where nothing helps.
+        given: the values with which it fails.
+        runs: how many runs were made now; those of an earlier search are not among them.
+        tried: all runs, those of an earlier search too.
+        sure: whether every one of `flips` was seen to be needed; else the runs were used up before.
+        problem: why nothing was found, if so.
+    """
+
+    flips: dict[str, str]
+    given: dict[str, str]
+    runs: int
+    tried: tuple[Tried, ...]
+    sure: bool = True
+    problem: str = ""
+
+
+class _UsedUpError(Exception):
+    """No more runs may be made."""
+
+
+class Log:
+    """Runs that were made, by their options; in a file too where one is named."""
+
+    def __init__(
+        self, run: Run, *, host: Host | None = None, file: str = "", about: str = "", most: int = MOST_RUNS
+    ) -> None:
+        """Start with what a file has.
+
+        Args:
+            run: runs and judges one set of options.
+            host: where the file is.
+            file: where runs are kept.
+            about: what is being asked; runs of another question are not taken.
+            most: how many may be made.
+        """
+        self._run, self._host, self._file, self._about, self._most = run, host, file, about, most
+        self.tried: dict[str, Tried] = {}
+        self.runs = 0
+        if host is not None and file and host.kind(file) == "file":
+            self._load()
+
+    def outcome(self, options: Mapping[str, str]) -> Outcome:
+        """Return how a set of options does, from a run that was made or a new one."""
+        key = json.dumps(dict(sorted(options.items())))
+        if key not in self.tried:
+            if self.runs >= self._most:
+                raise _UsedUpError
+            self.runs += 1
+            self.tried[key] = Tried(dict(options), self._run(dict(options)))
+            self._save()
+        return self.tried[key].outcome
+
+    def _load(self) -> None:
+        assert self._host is not None
+        with self._host.open(self._file) as stream:
+            data = stream.read()
+        try:
+            kept = msgspec.json.decode(data, type=_Kept)
+        except msgspec.MsgspecError as err:
+            raise InputError(f"{self._file} holds no runs: {err}", fix="name another file") from err
+        if kept.about != self._about:
+            raise InputError(
+                f"{self._file} has the runs of another question: {kept.about}", fix="name another file"
+            )
+        self.tried = {json.dumps(dict(sorted(each.options.items()))): each for each in kept.tried}
+
+    def _save(self) -> None:
+        if self._host is not None and self._file:
+            kept = _Kept(self._about, tuple(self.tried.values()))
+            self._host.write(self._file, msgspec.json.format(msgspec.json.encode(kept)))
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    about: str
+    tried: tuple[Tried, ...]
+
+
+def bisect(options: Sequence[Option], log: Log) -> Bisected:
+    """Return the fewest options that have to be changed for another verdict than "wrong".
+
+    Args:
+        options: what may be changed.
+        log: makes the runs.
+    """
+    given = {each.name: each.values[0] for each in options}
+    search = _Search(options, given, log)
+    try:
+        problem = search.find()
+    except _UsedUpError:
+        search.sure = False
+        problem = "" if search.mended else f"{counted(log.runs, 'run')} were not enough"
+    changed = {} if problem else search.changes()
+    return Bisected(changed, given, log.runs, tuple(log.tried.values()), search.sure, problem)
+
+
+class _Search:
+    """One search: `mended` are the options, by number, of which it is known that changing them helps."""
+
+    def __init__(self, options: Sequence[Option], given: dict[str, str], log: Log) -> None:
+        self.options, self.given, self.log = options, given, log
+        self.far = {at: len(each.values) - 1 for at, each in enumerate(options)}
+        self.mended: list[int] = []
+        self.sure = True
+
+    def changes(self) -> dict[str, str]:
+        return {self.options[at].name: self.options[at].values[self.far[at]] for at in self.mended}
+
+    def mends(self, some: Sequence[int], far: Mapping[int, int] | None = None) -> bool:
+        """Whether it is right with some options changed."""
+        told = far or self.far
+        changed = {self.options[at].name: self.options[at].values[told[at]] for at in some}
+        return self.log.outcome(self.given | changed).wrong is False
+
+    def find(self) -> str:
+        """Look for the options; return why there are none."""
+        first = self.log.outcome(self.given)
+        if not first.wrong:
+            return first.note if first.wrong is None else "it is not wrong with the options that were given"
+        everything = [at for at, each in enumerate(self.options) if len(each.values) > 1]
+        if not everything:
+            return "there is no option to change"
+        self.mended = everything if self.mends(everything) else self._alone(everything)
+        if not self.mended:
+            return "none of the options changes the verdict: the mistake is in the model or in what all settings share"
+        self.mended = smallest(self.mended, self._better)
+        for at in list(self.mended):
+            self._nearest(at)
+        return ""
+
+    def _better(self, some: Sequence[int]) -> bool:
+        """Whether fewer options mend it too; then they are the best known."""
+        if not self.mends(some):
+            return False
+        self.mended = list(some)
+        return True
+
+    def _alone(self, everything: Sequence[int]) -> list[int]:
+        """Return one option that mends it by itself: all at once may fail for a reason of another."""
+        return next(([at] for at in everything if self.mends([at])), [])
+
+    def _nearest(self, at: int) -> None:
+        """Look for the value nearest to what was given that still mends it."""
+        low, high = 1, self.far[at]
+        while low < high:
+            middle = (low + high) // 2
+            if self.mends(self.mended, {**self.far, at: middle}):
+                high = self.far[at] = middle
+            else:
+                low = middle + 1
+
+
+def smallest(items: Sequence[int], works: Callable[[Sequence[int]], bool]) -> list[int]:
+    """Return a part of some items that works and of which no item can be left out (ddmin)."""
+    kept, parts = list(items), 2
+    while len(kept) > 1:
+        size = math.ceil(len(kept) / parts)
+        chunks = [kept[first : first + size] for first in range(0, len(kept), size)]
+        found = next((chunk for chunk in chunks if works(chunk)), None)
+        if found is not None:
+            kept, parts = found, 2
+            continue
+        rests = [[at for at in kept if at not in chunk] for chunk in chunks] if len(chunks) > 2 else []
+        found = next((rest for rest in rests if works(rest)), None)
+        if found is not None:
+            kept, parts = found, max(parts - 1, 2)
+        elif size == 1:
+            break
+        else:
+            parts = min(len(kept), 2 * parts)
+    return kept
