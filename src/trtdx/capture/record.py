@@ -71,7 +71,7 @@ class Recorder:
         self._last: Any = (
             None  # the tensor captured last, and what must not have changed since to capture it again
         )
-        self._last_state: tuple[int, bool, int, int] | None = None
+        self._last_state: tuple[bool, int, int] | None = None
 
     def begin(self, step: int, tokens: Tokens | None) -> None:
         """Say what the coming step computes."""
@@ -80,26 +80,38 @@ class Recorder:
         self._last = None
 
     def __call__(self, seen: Seen) -> None:
-        if seen.step != self._step:
-            self.begin(seen.step, self.tokens)
+        place, tensor, step, call, _ = seen
+        if step != self._step:
+            self.begin(step, self.tokens)
         if not self._takes:
             return
-        tensor = seen.tensor
         if self.wanted.positions and self.tokens is not None:
             tensor = self._at_positions(tensor, self.tokens)
             if tensor is None:
                 return
-        place = seen.place if not seen.call else _again(seen.place, seen.call)
-        values, version = self.keeps(seen.place), version_of(tensor)
-        now = (seen.step, values, version, self.writer.records)
-        if tensor is self._last and version >= 0 and now == self._last_state and not self.wanted.watch:
-            self.writer.add_again(place)
+        values = self._chooses is not None and self.keeps(place)
+        if call:
+            place = _again(place, call)
+        try:
+            version = getattr(
+                tensor, "_version", 0
+            )  # how often a torch tensor was written to; arrays are not
+        except RuntimeError:  # torch does not count in inference mode
+            version = -1
+        writer = self.writer
+        if tensor is self._last and self._is_as_it_was(values, version):
+            writer.add_again(place)
         else:
             source = source_of(tensor)
-            special = self.writer.add(seen.step, place, source, values=values)
+            special = writer.add(step, place, source, values=values)
             if special and self.wanted.watch:
                 self._judge(seen, place, source)
-        self._last, self._last_state = tensor, (seen.step, values, version, self.writer.records)
+        self._last, self._last_state = tensor, (values, version, writer.records)
+
+    def _is_as_it_was(self, values: bool, version: int) -> bool:
+        """Whether the tensor captured last is still the last in the capture, kept as wanted, and was not written to."""
+        now = (values, version, self.writer.records)
+        return version >= 0 and now == self._last_state and not self.wanted.watch
 
     def keeps(self, place: Place) -> bool:
         """Whether the values of a place are kept."""
@@ -156,15 +168,6 @@ def given_to(seen: Seen) -> Iterator[tuple[Place, Any]]:
 
 def _has_minus_inf(array: Any) -> bool:
     return bool(array.dtype.kind in "fV" and statistics_of(source_from_array(array)).neg_inf)
-
-
-def version_of(tensor: Any) -> int:
-    """Return how often a torch tensor was written to; an array of a graph is never, and -1 is not known."""
-    try:
-        version: int = getattr(tensor, "_version", 0)
-    except RuntimeError:  # torch does not count in inference mode
-        return -1
-    return version
 
 
 def source_of(tensor: Any) -> Source:

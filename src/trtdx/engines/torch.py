@@ -166,8 +166,9 @@ class Watch:
         passed = self._passed(path, "out", op)
 
         def hook(_: Any, args: Any, kwargs: Any, output: Any) -> None:
-            values = output if isinstance(output, (tuple, list)) else (output,)
-            passed(output, values, NOTHING, (args, kwargs))
+            passed(
+                output, output if isinstance(output, (tuple, list)) else (output,), NOTHING, (args, kwargs)
+            )
 
         return hook
 
@@ -190,8 +191,13 @@ class Watch:
             if place is UNKNOWN:
                 place = Place(path, port, 0, "", op, dtype=_dtype(value))
                 lone[value.dtype] = place = place if self._chosen(place) else None
-            if place is not None:
-                self._tell(Seen(place, value, self._step, call, given))
+            if place is None:
+                return
+            try:  # as `_tell`, without its frame: this runs for every module of every step
+                self.sink(Seen(place, value, self._step, call, given))
+            except BaseException as error:
+                self.failure = error
+                raise
 
         return look
 
