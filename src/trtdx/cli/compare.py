@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
+
+if TYPE_CHECKING:
+    from trtdx.compare.report import ComparisonReport
+    from trtdx.compare.run import Plan
+    from trtdx.compare.side import Question
+    from trtdx.model import Report
+    from trtdx.rule import RuleBook
 
 SIDE = "A capture, another tool's dump, or a model: hf:DIR?dtype=bfloat16, onnx:FILE?level=none, trt:FILE."
 
@@ -19,8 +26,13 @@ def command(
         str, typer.Argument(metavar="REF", help=f"What is right. {SIDE}", show_default=False)
     ],
     candidate: Annotated[
-        str, typer.Argument(metavar="CAND", help="What is compared with it.", show_default=False)
-    ],
+        str,
+        typer.Argument(
+            metavar="[CAND]",
+            help="What is compared with it; with --bisect also command:TEMPLATE with {NAME} and {out}.",
+            show_default=False,
+        ),
+    ] = "",
     tokens: Annotated[
         list[str] | None,
         typer.Option("--tokens", metavar="'N N ...'", help="A prompt as token ids. Repeat it for a batch."),
@@ -56,6 +68,42 @@ def command(
             "--keep", metavar="DIR", help="Keep the captures made on the way here.", show_default=False
         ),
     ] = "",
+    reduce: Annotated[
+        str,
+        typer.Option(
+            "--reduce",
+            metavar="DIR",
+            help="Also write the smallest part that fails, with its inputs, as a bug report.",
+            show_default=False,
+        ),
+    ] = "",
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="Find which options of the candidate flip the verdict instead.")
+    ] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", metavar="NAME=FAILING,OTHER", help="With --bisect: an option to try. May be repeated."
+        ),
+    ] = None,
+    runs: Annotated[
+        str,
+        typer.Option(
+            "--runs", metavar="FILE", help="With --bisect: keep done runs here, to go on.", show_default=False
+        ),
+    ] = "",
+    precision_search: Annotated[
+        str,
+        typer.Option(
+            "--precision-search",
+            metavar="OUT.onnx",
+            help="Find the fewest operations of REF (onnx:FILE) to keep in float32, and write it with casts.",
+            show_default=False,
+        ),
+    ] = "",
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="With --precision-search: float16, bfloat16 or int8.")
+    ] = "float16",
     rules: RulesOption = None,
     json: JsonOption = False,
     markdown: MarkdownOption = False,
@@ -71,17 +119,58 @@ def command(
     from trtdx.knowledge import load_book
 
     host = RealHost()
+    question = Question(prompts=parse_ids(tokens or ()), new_tokens=new_tokens, inputs=inputs)
+    shown = {"json": json, "markdown": markdown, "color": color, "details": details, "fail_on": fail_on}
+    if precision_search:
+        emit(_precision_search(host, reference, dtype, question, precision_search), **shown)  # type: ignore[arg-type]
+    if not candidate:
+        raise typer.BadParameter("name a candidate")
     plan = Plan(
         reference=reference,
         candidate=candidate,
-        question=Question(prompts=parse_ids(tokens or ()), new_tokens=new_tokens, inputs=inputs),
+        question=question,
         mapping=mapping,
         save_mapping=save_mapping,
         keep=keep,
     )
     tolerance = Tolerances(atol, rtol) if rtol is not None or atol is not None else None
-    report = compare(host, plan, load_book(host, rules or []), tolerance=tolerance, progress=_show)
-    emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
+    book = load_book(host, rules or [])
+    if bisect:
+        from trtdx.compare.bisect_sides import bisect_candidate, parse_option
+
+        asked = [parse_option(text) for text in option or ()]
+        found = bisect_candidate(
+            host, plan, book, options=asked, file=runs, tolerance=tolerance, progress=_show
+        )
+        emit(found, **shown)  # type: ignore[arg-type]
+    report = compare(host, plan, book, tolerance=tolerance, progress=_show)
+    if reduce and report.findings:
+        report = _reduced(host, plan, report, reduce, book)
+    emit(report, **shown)  # type: ignore[arg-type]
+
+
+def _precision_search(host: RealHost, reference: str, dtype: str, question: Question, out: str) -> Report:
+    from trtdx.compare.precision_search import precision_search, report_of
+    from trtdx.compare.side import parse_side
+
+    path = parse_side(host, reference).path
+    return report_of(precision_search(host, path, dtype, question, out=out, progress=_show))
+
+
+def _reduced(
+    host: RealHost, plan: Plan, report: ComparisonReport, folder: str, book: RuleBook
+) -> ComparisonReport:
+    """Write the smallest part that fails, and say so in the report."""
+    import msgspec
+
+    from trtdx.compare.reduce import reduce, report_of
+    from trtdx.model import Where
+
+    where = report.findings[0].where
+    if not isinstance(where, Where):
+        return report
+    made = report_of(reduce(host, plan, where, folder, book, progress=_show))
+    return msgspec.structs.replace(report, sections=(*report.sections, *made.sections))
 
 
 def _show(text: str) -> None:
