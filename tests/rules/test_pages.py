@@ -36,7 +36,9 @@ def promises():
 def test_rule_keeps_its_promises(rule, promises):
     _, problems = check_page((packaged_folder() / f"{rule.code}-{rule.slug}.md").read_text(), rule.path)
     assert not problems
-    if rule.found_in_logs or rule.front.harm:  # what is found in the tensors of a run has its examples in the tests
+    if (
+        rule.found_in_logs or rule.front.harm
+    ):  # what is found in the tensors of a run has its examples in the tests
         assert rule.fires_on or rule.artifacts_fire
         assert rule.silent_on or rule.artifacts_silent
     assert [str(problem) for problem in promises.broken([rule])] == []
