@@ -394,3 +394,13 @@ def test_a_batch_is_replayed_on_another_engine(trtdx):
     done = trtdx("capture", "replay", "cap", "layers.1", "--model", TINY / "model", "--json")
     assert done.returncode == 0, done.stderr
     assert sections(done)["replay"]["rows"][0][3] < 1e-5
+
+
+def test_compare_ends_with_1_and_names_the_mistake(trtdx):
+    pytest.importorskip("transformers")
+    words = ("--tokens", "5 17 42 9 8 7", "--new-tokens", "2")
+    found = trtdx("compare", f"hf:{TINY}/model", f"onnx:{TINY}/rotary-mistake.onnx", *words)
+    assert found.returncode == 1
+    assert "error[DX961]" in found.stdout
+    assert trtdx("compare", f"hf:{TINY}/model", f"onnx:{TINY}/model.onnx", *words).returncode == 0
+    assert trtdx("compare", f"hf:{TINY}/model", "nothing").returncode == 2

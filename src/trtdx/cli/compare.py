@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -120,9 +121,11 @@ def command(
 
     host = RealHost()
     question = Question(prompts=parse_ids(tokens or ()), new_tokens=new_tokens, inputs=inputs)
-    shown = {"json": json, "markdown": markdown, "color": color, "details": details, "fail_on": fail_on}
+    answer = partial(
+        emit, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on
+    )  # prints and ends
     if precision_search:
-        emit(_precision_search(host, reference, dtype, question, precision_search), **shown)  # type: ignore[arg-type]
+        answer(_precision_search(host, reference, dtype, question, precision_search))
     if not candidate:
         raise typer.BadParameter("name a candidate")
     plan = Plan(
@@ -142,11 +145,11 @@ def command(
         found = bisect_candidate(
             host, plan, book, options=asked, file=runs, tolerance=tolerance, progress=_show
         )
-        emit(found, **shown)  # type: ignore[arg-type]
+        answer(found)
     report = compare(host, plan, book, tolerance=tolerance, progress=_show)
     if reduce and report.findings:
         report = _reduced(host, plan, report, reduce, book)
-    emit(report, **shown)  # type: ignore[arg-type]
+    answer(report)
 
 
 def _precision_search(host: RealHost, reference: str, dtype: str, question: Question, out: str) -> Report:
