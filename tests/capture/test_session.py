@@ -237,8 +237,16 @@ def test_a_coarsely_watched_run_still_keeps_what_led_to_it(tmp_path):
         assert np.isneginf(capture.values(capture.record("logs"))).any()
 
 
-def test_a_mask_is_no_reason_to_stop(llama_onnx, tmp_path):
-    recorded(llama_onnx, tmp_path, "**", 2, watch=True)
+def test_a_mask_is_no_reason_to_stop(tmp_path):
+    engine = OrtEngine(
+        overflowing(tmp_path), "tensor:scores, tensor:masked, tensor:shares", optimisation="none"
+    )
+    session = session_on(engine, tmp_path / "cap", Wanted(watch=True))
+    with session.writer:
+        session.compute({"x": np.eye(3, dtype=np.float32)})
+    with Capture(tmp_path / "cap") as capture:
+        assert capture.record("masked").statistics.neg_inf == 3
+        assert "shares" in {record.name for record in capture.records()}
 
 
 # Replay

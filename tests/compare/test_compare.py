@@ -51,6 +51,13 @@ def test_a_planted_mistake_is_found_and_named(book):
     assert finding.where.layer == 0
     assert finding.where.module == "model.layers.0.self_attn"
     assert finding.where.step == 0
+    assert (
+        finding.evidence[1].text.endswith("of the difference; runner-up: none")
+        or "runner-up: DX" in finding.evidence[1].text
+    )
+    assert finding.verify.startswith(
+        f"trtdx compare hf:{TINY}/model onnx:{TINY}/rotary-mistake.onnx --tokens '5 17"
+    )
     document = json.loads(render_json(report))
     assert set(document["findings"][0]["where"]) == {"step", "layer", "module", "tensor", "rank", "tokens"}
     first = next(row for row in document["tensors"] if row["verdict"] == "wrong")
@@ -69,6 +76,15 @@ def test_two_captures_are_compared_without_their_models(book, tmp_path):
     report = compared(book, tmp_path / "kept" / "reference", f"hf:{changed}")
     (finding,) = report.findings
     assert finding.where.tensor == "model.layers.0.input_layernorm:out"
+
+
+def test_between_two_graphs_what_differs_in_the_files_takes_the_place_of_a_cause(book):
+    report = compared(book, f"onnx:{TINY}/model.onnx", f"onnx:{TINY}/rotary-mistake.onnx")
+    (finding,) = report.findings
+    assert finding.code == "DX925"
+    assert finding.where.module == "model.layers.0.self_attn"
+    (files,) = [each for each in finding.evidence if each.where == "in the files"]
+    assert files.text.startswith("operators: ")
 
 
 def test_pairs_can_be_saved_and_given_again(book, tmp_path):

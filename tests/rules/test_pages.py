@@ -87,3 +87,14 @@ def test_no_command_does_harm_when_pasted():
 def test_pages_name_no_package_registry():
     hosts = re.compile(r"pypi\.org|files\.pythonhosted|registry\.npmjs|deb\.debian\.org", re.IGNORECASE)
     assert [rule.code for rule in BOOK if hosts.search(rule.body + str(rule.front))] == []
+
+
+IN_TENSORS = [rule for rule in BOOK if rule.front.found and rule.front.harm is None]
+
+
+@pytest.mark.parametrize("rule", IN_TENSORS, ids=lambda rule: rule.code)
+def test_a_command_for_what_is_found_in_tensors_can_be_pasted(rule):
+    """Placeholders are words in capitals: an angle bracket would be a redirection."""
+    fixes = (*rule.front.fix, *(rule.front.found.fix or ()))
+    commands = [rule.front.verify, *(fix.command for fix in fixes if fix.command)]
+    assert not [command for command in commands if re.search(r"<\w+>", command)]

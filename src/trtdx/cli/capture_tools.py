@@ -16,7 +16,7 @@ from trtdx.host import RealHost
 def show(
     capture: CaptureArgument,
     selector: Annotated[
-        str, typer.Argument(metavar="[SELECTOR]", help="Only these tensors.", show_default=False)
+        str, typer.Argument(metavar="SELECTOR", help="Only these tensors.", show_default=False)
     ] = "",
     steps: Annotated[
         str, typer.Option("--steps", metavar="N,N-N", help="Only these steps.", show_default=False)

@@ -29,7 +29,7 @@ def command(
     candidate: Annotated[
         str,
         typer.Argument(
-            metavar="[CAND]",
+            metavar="CAND",
             help="What is compared with it; with --bisect also command:TEMPLATE with {NAME} and {out}.",
             show_default=False,
         ),

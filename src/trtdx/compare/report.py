@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.compare.nouns import Verdict
-from trtdx.model import Evidence, Report, Section
-from trtdx.violation import Violation, finding_from
+from trtdx.model import Report, Section
 from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
 
     from trtdx.compare.align import Alignment
     from trtdx.compare.locate import Located
-    from trtdx.compare.nouns import Explained, Judged
-    from trtdx.compare.side import Side
+    from trtdx.compare.nouns import Judged
     from trtdx.model import Finding
-    from trtdx.rule import RuleBook
 
 UNEXPLAINED = "DX946"
 BEFORE, AFTER = 6, 3  # rows shown around the first wrong tensor
@@ -92,63 +89,6 @@ def tensor_row(each: Judged) -> TensorRow:
         ratio=each.ratio, confidence=each.confidence, basis=each.basis, tokens=list(each.tokens), note=each.note,
         **more,
     )  # fmt: skip
-
-
-def finding_of(
-    located: Located, causes: Sequence[Explained], reference: Side, candidate: Side, book: RuleBook
-) -> Finding:
-    """Return the finding of the first wrong place, in the words of its cause's page."""
-    where, first = located.where, located.first
-    assert where is not None
-    assert first is not None
-    best = causes[0] if causes else None
-    code = best.code if best is not None and best.share >= 0.5 else UNEXPLAINED
-    values = {
-        "tensor": where.tensor, "module": where.module or "the model", "step": where.step,
-        "layer": "" if where.layer is None else where.layer, "ratio": f"{first.ratio:.3g}",
-        "reference": reference.name, "candidate": candidate.name, "basis": first.basis,
-    }  # fmt: skip
-    if best is not None:
-        values |= {"share": f"{100 * best.share:.4g} %", "how": best.how, **best.values}
-    evidence = [
-        Evidence(
-            str(where),
-            f"differs {first.ratio:.3g} times as much as the precision explains ({first.basis}); relative L2 {_told(first)}",
-        )
-    ]
-    if located.still_good:
-        evidence.append(Evidence("still good", listed(located.still_good, 4)))
-    if located.poisoned:
-        evidence.append(
-            Evidence(
-                "wrong because of it",
-                f"{counted(len(located.poisoned), 'tensor')}: {listed(located.poisoned, 3)}",
-            )
-        )
-    if best is not None and code != UNEXPLAINED:
-        evidence.append(
-            Evidence("tested", f"{best.how or best.code} explains {100 * best.share:.4g} % of the difference")
-        )
-    alike = [
-        each
-        for each in (best.values.get("alike", "") if best else "").replace(",", " ").split()
-        if book.knows(each)
-    ]
-    if alike and code != UNEXPLAINED:
-        told = ", ".join(f"{each} {book.get(each).slug}" for each in alike)
-        evidence.append(Evidence("explains as much and cannot be told apart", told))
-    if len(causes) > 1 and causes[1].share >= 0.1:
-        second = causes[1]
-        evidence.append(
-            Evidence("runner-up", f"{second.code} {book.get(second.code).slug}: {100 * second.share:.3g} %")
-        )
-    sure = first.confidence * (min(1.0, max(best.share, 0.5)) if best is not None else 0.9)
-    made = finding_from(book.get(code), Violation(tuple(evidence), values, confidence=round(sure, 3)))
-    return msgspec.structs.replace(made, where=where)
-
-
-def _told(each: Judged) -> str:
-    return "unknown" if each.difference is None else f"{each.difference.relative_l2:.3g}"
 
 
 def way_section(judged: Sequence[Judged], first: Judged | None) -> Section:

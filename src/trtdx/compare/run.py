@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,9 @@ import msgspec
 
 from trtdx.compare.align import Alignment, align
 from trtdx.compare.attribute import attribute
+from trtdx.compare.attribute.graph_diff import graph_differences
 from trtdx.compare.envelope import Runs, in_reference_layout
+from trtdx.compare.finding import Tested, finding_of
 from trtdx.compare.locate import locate
 from trtdx.compare.mapping import Mapping, read_mapping
 from trtdx.compare.report import (
@@ -19,7 +22,6 @@ from trtdx.compare.report import (
     Lonely,
     alignment_section,
     drift_section,
-    finding_of,
     tensor_row,
     verdict_text,
     way_section,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trtdx.compare.locate import Located
-    from trtdx.compare.nouns import Array, Explained, Pair
+    from trtdx.compare.nouns import Array, Pair
     from trtdx.compare.tolerance import Tolerances
     from trtdx.host import Host
     from trtdx.rule import RuleBook
@@ -108,15 +110,15 @@ class _Comparison:
         runs = Runs(self.host, self.plan.question, self.folder / "runs", self.reference, self.candidate)
         judged = judge(self.alignment.pairs, self.reference, self.candidate, runs=runs, tolerance=tolerance)
         located = locate(judged, self.reference, self.candidate, runs=runs, align=_pairs)
-        causes: list[Explained] = []
+        finding = None
         notes = [*self.alignment.notes, *located.notes, *([runs.problem] if runs.problem else [])]
-        if located.where is not None and self.plan.attribute:
-            self.progress(f"testing causes at {located.where.tensor}")
-            causes, problem = self._causes(located)
-            notes += [problem] if problem else []
-        finding = (
-            finding_of(located, causes, self.reference, self.candidate, self.book) if located.where else None
-        )
+        if located.where is not None:
+            tested = Tested(problem="no cause was asked for")
+            if self.plan.attribute:
+                self.progress(f"testing causes at {located.where.tensor}")
+                tested = self._tested(located)
+            notes += [tested.problem] if tested.problem else []
+            finding = finding_of(located, tested, _command(self.plan), self.book)
         about = Section("about", "about this comparison", ("",), tuple((note,) for note in notes))
         sections = (
             about,
@@ -138,8 +140,8 @@ class _Comparison:
             segment_runs=located.segment_runs,
         )
 
-    def _causes(self, located: Located) -> tuple[list[Explained], str]:
-        """Return what explains the first difference, and if nothing could be tested, why."""
+    def _tested(self, located: Located) -> Tested:
+        """Return what explains the first difference; where no cause can be tried, what differs in the files."""
         where = located.where
         assert where is not None
         pairs, sides = self.alignment.pairs, (self.reference, self.candidate)
@@ -147,9 +149,15 @@ class _Comparison:
             pairs, sides = [each.pair for each in located.inner], located.finer
         suspect = suspect_at(where, pairs, *sides, again=self._again(where.module, where.step))
         try:
-            return attribute(suspect), ""
+            return Tested(attribute(suspect))
         except TrtdxError as err:
-            return [], f"no cause was tested: {err.message}"
+            return Tested((), f"no cause was tried out: {err.message}", self._in_files(where.module))
+
+    def _in_files(self, module: str) -> list[str]:
+        specs = self.reference.spec, self.candidate.spec
+        if not module or any(spec.kind not in ("onnx", "trt") for spec in specs):
+            return []
+        return graph_differences(specs[0].path, specs[1].path, module)
 
     def _again(self, module: str, step: int) -> Callable[[], dict[str, Array]] | None:
         """Return what runs the candidate once more and gives what left a module."""
@@ -185,6 +193,17 @@ def _save(mapping: Mapping, path: str) -> None:
         Path(path).write_text(mapping.text, encoding="utf-8")
     except OSError as err:
         raise InputError(f"cannot write {path}: {err.strerror or err}") from err
+
+
+def _command(plan: Plan) -> str:
+    """Return the command that compares the same once more."""
+    question = plan.question
+    words = ["trtdx", "compare", plan.reference, plan.candidate]
+    words += [word for prompt in question.prompts for word in ("--tokens", " ".join(map(str, prompt)))]
+    words += ["--new-tokens", str(question.new_tokens)] if question.new_tokens > 1 else []
+    words += ["--inputs", question.inputs] if question.inputs else []
+    words += ["--map", plan.mapping] if plan.mapping else []
+    return shlex.join(words)
 
 
 @contextmanager

@@ -41,6 +41,8 @@ TENSOR_LOCATION, EXTERNAL = 14, 1
 TENSOR, GRAPH, TENSORS, GRAPHS = 4, 5, 9, 10  # kinds of attributes
 PURPOSE = "run ONNX models"
 
+BROKEN = "it is cut off or another file: copy or export it again; `trtdx inspect` says what it is"
+
 
 def open_model(path: str | Path) -> ir.Model:
     """Return a model whose large weights are references, their locations relative to `ROOT`.
@@ -55,7 +57,7 @@ def open_model(path: str | Path) -> ir.Model:
     try:
         proto = onnx.ModelProto.FromString(data)
     except Exception as err:  # protobuf's own error class is private to its backend
-        raise InputError(f"{file} is not an ONNX model: {err}") from err
+        raise InputError(f"{file} is not an ONNX model: {err}", fix=BROKEN) from err
     if not proto.graph.node:
         raise InputError(f"{file} holds no ONNX graph")
     _settle(proto, file)
@@ -109,7 +111,7 @@ def _bytes_without_weights(file: Path) -> bytes:
             f"cannot read {file}: {err.strerror or err}", fix="name a file that ends in .onnx"
         ) from err
     except (WireError, TooMuchError) as err:
-        raise InputError(f"{file} is not an ONNX model: {err}") from err
+        raise InputError(f"{file} is not an ONNX model: {err}", fix=BROKEN) from err
 
 
 def _graph_with(location: str) -> Rewrite:

@@ -107,7 +107,7 @@ def test_a_report_of_a_failure_has_its_cause(book):
         build(MLP)
     report = build_report(caught.value, book)
     assert [finding.code for finding in report.findings] == ["DX142"]
-    assert report.summary.text.startswith("no plan was made: there is no profile")
+    assert report.summary.text == "no plan was made"
 
 
 class TestOfALlama:

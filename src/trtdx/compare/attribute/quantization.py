@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.bench import Idea
@@ -218,10 +218,16 @@ def _backend(bench: Bench, product: Product) -> Iterator[Idea]:
         made = made.reshape(product.shape)
         got = bench.changed({bench.main: made if product.bias is None else made + product.bias})
         held = f"{100 * float((found != exact).double().mean()):.3g} %"
-        how = f"uint8 times int8 ({told}) with sums of pairs held at 16 bits"
+        here = (
+            "; the product of this processor's ONNX Runtime is wrong in this way"
+            if backend_saturates()
+            else ""
+        )
+        how = f"uint8 times int8 ({told}) with sums of pairs held at 16 bits{here}"
         yield Idea("DX951", got, {"held": held, "scales": told}, how, freedom=0.2)
 
 
+@cache
 def backend_saturates() -> bool | None:
     """Whether ONNX Runtime's integer product is wrong on this processor; None where it cannot be asked."""
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trtdx.engines.tensorrt.build_errors import BuildError
 from trtdx.engines.tensorrt.findings import findings_from
 from trtdx.engines.tensorrt.observer import observer_effect
-from trtdx.model import Report, Section, Summary, headline
+from trtdx.model import Report, Section, Summary
 from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ def build_report(of: Built | BuildError, book: RuleBook, *, production: Built | 
     """Return the report on a compile, its observer effect beside the production one where that is given."""
     findings = tuple(findings_from(of, book))
     if isinstance(of, BuildError):
-        text = f"no plan was made: {of.message}"
-        return Report(Summary(f"{text}; {headline(findings)}" if findings else text), findings)
+        text = "no plan was made" if findings else f"no plan was made: {of.message}"
+        return Report(Summary(text), findings)
     sections = list(sections_from(of))
     text = f"{of.source} is a plan of {of.plan_size:,} bytes with {counted(len(of.kernels), 'kernel')}"
     if production is not None:

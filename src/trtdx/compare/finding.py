@@ -1,0 +1,92 @@
+"""The finding of a comparison: the first wrong place, in the words of the cause that explains it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from trtdx.compare.attribute.run import PARTLY, UNEXPLAINED, percent
+from trtdx.model import Evidence
+from trtdx.violation import Violation, finding_from
+from trtdx.words import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trtdx.compare.locate import Located
+    from trtdx.compare.nouns import Explained, Judged
+    from trtdx.model import Finding, Where
+    from trtdx.rule import RuleBook
+
+UNTESTED = "DX925"
+WORTH_NAMING = 0.1  # of a runner-up
+
+
+class Tested(NamedTuple):
+    """What came of trying out causes at the first wrong place."""
+
+    causes: Sequence[Explained] = ()
+    problem: str = ""  # why none could be tried
+    in_files: Sequence[str] = ()  # what differs there in the files of both sides
+
+
+def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> Finding:
+    """Return the finding of the first wrong place.
+
+    Args:
+        located: where it is.
+        tested: what may explain it.
+        again: the command that compares once more.
+        book: the words.
+    """
+    where, first = located.where, located.first
+    assert where is not None
+    assert first is not None
+    best = tested.causes[0] if tested.causes and tested.causes[0].share >= PARTLY else None
+    code = best.code if best else UNTESTED if tested.problem else UNEXPLAINED
+    values = {
+        "tensor": where.tensor,
+        "module": where.module or "the model",
+        "step": where.step,
+        "again": again,
+    }
+    if best is not None:
+        values |= {"share": percent(best.share), **best.values}
+    evidence = (_seen(where, first), *_explaining(tested, best, book), *_around(located))
+    sure = first.confidence * (best.share if best else 0.9)
+    made = finding_from(book.get(code), Violation(evidence, values, confidence=round(sure, 3)))
+    return msgspec.structs.replace(made, where=where)
+
+
+def _seen(where: Where, first: Judged) -> Evidence:
+    far = "" if first.difference is None else f"; relative L2 {first.difference.relative_l2:.3g}"
+    text = f"differs {first.ratio:.3g} times as much as the precision explains ({first.basis}){far}"
+    return Evidence(str(where), text)
+
+
+def _explaining(tested: Tested, best: Explained | None, book: RuleBook) -> Iterator[Evidence]:
+    """Yield how much the cause explains, beside what comes next; else what differs in the files, or why nothing."""
+    rest = [each for each in tested.causes if each is not best and each.share >= WORTH_NAMING]
+    nearest = f"{rest[0].code} {book.get(rest[0].code).slug}: {percent(rest[0].share)}" if rest else "none"
+    if best is not None:
+        told = (
+            f"{best.how or best.code} explains {percent(best.share)} of the difference; runner-up: {nearest}"
+        )
+        yield Evidence("tried out in the reference", told)
+        alike = [code for code in best.values.get("alike", "").replace(",", " ").split() if book.knows(code)]
+        if alike:
+            names = ", ".join(f"{code} {book.get(code).slug}" for code in alike)
+            yield Evidence("explains as much and cannot be told apart", names)
+    elif not tested.problem:
+        yield Evidence("tried out in the reference", f"nothing explains half of it; nearest: {nearest}")
+    if tested.in_files:
+        yield Evidence("in the files", listed(tested.in_files, 4, "; "))
+
+
+def _around(located: Located) -> Iterator[Evidence]:
+    if located.still_good:
+        yield Evidence("still good", listed(located.still_good, 4))
+    if located.poisoned:
+        count = counted(len(located.poisoned), "tensor")
+        yield Evidence("wrong because of it", f"{count}: {listed(located.poisoned, 3)}")
