@@ -64,8 +64,10 @@ def imported():
 
 
 @pytest.fixture
-def run(pytester):
+def run(pytester, monkeypatch):
     """Run pytest in this process with the plugin."""
+    for name in ("CI", "BUILD_NUMBER"):  # with these pytest repeats whole messages in its summary
+        monkeypatch.delenv(name, raising=False)
     import trtdx.pytest_plugin
     import trtdx.testing.builder
     import trtdx.testing.dx
