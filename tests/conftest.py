@@ -18,6 +18,9 @@ from trtdx.rule import RuleBook, parse_rule
 settings.register_profile("trtdx", deadline=None)
 settings.load_profile("trtdx")
 
+# The cores belong to the other workers. Read by torch and OpenBLAS when they are first imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -36,14 +36,6 @@ def model(kind):
     return decoder(kind)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def told(case, dtype):
     torch.manual_seed(3)
     reference = decoder(case.kind, **case.settings) if case.settings else model(case.kind)

@@ -42,16 +42,6 @@ from onnx_models import (  # noqa: E402
 )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory):
     return export_llama(tmp_path_factory.mktemp("llama"))

@@ -69,14 +69,6 @@ class Three:
         return seen
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def llama(llama_onnx):
     return Three(llama_module(), llama_onnx, llama_feeds())

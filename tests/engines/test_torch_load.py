@@ -21,14 +21,6 @@ from torch_models import ROWS, decoder, generated, tokens_of  # noqa: E402
 from trtdx.engines.torch_model import TorchEngine, load_model, outline  # noqa: E402
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def llama():
     return decoder("llama")

@@ -33,14 +33,6 @@ from trtdx.engines.torch_model import TorchEngine  # noqa: E402
 MODELS = ["llama", "gpt2", "mixtral", "mistral", "mamba"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def llama():
     return decoder("llama")

@@ -19,14 +19,6 @@ from torch_models import ROWS, decoder, names, watched_generation  # noqa: E402
 from trtdx.engines.torch_model import TorchEngine, replay  # noqa: E402
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def llama():
     return decoder("llama")

@@ -37,13 +37,3 @@ def log():
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread():
-    """Leave the other cores to other tests."""
-    torch = pytest.importorskip("torch", reason="heavy layers are computed with torch")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
