@@ -1,0 +1,183 @@
+"""Rows of measured memory, as a `config.json` and the flags a user would give."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# What the words of a row mean as TensorRT-LLM's quant_algo, first match first.
+_ALGOS = (
+    (r"nvfp4|fp4(?!\w)", "NVFP4"),
+    (r"mxfp4", "W4A16_MXFP4"),
+    (r"block", "FP8_BLOCK_SCALES"),
+    (r"fp8", "FP8"),
+    (r"gptq", "W4A16_GPTQ"),
+    (r"awq", "W4A16_AWQ"),
+    (r"int4", "W4A16"),
+    (r"smoothquant|w8a8|sq", "W8A8_SQ_PER_CHANNEL"),
+    (r"int8", "W8A16"),
+)
+_NAMES = {
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "num_experts": "num_experts",
+    "experts_per_token": "num_experts_per_tok",
+    "attention_bias_qkv": "attention_bias",
+    "decoder_layers": "num_decoder_layers",
+    "encoder_layers": "num_layers",
+}
+_FAMILIES = (  # in the model's name, model type, architecture
+    (r"deepseek-(r1|v3)(?!.*distill)", "deepseek_v3", "DeepseekV3ForCausalLM"),
+    (r"gpt-oss", "gpt_oss", "GptOssForCausalLM"),
+    (r"qwen3-?\d+b-a|qwen3.*-a\d+b", "qwen3_moe", "Qwen3MoeForCausalLM"),
+    (r"qwen3", "qwen3", "Qwen3ForCausalLM"),
+    (r"qwen", "qwen2", "Qwen2ForCausalLM"),
+    (r"mixtral", "mixtral", "MixtralForCausalLM"),
+    (r"mistral", "mistral", "MistralForCausalLM"),
+    (r"gemma-?3", "gemma3_text", "Gemma3ForCausalLM"),
+    (r"gemma-?2", "gemma2", "Gemma2ForCausalLM"),
+    (r"gemma", "gemma", "GemmaForCausalLM"),
+    (r"baichuan", "baichuan", "BaichuanForCausalLM"),
+    (r"gpt_|gpt2", "gpt2", "GPT2LMHeadModel"),
+    (r"flan-t5|t5-", "t5", "T5ForConditionalGeneration"),
+    (r"falcon", "falcon", "FalconForCausalLM"),
+    (r"phi", "phi3", "Phi3ForCausalLM"),
+    (r"", "llama", "LlamaForCausalLM"),
+)
+_POSITIONS = (  # in the model's name, positions its public config states
+    (r"deepseek-(r1|v3)(?!.*distill)", 163840),
+    (r"distill-qwen|llama-?3\.[1-3]|gpt-oss|gemma-?3", 131072),
+    (r"qwen3", 40960),
+    (r"qwen|mistral|mixtral", 32768),
+    (r"llama-?3|gemma", 8192),
+    (r"gpt_|gpt2", 1024),
+    (r"", 4096),
+)
+_FLAGS = re.compile(r"--([a-z][\w-]+)(?:[ =]([\w.]+))?")
+_KNOWN = {
+    "gemm_plugin": "gemm_plugin",
+    "use_gemm_plugin": "gemm_plugin",
+    "gpt_attention_plugin": "gpt_attention_plugin",
+    "use_gpt_attention_plugin": "gpt_attention_plugin",
+    "context_fmha": "context_fmha",
+    "enable_context_fmha": "context_fmha",
+    "remove_input_padding": "remove_input_padding",
+    "paged_kv_cache": "paged_kv_cache",
+    "multiple_profiles": "multiple_profiles",
+}
+_SWITCHES = ("context_fmha", "remove_input_padding", "paged_kv_cache")
+_COPIED = (
+    "max_batch_size",
+    "max_input_len",
+    "max_seq_len",
+    "max_num_tokens",
+    "max_beam_width",
+    "tokens_per_block",
+    "moe_backend",
+)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def family_of(row: dict[str, Any]) -> tuple[str, str]:
+    name = (row["model"] or "").lower()
+    return next((kind, arch) for pattern, kind, arch in _FAMILIES if re.search(pattern, name))
+
+
+def algo_of(text: str | None) -> str:
+    return next((algo for pattern, algo in _ALGOS if re.search(pattern, (text or "").lower())), "")
+
+
+def config_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row's sizes as a Hugging Face config would state them."""
+    kind, architecture = family_of(row)
+    config: dict[str, Any] = {
+        "model_type": kind,
+        "architectures": [architecture],
+        "torch_dtype": dtype_of(row),
+    }
+    for name, value in row["dims"].items():
+        if value is not None and name != "attention":
+            config[_NAMES.get(name, name)] = value
+    if kind == "deepseek_v3":
+        config["n_routed_experts"] = config.pop("num_experts")
+        config.pop("head_dim", None)
+    name = (row["model"] or "").lower()
+    config["max_position_embeddings"] = next(most for pattern, most in _POSITIONS if re.search(pattern, name))
+    config.setdefault("tie_word_embeddings", kind in ("gemma", "gemma2", "gemma3_text", "gpt2"))
+    return config
+
+
+def dtype_of(row: dict[str, Any]) -> str:
+    text = (row["weight_dtype"] or "").lower()
+    return "float16" if "float16" in text and "bfloat16" not in text else "bfloat16"
+
+
+def kv_dtype_of(row: dict[str, Any]) -> str:
+    text = (row["kv_dtype"] or "").lower()
+    if "nvfp4" in text:
+        return "nvfp4"
+    if "fp8" in text or "1-byte" in text:
+        return "fp8"
+    return "int8" if "int8" in text else "auto"
+
+
+def argv_of(row: dict[str, Any], model: Path) -> list[str]:
+    """Return the arguments of `trtdx memory` for a row whose config lies in a folder."""
+    given: dict[str, Any] = {name: row.get(name) for name in _COPIED}
+    given["tp"], given["pp"], given["ep"] = row.get("tp"), row.get("pp"), row.get("ep")
+    given["kv_cache_free_gpu_memory_fraction"] = row.get("kv_free_fraction")
+    given["dtype"] = dtype_of(row)
+    given["quant_algo"] = algo_of(row["weight_dtype"]) or None
+    given["kv_cache_dtype"] = kv_dtype_of(row)
+    given["backend"] = row["backend"]
+    given["trtllm-version"] = _version(row)
+    given["cuda_graph_max_batch_size"] = row.get("cuda_graph_max_batch") or row.get(
+        "cuda_graph_batch_sizes_max"
+    )
+    switches = {
+        "enable_attention_dp": row.get("attention_dp"),
+        "gather_context_logits": row.get("gather_context_logits"),
+        "enable_piecewise_cuda_graph": row.get("piecewise_cuda_graph"),
+    }
+    given |= _noted(row)
+    draft = re.search(r"max_draft_len=(\d+)", str(row.get("speculative") or ""))
+    given["num_nextn_predict_layers"] = int(draft[1]) if draft else None
+    argv = [str(model)]
+    for name, value in given.items():
+        if value is not None and not isinstance(value, list):
+            argv += [f"--{name}", str(value)]
+    argv += [f"--{name}" for name, on in switches.items() if on]
+    if row.get("gpu_total_gib"):
+        argv += ["--gpu-memory", f"{row['gpu_total_gib']}GiB"]
+    if row.get("gpu"):
+        argv += ["--gpu", row["gpu"]]
+    return argv
+
+
+def _noted(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the build flags that a row's notes quote; the old build.py had every plugin off unless asked."""
+    notes = row["notes"] or ""
+    found = {_KNOWN[name]: value or "enable" for name, value in _FLAGS.findall(notes) if name in _KNOWN}
+    found |= {
+        name: "enable" for name in _SWITCHES if name in found and found[name] not in ("disable", "enable")
+    }
+    if row["backend"] == "tensorrt" and "build.py" in notes:
+        found = {
+            "gemm_plugin": "disable",
+            "remove_input_padding": "disable",
+            "context_fmha": "disable",
+        } | found
+    return found
+
+
+def _version(row: dict[str, Any]) -> str | None:
+    found = re.match(r"\d+\.\d+[\w.]*", row["trtllm_version"] or "")
+    return found[0] if found else None
