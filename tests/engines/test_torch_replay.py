@@ -144,3 +144,16 @@ def test_replays_that_cannot_be(llama, scope, change, more, told):
     given = {name: value for name, value in given.items() if value is not None}
     with pytest.raises((InputError, UnknownNameError, EvaluationError), match=told):
         replay(llama, scope, given, **more)
+
+
+def test_a_module_that_adds_to_its_input_in_place_leaves_the_captured_value_alone():
+    class InPlace(torch.nn.Module):
+        def forward(self, x):
+            x += 1
+            return x
+
+    given = np.zeros((2, 3), np.float32)
+    given.flags.writeable = False  # as a capture's values are: a mapped file
+    with TorchEngine(InPlace()) as engine:
+        engine.run({"x": given})
+    assert given.sum() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -31,21 +30,23 @@ def array_from_tensor(tensor: Any) -> Array:
 
 
 def tensor_from_array(given: Any, device: Any = "cpu") -> Any:
-    """Return a tensor over an array's memory; a copy if the device is another one or torch cannot look there."""
+    """Return a tensor over an array's memory; a copy if the device is another one or torch cannot look there.
+
+    An array that is read-only is copied: models add to their inputs in place, which ends the process where the
+    memory is a mapped file.
+    """
     if isinstance(given, torch.Tensor):
         return given.to(device)
     array = np.asarray(given)
     if any(stride < 0 for stride in array.strides) or not array.dtype.isnative or not array.flags.aligned:
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
+    if not array.flags.writeable:
+        array = array.copy()
     known = DTYPES.get(array.dtype.name)
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # an array that is read-only: models do not write to inputs
-        if known is None or known.npy:
-            return torch.from_numpy(array).to(device)
-        raw = torch.from_numpy(array.view(f"uint{8 * known.bytes}"))
-        return raw.view(getattr(torch, known.name)).to(device)
+    if known is None or known.npy:
+        return torch.from_numpy(array).to(device)
+    raw = torch.from_numpy(array.view(f"uint{8 * known.bytes}"))
+    return raw.view(getattr(torch, known.name)).to(device)
 
 
 def tensors_from(given: Any, device: Any) -> Any:
