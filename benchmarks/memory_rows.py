@@ -78,7 +78,6 @@ _COPIED = (
     "max_num_tokens",
     "max_beam_width",
     "tokens_per_block",
-    "moe_backend",
 )
 
 
@@ -139,27 +138,40 @@ def argv_of(row: dict[str, Any], model: Path) -> list[str]:
     given["kv_cache_dtype"] = kv_dtype_of(row)
     given["backend"] = row["backend"]
     given["trtllm-version"] = _version(row)
-    given["cuda_graph_max_batch_size"] = row.get("cuda_graph_max_batch") or row.get(
-        "cuda_graph_batch_sizes_max"
-    )
     switches = {
         "enable_attention_dp": row.get("attention_dp"),
         "gather_context_logits": row.get("gather_context_logits"),
-        "enable_piecewise_cuda_graph": row.get("piecewise_cuda_graph"),
     }
     given |= _noted(row)
-    draft = re.search(r"max_draft_len=(\d+)", str(row.get("speculative") or ""))
-    given["num_nextn_predict_layers"] = int(draft[1]) if draft else None
     argv = [str(model)]
     for name, value in given.items():
         if value is not None and not isinstance(value, list):
             argv += [f"--{name}", str(value)]
     argv += [f"--{name}" for name, on in switches.items() if on]
+    if options_of(row):
+        (model / "options.json").write_text(json.dumps(options_of(row)))
+        argv += ["--config", str(model / "options.json")]
     if row.get("gpu_total_gib"):
         argv += ["--gpu-memory", f"{row['gpu_total_gib']}GiB"]
-    if row.get("gpu"):
+    if re.search(r"[A-Z]{1,3}\d{1,4}(?!\d)|RTX|GeForce", row.get("gpu") or ""):  # a name, not "sm80"
         argv += ["--gpu", row["gpu"]]
     return argv
+
+
+def options_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the LLM API's options that a row's server was given in a file."""
+    options: dict[str, Any] = {}
+    graphs = row.get("cuda_graph_max_batch") or row.get("cuda_graph_batch_sizes_max")
+    if graphs:
+        options["cuda_graph_config"] = {"max_batch_size": graphs}
+    if row.get("moe_backend"):
+        options["moe_config"] = {"backend": row["moe_backend"]}
+    if row.get("piecewise_cuda_graph"):
+        options["torch_compile_config"] = {"enable_piecewise_cuda_graph": True}
+    draft = re.search(r"MTP.*max_draft_len=(\d+)", str(row.get("speculative") or ""))
+    if draft:
+        options["speculative_config"] = {"decoding_type": "MTP", "num_nextn_predict_layers": int(draft[1])}
+    return options
 
 
 def _noted(row: dict[str, Any]) -> dict[str, Any]:
@@ -179,5 +191,8 @@ def _noted(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _version(row: dict[str, Any]) -> str | None:
+    """Return the release; example scripts called build.py were the way to build until 0.7."""
     found = re.match(r"\d+\.\d+[\w.]*", row["trtllm_version"] or "")
-    return found[0] if found else None
+    if found:
+        return found[0]
+    return "0.7.1" if row["backend"] == "tensorrt" and "build.py" in (row["notes"] or "") else None

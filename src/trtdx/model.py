@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -126,6 +126,8 @@ class Section(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, frozen=True):
     """What a command answers: findings, best first, and the tables asked for."""
+
+    verdict_first: ClassVar[bool] = False  # whether the summary is what a reader wants to see first
 
     summary: Summary
     findings: tuple[Finding, ...] = ()

@@ -109,7 +109,7 @@ def _without_value(found: re.Match[str]) -> str:
     if value == MARK or _NOT_SECRET.search(found["key"]):
         return found[0]
     if "token" in found["key"].lower() and (
-        value.replace(".", "").isdigit() or value.startswith("<") or len(value) < 4
+        value.replace(".", "").lstrip("-").isdigit() or value.startswith("<") or len(value) < 4
     ):
         return found[0]
     return f"{found['key']}{found['is']}{MARK}"

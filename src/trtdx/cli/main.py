@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli import capture, compare, diagnose, explain, inspect, rules
+from trtdx.cli import capture, compare, diagnose, explain, inspect, memory, rules
 from trtdx.errors import TrtdxError
 from trtdx.version import __version__
 
@@ -25,6 +25,11 @@ app.command("diagnose", epilog="Example: mpirun -n 4 ... 2>&1 | trtdx diagnose -
 app.command("inspect", epilog="Example: trtdx inspect ./engine ./model --runtime 1.2.1 --gpu L40S")(
     inspect.command
 )
+app.command(
+    "memory",
+    epilog="Example: trtdx memory ./model --gpu 2xH100 --max_batch_size 64 --frontier",
+    context_settings=memory.SETTINGS,
+)(memory.command)
 app.add_typer(capture.app, name="capture")
 app.command(
     "compare", epilog="Example: trtdx compare hf:./model onnx:./model.onnx --tokens '1 15 27' --new-tokens 4"

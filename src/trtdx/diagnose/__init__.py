@@ -15,6 +15,7 @@ from trtdx.diagnose.match import Matcher, SourceFacts
 from trtdx.diagnose.sources import Source
 from trtdx.diagnose.unsure import DESCRIPTION_BYTES, description_in, doubt, resembling, told
 from trtdx.errors import TrtdxError
+from trtdx.memory.log_texts import HOST_FIGURES, HOST_MEMORY, OUT_OF_MEMORY
 from trtdx.model import Finding, Harmless, Report, Summary, headline
 from trtdx.redact import redactor
 
@@ -71,8 +72,23 @@ def report_from(
         findings += doubt(
             facts, words, book, [each for each in findings if each.confidence >= CAUSE_CONFIDENCE]
         )
+    findings = _with_numbers(findings, facts)
     honest = [msgspec.structs.replace(each, confidence=calibrated(each.confidence)) for each in findings]
     return Report(_summary(facts, honest, harmless, partial), tuple(honest))
+
+
+def _with_numbers(findings: list[Finding], facts: Sequence[SourceFacts]) -> list[Finding]:
+    """Return the findings with figures where memory ran out and the log tells some."""
+    codes = {finding.code for finding in findings}
+    lines = [event.text for each in facts for event in each.memory]
+    on_host = not codes.isdisjoint(HOST_MEMORY) and any(
+        text in line for line in lines for text in HOST_FIGURES
+    )
+    if not lines or not (on_host or codes & OUT_OF_MEMORY):
+        return findings
+    from trtdx.memory.numbers import with_numbers  # only then: most logs need none of it
+
+    return with_numbers(findings, facts)
 
 
 def _sure(findings: Sequence[Finding], enough: float) -> bool:

@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for source, pattern in (
         # TensorRT-LLM's Python logger: 0.5-0.18, 0.19-1.3.0rc12 (rank before level), 1.3.0rc13+ (level, module, rank)
         ("tensorrt-llm", rf"\[(?P<time>{_US_TIME})\] (?=\[TRT)"),
-        ("tensorrt-llm", r"\[TRT-LLM\] ?(?:\[(?:MPI_Rank|RANK) (?P<rank>\d+)\] )?\[(?P<level>[FEWIVD])\] ?(?:\[[\w. -]{0,24}\] ?\[RANK (?P<rank2>\d+)\] ?|\[(?:_torch|llmapi|executor|serve|runtime|commands|_util\w*|quantize|models|inputs|batchmgr|common|kernels|thop|nanobind|others)\s*\] ?)?"),
+        ("tensorrt-llm", r"\[TRT-LLM(?: AUTO-DEPLOY)?\] ?(?:\[(?:MPI_Rank|RANK) (?P<rank>\d+)\] )?\[(?P<level>[FEWIVD])\] ?(?:\[[\w. -]{0,24}\] ?\[RANK (?P<rank2>\d+)\] ?|\[(?:_torch|llmapi|executor|serve|runtime|commands|_util\w*|quantize|models|inputs|batchmgr|common|kernels|thop|nanobind|others)\s*\] ?)?"),
         # its C++ logger until 1.3.0rc12
         ("tensorrt-llm", rf"\[TensorRT-LLM\]\[{_LEVEL}\](?:\[(?P<rank>\d+)\])? ?"),
         ("tensorrt-llm", r"\[TensorRT-LLM\] (?=TensorRT)"),

@@ -16,6 +16,7 @@ from trtdx.diagnose.layers import Peeled, peel
 from trtdx.diagnose.lines import Segment, segments, text_of
 from trtdx.diagnose.scan import PythonScanner, Scanner, count_newlines, scanner_for
 from trtdx.literals import all_required, compiled, is_vague, required_texts
+from trtdx.memory.log_texts import BLOCK_HEAD, BLOCK_LINES, MEMORY_TEXTS, MOST_LINES, tells_memory
 from trtdx.rule import Kind
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class SourceFacts:
         self.harmless_lines: set[int] = set()
         self.salient: list[Event] = []
         self.last: list[Event] = []
+        self.memory: list[Event] = []  # lines that tell of memory, for the numbers behind an out-of-memory
         self.up_at = self.ready_at = 0
         self.down = False
         self.ranks: set[int] = set()
@@ -137,7 +139,7 @@ class Matcher:
             index = weak if is_vague(pattern.text) else owners
             for text in pattern.required:
                 index[text.lower()].append(number)
-        for text in (*SALIENT_TEXTS, *ALIVE_TEXTS):
+        for text in (*SALIENT_TEXTS, *ALIVE_TEXTS, *MEMORY_TEXTS):
             (owners if len(text) >= 8 else weak)[text.lower()] += []
         self._strong = _Index(owners, scanner_for)
         self._weak = _Index(weak, PythonScanner)
@@ -216,6 +218,7 @@ class _Look:
         self._places: set[tuple[int, int]] = set()
         self._rejected: Counter[int] = Counter()
         self._quoted: set[int] = set()
+        self._remembered: set[int] = set()
         self._clean = lru_cache(maxsize=512)(self._cleaned)  # neighbouring hits look at the same lines
 
     def has_enough(self, owners: list[int], text: int, index: _Index) -> bool:
@@ -237,6 +240,8 @@ class _Look:
         event = self._event(segment, begin, line)
         if event.peeled.rank is not None:
             self.facts.ranks.add(event.peeled.rank)
+        if tells_memory(line):
+            self._remember(event, segment, begin)
         self._note(event)
         found = [self._try(number, segment, begin, event) for number in sorted(wanted)]
         if any(found):
@@ -255,6 +260,24 @@ class _Look:
     def _cleaned(self, line: str) -> tuple[str, Peeled]:
         clean = self._redact(line.rstrip())
         return clean, peel(clean)
+
+    def _remember(self, event: Event, segment: Segment, begin: int) -> None:
+        """Keep a line that tells of memory, and the table that follows some of them."""
+        if event.line in self._remembered:
+            return
+        kept = self.facts.memory
+        if len(kept) >= MOST_LINES:  # how it began and how it ended tell the most
+            del kept[MOST_LINES // 2]
+        self._remembered.add(event.line)
+        kept.append(event)
+        if BLOCK_HEAD in event.text:
+            below = segment.data[begin : begin + 4096].split(b"\n")[1 : BLOCK_LINES + 1]
+            kept += [
+                Event(event.source, number, *self._clean(text_of(line)))
+                for number, line in enumerate(below, event.line + 1)
+                if number not in self._remembered
+            ]
+            self._remembered.update(range(event.line, event.line + BLOCK_LINES + 1))
 
     def _note(self, event: Event) -> None:
         """Remember lines worth quoting and signs of life."""

@@ -1,0 +1,1 @@
+"""What uses the memory of a GPU, what fits, and what to change."""

@@ -1,0 +1,187 @@
+"""What is asked about: a Setup from whatever the user gave, with the place each thing was taken from."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from trtdx.errors import InputError, TrtdxError, UnknownNameError
+from trtdx.inspect.artifact import Artifact
+from trtdx.inspect.machine import machine_from
+from trtdx.memory.asked_dims import dims_from
+from trtdx.memory.asked_settings import Chosen, formats_of, layout_of, limits_of, running_of
+from trtdx.memory.devices import device_from
+from trtdx.memory.model_source import HOW, NO_MODEL, UnknownModelError, read_model
+from trtdx.memory.nouns import Device, Setup
+from trtdx.versions import has_engine_flow, parsed, sm_of_gpu
+from trtdx.words import parse_size
+
+if TYPE_CHECKING:
+    from trtdx.host import Host
+    from trtdx.memory.model_source import ModelSource
+    from trtdx.memory.nouns import Dims, Figure
+
+EMPTY = Artifact("command", "the command line")
+COUNTED = re.compile(r"(\d{1,4})\s*[x*]\s*(.+)", re.IGNORECASE)
+VARIABLE = re.compile(r"\b((?:TRTLLM|TLLM|FORCE|NCCL)_\w+)=['\"]?([^\s'\"]+)")
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands on the command line."""
+
+    model: str = ""
+    dims: str = ""
+    options: tuple[str, ...] = ()  # files of the LLM API's options
+    commands: tuple[str, ...] = ()  # whole command lines
+    flags: Artifact = EMPTY
+    version: str = ""
+    gpu: str = ""  # "H100", "2xH100"
+    gpu_memory: str = ""
+
+
+class Answer(NamedTuple):
+    """A set-up, and what it was made from."""
+
+    setup: Setup
+    model: ModelSource
+    layers: tuple[Artifact, ...]  # the first that states a thing rules
+    notes: tuple[str, ...] = ()
+
+
+def setup_from(host: Host, asked: Asked) -> Answer:
+    """Return everything a plan needs; what is missing is asked for by name."""
+    version = _release(asked.version)
+    given = _options(host, asked, version)
+    model = _model(host, _model_named(host, asked, given), asked.dims, version)
+    layers = (asked.flags, *given, model.artifact)
+    chosen = Chosen(layers)
+    count, gpu = _gpus(asked.gpu)
+    dims = dims_from(model, asked.dims, chosen)
+    running = running_of(chosen, version, model.artifact.kind)
+    _check_backend(running.backend, running.version)
+    limits = limits_of(chosen, running, dims)
+    layout = layout_of(chosen, count, dims)
+    formats = formats_of(chosen, dims)
+    device = _device(gpu, asked.gpu_memory, chosen)
+    draft, unread = _draft(host, chosen.text("draft_model", "runtime.draft_model"), version)
+    running = msgspec.structs.replace(running, env=_environment(asked.commands))
+    setup = Setup(
+        model=model.name,
+        dims=dims,
+        layout=layout,
+        formats=formats,
+        limits=limits,
+        running=running,
+        device=device,
+        draft=draft,
+        said=chosen.said,
+    )
+    exact = _exact_weights(host, model, setup)
+    notes = (*unread, *(f"{each.path}: {note}" for each in layers for note in each.unread))
+    return Answer(msgspec.structs.replace(setup, weights_by_rank=exact), model, layers, notes)
+
+
+def _draft(host: Host, name: str, version: str) -> tuple[Dims | None, tuple[str, ...]]:
+    """Return the sizes of a draft model, or why they are not known."""
+    if not name:
+        return None, ()
+    try:
+        return dims_from(read_model(host, name, version=version), "", Chosen(())), ()
+    except TrtdxError as err:
+        return None, (f"the draft model: {err.message.splitlines()[0]}",)
+
+
+def _environment(commands: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables that command lines set and that TensorRT-LLM reads."""
+    return dict(found for text in commands for found in VARIABLE.findall(text))
+
+
+def _model(host: Host, name: str, dims: str, version: str) -> ModelSource:
+    """Return the model; a name that leads nowhere is a name all the same where the sizes are given."""
+    try:
+        return read_model(host, name, version=version)
+    except UnknownModelError:
+        if not dims:
+            raise
+    return NO_MODEL._replace(name=name)
+
+
+def _release(text: str) -> str:
+    machine = machine_from(runtime=text) if text else None
+    return machine.text("gpu.runtime") if machine else ""
+
+
+def _options(host: Host, asked: Asked, version: str) -> tuple[Artifact, ...]:
+    """Return command lines and files of options; of several the later one rules."""
+    from trtdx.inspect.readers import read_artifact
+    from trtdx.inspect.readers.llm_args import command_from_text
+
+    commands = [command_from_text(host, text, "--command", version=version) for text in asked.commands]
+    files = [read_artifact(host, path, version=version) for path in asked.options]
+    for file in files:
+        if file.kind not in ("llm-args", "command"):
+            raise InputError(
+                f"{file.path} is a {file.title}, not a file of options", fix="give the model itself first"
+            )
+    return (*reversed(commands), *reversed(files))
+
+
+def _model_named(host: Host, asked: Asked, given: tuple[Artifact, ...]) -> str:
+    if asked.model or (asked.dims and not given):
+        return asked.model
+    for artifact in given:
+        named = artifact.text("runtime.model")
+        if named:
+            return named
+        for path in artifact.refers_to:
+            if host.kind(path) != "absent":
+                return path
+    if asked.dims:
+        return ""
+    raise InputError("no model was named", fix=HOW)
+
+
+def _gpus(text: str) -> tuple[int, str]:
+    """Return how many GPUs, and which: "2xH100"."""
+    found = COUNTED.fullmatch(text.strip())
+    return (int(found[1]), found[2].strip()) if found else (0, text.strip())
+
+
+def _device(gpu: str, memory: str, chosen: Chosen) -> Device | None:
+    if not gpu and not memory:
+        return None
+    chosen.said["gpu"] = "--gpu" if gpu else "--gpu-memory"
+    if not memory:
+        return device_from(gpu)
+    size = parse_size(memory)
+    if not 2**28 <= size <= 2**44:
+        raise InputError(f"--gpu-memory {memory} is no GPU's memory", fix="write it as 24GiB or 80GB")
+    if not gpu:
+        return Device(name=f"a GPU with {memory}", total_bytes=size, source="given")
+    try:
+        known = device_from(gpu)
+    except UnknownNameError:
+        sm = sm_of_gpu(gpu)  # a GPU the table does not have, or a bare compute capability
+        if sm is None:
+            raise
+        known = Device(name=gpu, total_bytes=size, sm=sm)
+    return msgspec.structs.replace(known, total_bytes=size, source="given")
+
+
+def _check_backend(backend: str, version: str) -> None:
+    if backend == "tensorrt" and has_engine_flow(version) is False and parsed(version):
+        raise InputError(
+            f"TensorRT-LLM {version} has no engines any more",
+            fix="use --backend pytorch, or a release up to 1.2.1",
+        )
+
+
+def _exact_weights(host: Host, model: ModelSource, setup: Setup) -> tuple[Figure, ...]:
+    """Return what files say of each rank's weights; nothing where another format is asked for than they have."""
+    if not model.folder or setup.formats.weights != (model.artifact.text("quant.algo") or ""):
+        return ()
+    from trtdx.memory.weight_files import weights_from_files
+
+    return weights_from_files(host, model.folder, setup)

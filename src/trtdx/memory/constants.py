@@ -1,0 +1,122 @@
+"""What the user's own logs taught: by how much the plan's formulas are off on their machines.
+
+Kept as JSON under the user's configuration folder, one entry for a backend, a family of models and a factor:
+
+    {"version": 1, "entries": {"pytorch/llama/activation_factor": {"value": 1.08, "low": 1.02, "high": 1.14,
+     "logs": 3, "lines": ["serve.log:118", ...]}}}
+
+`plan(setup, constants)` asks `applied` for each component.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.errors import InputError
+from trtdx.memory.nouns import Component, Figure
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from trtdx.host import Host
+    from trtdx.memory.nouns import Setup
+
+VERSION = 1
+FILE = "memory-constants.json"
+ANY = "*"
+# Which factor a component is multiplied with. What is outside of torch, or in use before anything is loaded, is one
+# number in a log, so its parts share a factor.
+FACTORS = {
+    "activation": "activation_factor",
+    "decoder_buffers": "decoder_factor",
+    "runtime_buffers": "runtime_factor",
+    "cuda_context": "outside_factor",
+    "communication": "outside_factor",
+    "cuda_graphs": "outside_factor",
+}
+
+
+class Constant(msgspec.Struct, frozen=True, kw_only=True):
+    """One factor, the band it was seen in, and the lines that taught it."""
+
+    value: float
+    low: float
+    high: float
+    logs: int
+    lines: tuple[str, ...] = ()
+
+
+class Constants(msgspec.Struct, frozen=True):
+    """All factors known, by "backend/family/name"."""
+
+    version: int = VERSION
+    entries: dict[str, Constant] = {}
+
+    def find(self, setup: Setup, name: str) -> Constant | None:
+        """Return the factor for a set-up: of its family of models, else of any."""
+        backend = setup.running.backend
+        for family in (setup.dims.model_type, ANY):
+            found = self.entries.get(f"{backend}/{family}/{name}")
+            if found is not None:
+                return found
+        return None
+
+    def applied(self, setup: Setup, component: Component) -> Component:
+        """Return the component as the user's logs say it is; one that was measured or compiled stays as it is."""
+        name = FACTORS.get(component.name)
+        figure = component.bytes
+        if name is None or not figure.source.startswith("formula"):
+            return component
+        constant = self.find(setup, name)
+        if constant is None:
+            return component
+        value = figure.value
+        scaled = Figure(
+            round(value * constant.value),
+            round(value * constant.low),
+            round(value * constant.high),
+            f"measured: formula x {constant.value:.3f}, calibrated on {counted(constant.logs, 'log')}",
+        )
+        parts = {part: round(size * constant.value) for part, size in component.parts.items()}
+        return msgspec.structs.replace(component, bytes=scaled, parts=parts)
+
+
+def constants_path(host: Host) -> str:
+    """Return where constants are kept."""
+    environment = host.environment()
+    home = environment.get("XDG_CONFIG_HOME") or str(PurePosixPath(environment.get("HOME", "/")) / ".config")
+    return str(PurePosixPath(home) / "trtdx" / FILE)
+
+
+def load_constants(host: Host) -> Constants:
+    """Return what was calibrated before; nothing where nothing was.
+
+    Raises:
+        InputError: if the file is there and cannot be used.
+    """
+    path = constants_path(host)
+    if host.kind(path) != "file":
+        return Constants()
+    fix = f"calibrate again, or remove it: rm {path}"
+    try:
+        with host.open(path) as stream:
+            constants = msgspec.json.decode(stream.read(), type=Constants)
+    except msgspec.MsgspecError as err:
+        raise InputError(f"{path} does not hold constants: {err}", fix=fix) from err
+    if constants.version != VERSION:
+        raise InputError(
+            f"{path} is of version {constants.version}, this trtdx reads version {VERSION}", fix=fix
+        )
+    if not all(0 < each.low <= each.value <= each.high < 1000 for each in constants.entries.values()):
+        raise InputError(f"{path} holds a factor that is no factor", fix=fix)
+    return constants
+
+
+def store_constants(host: Host, constants: Constants) -> str:
+    """Write the constants in one step and return where."""
+    path = constants_path(host)
+    data = msgspec.json.format(msgspec.json.encode(constants), indent=2)
+    host.write(path, data + b"\n")
+    return path

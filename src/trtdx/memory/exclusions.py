@@ -1,0 +1,74 @@
+"""Which modules of a quantised model stay as they are."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from trtdx.memory.storage import MXFP4, NVFP4
+
+if TYPE_CHECKING:
+    from trtdx.memory.families import Family
+
+# What TensorRT-LLM leaves out by itself (model_config.py), whatever the checkpoint says.
+_ALWAYS = {"FP8_BLOCK_SCALES": ("*kv_b_proj*", "*eh_proj")}
+_EXPERTS_ONLY = ("*self_attn*", "*shared_expert*", "mtp*")
+_STEMS = ("model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers",
+          "transformer.layers", "block")  # fmt: skip
+# What the same module is called elsewhere: engines, gpt-oss, Mixtral, Nemotron-H.
+_OTHER_NAMES = {
+    "self_attn.q_proj": ("self_attn.qkv_proj", "attention.qkv", "attn.qkv", "mixer.q_proj"),
+    "self_attn.k_proj": ("self_attn.qkv_proj", "attention.qkv", "attn.qkv", "mixer.k_proj"),
+    "self_attn.v_proj": ("self_attn.qkv_proj", "attention.qkv", "attn.qkv", "mixer.v_proj"),
+    "self_attn.o_proj": ("attention.dense", "attn.out", "mixer.o_proj"),
+    "mlp.gate_proj": ("mlp.gate_up_proj",),
+    "mlp.up_proj": ("mlp.fc", "mlp.gate_up_proj", "mixer.up_proj"),
+    "mlp.down_proj": ("mlp.proj", "mixer.down_proj"),
+    "mlp.experts": ("mlp.experts.0.gate_proj", "block_sparse_moe.experts", "mixer.experts"),
+    "mlp.shared_experts": ("mlp.shared_experts.gate_proj", "mlp.shared_expert.gate_proj", "mixer.shared_experts"),
+    "mixer": ("mixer.in_proj", "linear_attn", "linear_attn.in_proj_qkvz"),
+}  # fmt: skip
+
+
+def kept_by_default(algo: str, family: Family) -> tuple[str, ...]:
+    """Return what published checkpoints of a format leave in 16 bit, for where no list was given."""
+    if algo in MXFP4:
+        return _EXPERTS_ONLY
+    return family.kept_nvfp4 if algo in NVFP4 else ()
+
+
+def patterns_of(algo: str, given: tuple[str, ...], family: Family) -> tuple[str, ...]:
+    """Return the patterns that hold for a model: those given, else the usual ones."""
+    return (given or kept_by_default(algo, family)) + _ALWAYS.get(algo, ())
+
+
+class Exclusions:
+    """Patterns made ready to be asked about every layer."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        wild = [each for each in patterns if any(mark in each for mark in "*?[")]
+        self._exact = frozenset(patterns) - set(wild)
+        self._wild = re.compile("|".join(map(fnmatch.translate, wild))) if wild else None
+
+    def keeps(self, layer: int, name: str, *, mtp: bool = False) -> bool:
+        """Return whether a module of a layer stays as it is."""
+        for stem in _STEMS:
+            for inner in (name, *_OTHER_NAMES.get(name, ())):
+                if self._hit(f"{stem}.{layer}.{inner}") or (mtp and self._hit(f"mtp.layers.0.{inner}")):
+                    return True
+        return False
+
+    def _hit(self, path: str) -> bool:
+        if self._wild is not None and self._wild.match(path):
+            return True
+        if not self._exact:
+            return False
+        parts = path.split(".")
+        return any(".".join(parts[:end]) in self._exact for end in range(len(parts), 0, -1))
+
+
+@lru_cache(maxsize=256)
+def exclusions(patterns: tuple[str, ...]) -> Exclusions:
+    return Exclusions(patterns)

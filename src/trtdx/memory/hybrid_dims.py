@@ -1,0 +1,106 @@
+"""The sizes of models that mix attention with recurrent layers: Mamba, Mamba-2, gated linear attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from trtdx.inspect.readers.hf_config import ModelConfig
+
+STATE_BYTES = 4  # the recurrent state is kept in float32 unless mamba_ssm_cache_dtype says otherwise
+CONV_BYTES = 2
+RECURRENT = ("mamba", "linear_attention", "recurrent", "M", "conv")
+
+
+class State(NamedTuple):
+    """What one recurrent layer keeps of a sequence, and what it is made of."""
+
+    bytes: int
+    params: int
+
+
+def hybrid_sizes(config: ModelConfig) -> dict[str, Any]:
+    """Return the fields of Dims that tell recurrent layers; none for a model without them."""
+    kinds = _kinds(config)
+    recurrent = sum(kind in RECURRENT for kind in kinds)
+    if not recurrent:
+        return {}
+    state = _linear_state(config) if "linear_attention" in kinds else _mamba_state(config)
+    sizes: dict[str, Any] = {
+        "attention_layers": sum(kind in ("*", "attention", "full_attention", "hybrid") for kind in kinds),
+        "state_layers": recurrent,
+        "state_bytes_per_sequence": recurrent * state.bytes,
+        "state_params_per_layer": state.params,
+    }
+    if "-" in kinds or "E" in kinds:  # each layer is one thing only
+        sizes["mlp_layers"] = kinds.count("-")
+    return sizes
+
+
+def _kinds(config: ModelConfig) -> list[str]:
+    """Return the kind of each layer, in the words of whichever key states them."""
+    pattern = config.get(
+        "hybrid_override_pattern"
+    )  # Nemotron-H: M is Mamba-2, * attention, - an MLP, E experts
+    if isinstance(pattern, str):
+        return list(pattern)
+    for key in ("layers_block_type", "layer_types", "block_types"):
+        kinds = config.get(key)
+        if isinstance(kinds, list) and kinds:
+            return [str(kind) for kind in kinds]
+    layers = config.get("num_hidden_layers", "n_layer")
+    if not isinstance(layers, int) or not 0 < layers < 10_000:
+        return []
+    period, offset = config.get("attn_layer_period"), config.get("attn_layer_offset")  # Jamba
+    if isinstance(period, int) and period > 0 and isinstance(offset, int):
+        return ["attention" if at % period == offset else "mamba" for at in range(layers)]
+    every = config.get("full_attention_interval")  # Qwen3-Next
+    if isinstance(every, int) and every > 0:
+        return ["full_attention" if (at + 1) % every == 0 else "linear_attention" for at in range(layers)]
+    indices = config.get("attn_layer_indices")  # Bamba
+    if isinstance(indices, list):
+        return ["attention" if at in indices else "mamba" for at in range(layers)]
+    return ["mamba"] * layers if config.model_type in ("mamba", "mamba2", "falcon_mamba") else []
+
+
+def _int(config: ModelConfig, *keys: str, default: int = 0) -> int:
+    value = config.get(*keys)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1e9 else default
+
+
+def _mamba_state(config: ModelConfig) -> State:
+    hidden = _int(config, "hidden_size", "d_model")
+    heads = _int(config, "mamba_num_heads", "mamba_n_heads", "num_heads")
+    head_dim = _int(config, "mamba_head_dim", "mamba_d_head", "head_dim", default=64)
+    inner = heads * head_dim if config.get("mamba_num_heads", "mamba_n_heads") else 0
+    inner = (
+        inner
+        or _int(config, "intermediate_size")
+        or hidden * _int(config, "expand", "mamba_expand", default=2)
+    )
+    state = _int(config, "ssm_state_size", "mamba_d_state", "state_size", default=128)
+    groups = _int(config, "n_groups", "mamba_n_groups", default=1)
+    kernel = _int(config, "conv_kernel", "mamba_d_conv", "d_conv", default=4)
+    second = config.model_type not in ("mamba", "jamba", "falcon_mamba")
+    channels = inner + 2 * groups * state if second else inner
+    ssm = inner * state
+    projected = 2 * inner + 2 * groups * state + heads if second else 2 * inner
+    ranked = 0 if second else inner * (2 * state + hidden // 16) + hidden // 16 * inner + inner * state
+    params = hidden * projected + inner * hidden + channels * kernel + ranked
+    return State(ssm * STATE_BYTES + channels * (kernel - 1) * CONV_BYTES, params)
+
+
+def _linear_state(config: ModelConfig) -> State:
+    """Return the state of gated delta-net layers (Qwen3-Next): a matrix for each value head."""
+    hidden = _int(config, "hidden_size")
+    key_heads = _int(config, "linear_num_key_heads", default=16)
+    value_heads = _int(config, "linear_num_value_heads", default=32)
+    key_dim = _int(config, "linear_key_head_dim", default=128)
+    value_dim = _int(config, "linear_value_head_dim", default=128)
+    kernel = _int(config, "linear_conv_kernel_dim", default=4)
+    channels = 2 * key_heads * key_dim + value_heads * value_dim
+    matrix = value_heads * key_dim * value_dim
+    params = (
+        hidden * (channels + value_heads * value_dim + 2 * value_heads) + value_heads * value_dim * hidden
+    )
+    return State(matrix * STATE_BYTES + channels * (kernel - 1) * CONV_BYTES, params + channels * kernel)

@@ -1,0 +1,229 @@
+"""The sizes of a model as its config.json states them, family by family: each with the key it was taken from."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from trtdx.memory.hybrid_dims import hybrid_sizes
+from trtdx.memory.vision_dims import encoder_params
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.artifact import Artifact
+    from trtdx.inspect.readers.hf_config import ModelConfig
+
+Sizes = dict[str, tuple[Any, str]]  # by the name of a field of Dims: the value, and where it stands
+
+# The names facts have, and those of Dims.
+OF_FACTS = {
+    "num_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_heads": "num_heads",
+    "num_kv_heads": "num_kv_heads",
+    "head_size": "head_dim",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "num_experts": "num_experts",
+    "experts_per_token": "experts_per_token",
+    "moe_intermediate_size": "moe_intermediate_size",
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_rope_head_dim": "qk_rope_head_dim",
+    "qk_nope_head_dim": "qk_nope_head_dim",
+    "v_head_dim": "v_head_dim",
+    "tie_embeddings": "tied",
+    "attention_bias": "attention_bias",
+}
+PLAIN_MLP = {
+    "gpt2", "gptj", "gpt_neox", "gpt_bigcode", "gpt_neo", "falcon", "RefinedWebModel", "RefinedWeb", "bloom", "opt",
+    "phi", "codegen", "starcoder2", "nemotron", "nemotron_h", "mpt", "whisper", "bart", "mbart", "bert", "roberta",
+}  # fmt: skip
+ALL_BIASES = {
+    "gpt2",
+    "gpt_neox",
+    "gpt_bigcode",
+    "bloom",
+    "opt",
+    "phi",
+    "starcoder2",
+    "whisper",
+    "bart",
+    "bert",
+    "roberta",
+}
+NORM_BIASES = ALL_BIASES | {"gptj", "falcon", "nemotron", "codegen", "mpt"}
+QKV_BIAS = ("qwen2", "qwen", "chatglm", "gpt_oss")
+NO_QKV_BIAS = ("qwen3",)
+TIED_UNLESS_SAID = {"falcon", "t5", "mt5", "whisper", "bart", "mamba", "mamba2"}
+HEADS_ARE_KV_HEADS = {"baichuan", "qwen", "internlm", "mpt", "gpt_neo", "deepseek_v2", "deepseek_v3", "kimi_k2", "bert", "roberta", "bart", "mbart", "mt5"}  # fmt: skip
+# Scalings after which max_position_embeddings is already the stretched length.
+STRETCHED = ("su", "longrope", "llama3", "yarn", "mrope", "dynamic")
+
+
+def sizes_from_facts(artifact: Artifact) -> Sizes:
+    """Return the sizes that any kind of artifact states."""
+    found: Sizes = {}
+    for fact, name in OF_FACTS.items():
+        if fact in artifact.facts:
+            found[name] = (artifact.facts[fact].value, artifact.facts[fact].where)
+    if artifact.has("max_positions"):
+        fact_ = artifact.facts["max_positions"]
+        found["max_positions"] = (_stretched(fact_.value, artifact.table("rope_scaling")), fact_.where)
+    if artifact.text("position_embedding") == "learned_absolute" and "max_positions" in found:
+        found["position_embeddings"] = found["max_positions"]
+    if artifact.has("model_type"):
+        found["model_type"] = (artifact.text("model_type"), artifact.facts["model_type"].where)
+    return found
+
+
+def _stretched(positions: int, scaling: dict[str, Any]) -> int:
+    factor = scaling.get("factor", 1)
+    if scaling.get("type", "") in STRETCHED or not isinstance(factor, (int, float)) or not 1 < factor < 1e4:
+        return positions
+    return math.ceil(positions * factor)
+
+
+def sizes_from_config(config: ModelConfig, artifact: Artifact) -> Sizes:
+    """Return the sizes of a Hugging Face model: the shared facts, and what only its family states."""
+    found = sizes_from_facts(artifact)
+    found["model_type"] = (config.model_type, config.document.where("model_type"))
+    parts = (_heads, _mlp, _biases, _tied, _experts, _windows, _beside)
+    for part in parts:
+        for name, value, key in part(config, found):
+            if value is not None:
+                stated = config.find(key) if key else None
+                found[name] = (value, stated.where if stated else config.document.where("model_type"))
+    for name, value in hybrid_sizes(config).items():
+        found[name] = (value, config.document.where("model_type"))
+    return found
+
+
+# Each of the parts below yields a field of Dims, its value, and the key it follows from.
+
+
+def _value(found: Sizes, name: str) -> Any:
+    return found[name][0] if name in found else None
+
+
+def _heads(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
+    model_type, heads = config.model_type, _value(found, "num_heads")
+    if config.get("multi_query_attention") is False or (
+        "num_kv_heads" not in found and model_type in HEADS_ARE_KV_HEADS
+    ):
+        yield "num_kv_heads", heads, "num_attention_heads"
+    per_layer = config.get("num_key_value_heads")
+    if isinstance(per_layer, list) and all(isinstance(each, int) for each in per_layer):
+        yield "kv_heads_per_layer", tuple(per_layer), "num_key_value_heads"
+        yield "num_kv_heads", max(per_layer, default=0), "num_key_value_heads"
+    if model_type == "gpt_bigcode" and config.get("multi_query") is not False:
+        yield "num_kv_heads", 1, "multi_query"
+
+
+def _mlp(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
+    model_type = config.model_type
+    gated = model_type not in PLAIN_MLP
+    if model_type in ("t5", "mt5", "umt5"):
+        gated = "gated" in str(config.get("feed_forward_proj") or "")
+    yield "gated", gated, ""
+    inner = _value(found, "intermediate_size")
+    if model_type == "qwen" and isinstance(inner, int):  # the first Qwen states both halves together
+        yield "intermediate_size", inner // 2, "intermediate_size"
+    if model_type == "llama4_text" or config.get("intermediate_size_mlp") is not None:
+        yield "intermediate_size", config.get("intermediate_size_mlp"), "intermediate_size_mlp"
+    ratio = config.get("expansion_ratio")  # MPT
+    if inner is None and isinstance(ratio, (int, float)) and "hidden_size" in found:
+        yield "intermediate_size", int(ratio * found["hidden_size"][0]), "expansion_ratio"
+    lists = config.get("intermediate_size")
+    if isinstance(lists, list) and lists and all(isinstance(each, int) for each in lists):  # Gemma 3n
+        yield "intermediate_size", max(lists), "intermediate_size"
+
+
+def _biases(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
+    model_type = config.model_type
+    everywhere = model_type in ALL_BIASES or (model_type == "falcon" and config.get("bias") is True)
+    if everywhere:
+        for name in ("attention_bias", "output_bias", "mlp_bias"):
+            yield name, True, ""
+    elif "attention_bias" not in found and model_type.startswith(QKV_BIAS):
+        yield "attention_bias", not model_type.startswith(NO_QKV_BIAS), ""
+    if model_type == "gpt_oss":
+        yield "output_bias", True, "attention_bias"
+        yield "mlp_bias", True, ""
+    if model_type == "llama" and config.get("attention_bias") is True:
+        yield "output_bias", True, "attention_bias"
+    if config.get("mlp_bias") is True or model_type in ("gptj", "codegen"):
+        yield "mlp_bias", True, "mlp_bias"
+    yield "norm_bias", model_type in NORM_BIASES, ""
+
+
+def _tied(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
+    if "tied" not in found and config.model_type in TIED_UNLESS_SAID:
+        yield "tied", True, ""
+
+
+def _experts(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
+    experts = _value(found, "num_experts")
+    if not experts:
+        return
+    if "moe_intermediate_size" not in found:  # Mixtral, gpt-oss, Llama 4: the inner size is an expert's
+        key = "intermediate_size"
+        yield "moe_intermediate_size", config.get(key), key
+    if isinstance(config.get("experts_per_token"), int):  # gpt-oss has both names
+        yield "experts_per_token", config.get("experts_per_token"), "experts_per_token"
+    shared = config.get("n_shared_experts", "num_shared_experts")
+    if config.get("shared_expert_intermediate_size"):
+        shared = shared or 1
+        size = config.get("shared_expert_intermediate_size")
+        yield "shared_intermediate_size", size, "shared_expert_intermediate_size"
+    if config.model_type in ("llama4_text", "llama4"):
+        shared = 1
+    yield "shared_experts", shared if isinstance(shared, int) else None, "n_shared_experts"
+    yield "dense_layers", _whole(config.get("first_k_dense_replace")), "first_k_dense_replace"
+    every = config.get("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step")
+    if isinstance(every, int) and every > 1:
+        yield "moe_every", every, "decoder_sparse_step"
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _windows(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
+    layers, window = _value(found, "num_layers"), _whole(config.get("sliding_window"))
+    if not isinstance(layers, int) or not window or window < 0 or not 0 < layers < 10_000:
+        return
+    kinds = config.get("layer_types")
+    pattern = max(_whole(config.get("sliding_window_pattern", "_sliding_window_pattern")) or 0, 0)
+    if isinstance(kinds, list) and len(kinds) == layers:
+        if any("sliding" in str(kind) for kind in kinds):
+            yield "windows", tuple(window if "sliding" in str(kind) else 0 for kind in kinds), "layer_types"
+    elif pattern or config.model_type in ("gemma3", "gemma3_text", "cohere2"):
+        every = pattern or (4 if config.model_type == "cohere2" else 6)
+        yield (
+            "windows",
+            tuple(0 if (at + 1) % every == 0 else window for at in range(layers)),
+            "sliding_window",
+        )
+    elif config.model_type in ("gemma2", "gpt_oss"):
+        yield "windows", tuple(0 if at % 2 else window for at in range(layers)), "sliding_window"
+    elif config.model_type in ("mistral", "mixtral", "starcoder2", "phi3"):
+        yield "windows", (window,) * layers, "sliding_window"
+
+
+def _beside(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
+    """Yield what stands beside the decoder: an encoder, layers that predict further tokens, an image encoder."""
+    if "max_positions" not in found:
+        yield "max_positions", _whole(config.get("model_max_length")), "model_max_length"  # Baichuan
+    yield "nextn_layers", _whole(config.get("num_nextn_predict_layers")), "num_nextn_predict_layers"
+    document = config.document
+    if document.at("is_encoder_decoder") is True:
+        yield "encoder_layers", _whole(config.get("encoder_layers", "num_layers")), "encoder_layers"
+        if config.model_type in ("t5", "mt5", "umt5"):
+            decoder = _whole(config.get("num_decoder_layers")) or _whole(config.get("num_layers"))
+            yield "num_layers", decoder, "num_decoder_layers"
+            yield "num_kv_heads", _value(found, "num_heads"), "num_heads"
+    params = encoder_params(document)
+    if params:
+        yield "encoder_params", params, "vision_config"

@@ -1,0 +1,282 @@
+"""The nouns of a memory plan: what is asked, and what each rank holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+GIB = 2**30
+MIB = 2**20
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """A number of bytes or tokens, how far off it may be, and where it comes from.
+
+    The true number lies between `low` and `high` nine times in ten. Sources start with one of: "exact"
+    (a file's headers), "measured" (a log line), "compiled" (TensorRT's builder), "formula", "given".
+    """
+
+    value: int
+    low: int
+    high: int
+    source: str
+
+    @classmethod
+    def exact(cls, value: float, source: str = "formula") -> Figure:
+        return cls(round(value), round(value), round(value), source)
+
+    @classmethod
+    def within(cls, value: float, share: float, source: str = "formula", extra: float = 0) -> Figure:
+        """Return a figure that may be off by a share of itself and `extra` more."""
+        off = abs(value) * share + extra
+        return cls(round(value), max(0, round(value - off)), round(value + off), source)
+
+    def __add__(self, other: Figure) -> Figure:
+        source = self.source if self.source == other.source else "formula"
+        return Figure(self.value + other.value, self.low + other.low, self.high + other.high, source)
+
+
+ZERO = Figure.exact(0)
+
+
+class Component(msgspec.Struct, frozen=True):
+    """One line of a rank's ledger."""
+
+    name: str  # stable: see COMPONENTS
+    bytes: Figure
+    why: str = ""  # the sum in words: "2 x 32 layers x 8 heads x 128 x 2 bytes"
+    parts: dict[str, int] = {}  # of the value, where it is made of named parts
+
+
+# The names of components, in the order they are allocated, and what a table calls them.
+COMPONENTS = {
+    "cuda_context": "CUDA context and libraries",
+    "weights": "weights",
+    "draft_weights": "draft model weights",
+    "encoder_weights": "multimodal encoder weights",
+    "lora": "LoRA cache",
+    "communication": "NCCL and all-reduce buffers",
+    "activation": "activations and workspace",
+    "runtime_buffers": "runtime buffers",
+    "decoder_buffers": "decoder and sampler buffers",
+    "logits": "logits",
+    "cuda_graphs": "CUDA graphs",
+    "recurrent_state": "recurrent state (Mamba)",
+    "encoder_cache": "multimodal encoder cache",
+    "kv_transfer": "KV transfer buffers",
+    "other_process": "other processes",
+    "kv_pool": "KV cache",
+}
+
+
+class Dims(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes of a model. Zero means: not there."""
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    kv_heads_per_layer: tuple[int, ...] = ()  # where layers differ
+    gated: bool = True  # gate and up projections
+    tied: bool = False  # the output head is the embedding
+    attention_bias: bool = False  # on q, k, v
+    output_bias: bool = False  # on the attention's output projection
+    mlp_bias: bool = False
+    norm_bias: bool = False
+    position_embeddings: int = 0  # rows of a learned table
+    max_positions: int = 0  # what the model was made for, scaling included
+    windows: tuple[int, ...] = ()  # by layer; 0 is full attention
+    attention_layers: int | None = None  # None: all; hybrids have fewer
+    mlp_layers: int | None = None  # None: all; Nemotron-H has layers that are nothing else
+    # multi-head latent attention
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+    # experts
+    num_experts: int = 0
+    experts_per_token: int = 0
+    moe_intermediate_size: int = 0
+    shared_experts: int = 0
+    shared_intermediate_size: int = (
+        0  # of all shared experts together; 0: shared_experts x moe_intermediate_size
+    )
+    moe_latent_size: int = 0  # the width experts work in, where it is not the hidden size
+    dense_layers: int = 0  # first layers without experts
+    moe_every: int = 1  # every n-th layer has experts
+    # recurrent layers (Mamba, linear attention)
+    state_layers: int = 0
+    state_bytes_per_sequence: int = 0  # of all these layers together, before tp
+    state_params_per_layer: int = 0
+    # beside the decoder
+    nextn_layers: int = 0  # multi-token prediction
+    encoder_layers: int = 0  # of an encoder-decoder model; same widths as the decoder
+    encoder_params: int = 0  # of a multimodal encoder
+    model_type: str = ""
+
+    @property
+    def mla(self) -> bool:
+        return self.kv_lora_rank > 0
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """How the model is spread over GPUs."""
+
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 0  # 0: not said, 1
+    moe_tp: int = 0
+    attention_dp: bool = False
+    pp_partition: tuple[int, ...] = ()
+    parallel_embedding: bool | None = None  # engines: --use_parallel_embedding; None: the release's default
+    gpus_per_node: int = 0
+
+    @property
+    def world(self) -> int:
+        return self.tp * self.pp * self.cp
+
+
+class Formats(msgspec.Struct, frozen=True, kw_only=True):
+    """In which types things are kept."""
+
+    dtype: str = "bfloat16"  # of what is not quantised
+    weights: str = ""  # TensorRT-LLM's quant_algo: "FP8", "NVFP4", "W4A16_AWQ" ...; "" is none
+    kv: str = ""  # "auto" resolved: "bfloat16", "fp8", "int8", "nvfp4"; "" is dtype
+    group_size: int = 128
+    excluded: tuple[str, ...] = ()  # patterns of modules that stay in dtype
+    logits_dtype: str = "float32"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step and one sequence may be at most."""
+
+    max_batch_size: int
+    max_num_tokens: int
+    max_seq_len: int
+    max_input_len: int = 0
+    max_beam_width: int = 1
+    max_draft_len: int = 0
+    tokens_per_block: int = 32
+    max_attention_window: tuple[int, ...] = ()  # as given, repeated over the layers; (): all of max_seq_len
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """Which backend and release, and the switches that cost memory."""
+
+    backend: str = "pytorch"  # "pytorch" or "tensorrt"
+    version: str = ""  # of TensorRT-LLM; "" is the newest trtdx knows
+    free_fraction: float = 0.9
+    max_tokens: int = 0  # of the KV cache; 0: as many as fit
+    max_kv_bytes: int = 0
+    host_cache_bytes: int = 0
+    block_reuse: bool = True
+    # engines
+    gemm_plugin: bool = True
+    attention_plugin: bool = True
+    context_fmha: bool = True
+    packed: bool = True  # remove_input_padding
+    paged_kv: bool = True
+    multiple_profiles: bool = False
+    gather_context_logits: bool = False
+    gather_generation_logits: bool = False
+    # PyTorch
+    moe_backend: str = ""
+    cuda_graphs: bool = True
+    cuda_graph_max_batch: int = 0  # 0: the release's default
+    piecewise_graphs: bool = False
+    torch_compile: bool = False
+    chunked: bool = False
+    disaggregated_tokens: int = 0  # max_tokens_in_buffer
+    lora: bool = False
+    max_loras: int = 0
+    max_lora_rank: int = 0
+    other_process_bytes: int = 0
+    env: dict[str, str] = {}
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of GPU."""
+
+    name: str
+    total_bytes: int  # what cudaMemGetInfo calls total
+    sm: int = 0
+    source: str = "table"
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a plan is made from."""
+
+    model: str
+    dims: Dims
+    layout: Layout
+    formats: Formats
+    limits: Limits
+    running: Running
+    device: Device | None = None
+    draft: Dims | None = None
+    weights_by_rank: tuple[Figure, ...] = ()  # where files tell them; else computed
+    activation: Figure | None = None  # compiled, measured or calibrated; else computed
+    said: dict[str, str] = {}  # where each thing was taken from: {"tp": "--tp", "hidden_size": "config.json"}
+
+
+class RankLedger(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU holds, in the order it is allocated; the KV cache takes a share of what is left."""
+
+    rank: int
+    components: tuple[Component, ...]
+    kv_bytes_per_token: Figure
+    kv_tokens: Figure
+    total_bytes: Figure
+    capacity: int = 0  # of the device; 0: not known
+    fits: bool | None = None
+    short_bytes: int = 0  # by how much it does not fit
+    why_not: str = ""  # the component at which it ends, in words
+
+    def component(self, name: str) -> Component | None:
+        return next((each for each in self.components if each.name == name), None)
+
+    def bytes_of(self, name: str) -> int:
+        found = self.component(name)
+        return found.bytes.value if found else 0
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan: all ranks, and the one that decides."""
+
+    setup: Setup
+    ranks: tuple[RankLedger, ...]
+    notes: tuple[str, ...] = ()  # what was assumed
+
+    @property
+    def worst(self) -> RankLedger:
+        return min(self.ranks, key=_room)
+
+    @property
+    def fits(self) -> bool | None:
+        return self.worst.fits
+
+    @property
+    def kv_tokens(self) -> Figure:
+        """All ranks take the smallest count."""
+        return min((each.kv_tokens for each in self.ranks), key=lambda figure: figure.value)
+
+
+def _room(ledger: RankLedger) -> tuple[int, int]:
+    return (-ledger.short_bytes, ledger.kv_tokens.value)
+
+
+def summed(figures: Iterable[Figure]) -> Figure:
+    """Return the sum; the bands add up as if all erred the same way."""
+    total = ZERO
+    for figure in figures:
+        total = total + figure
+    return total

@@ -1,0 +1,158 @@
+"""How TensorRT puts tensors into memory: in blocks that tensors share which are never alive together.
+
+The largest tensor first, each into the smallest block where it fits and nothing lives at the same time, else into a
+new block; activation memory is the sum of the blocks. That is not the most that is alive at once: where nothing small
+enough is free, a logits tensor and the tensors of a layer stand beside each other. Seven engines whose build logs are
+public come out to within 20 KB (see tests/memory/test_activation_engine.py).
+
+Which tensors share depends on the order of their sizes, so by itself a slightly larger shape can need less. A plan must
+not say so: the ways of sharing are found at a few fixed shapes, and of these the best counts, which grows with every
+tensor. Sizes are sums over the numbers of a shape, so a network is worked out once (`Network`) and then only added up.
+"""
+
+from __future__ import annotations
+
+from operator import mul
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Shape = tuple[int, ...]
+
+UNIT = 1 << 20  # for finding out what each number of a shape adds; halves and sixteenths stay whole
+
+
+class Op(NamedTuple):
+    """One step of a network: what it makes, what it reads, and its scratch memory."""
+
+    name: str
+    size: int  # of its output, in bytes
+    reads: tuple[str, ...] = ()
+    scratch: int = 0
+
+
+class Block(NamedTuple):
+    """A piece of memory, named after the largest tensor in it."""
+
+    name: str
+    size: int
+
+
+Sharing = tuple[
+    tuple[int, ...], ...
+]  # blocks, by the numbers of their tensors: 2n is what step n makes, 2n+1 its scratch
+
+
+def sharing_of(ops: list[Op]) -> Sharing:
+    """Return which tensors share a block where they have these sizes."""
+    sizes, alive = _sizes(ops), _alive(ops)
+    blocks: list[tuple[int, list[int]]] = []
+    steps: list[int] = []  # at which something lives in the block, a bit each
+    for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
+        free = [at for at, taken in enumerate(steps) if not taken & alive[number]]
+        if free:
+            at = min(free, key=lambda each: blocks[each][0])
+            blocks[at][1].append(number)
+            steps[at] |= alive[number]
+        else:
+            blocks.append((sizes[number], [number]))
+            steps.append(alive[number])
+    return tuple(tuple(members) for _, members in blocks)
+
+
+Kinds = tuple[tuple[int, ...], tuple[str, ...]]  # kinds of size in a block, and a tensor of each
+
+
+class Network:
+    """A network whose tensors' sizes are sums over the numbers of a shape, and the ways in which they may share memory."""
+
+    def __init__(self, steps: Callable[[Shape], list[Op]], usual: Iterable[Shape]) -> None:
+        """Work out a network.
+
+        Args:
+            steps: returns its steps at a shape.
+            usual: the shapes at which the ways of sharing are found.
+        """
+        usual = tuple(usual)
+        self._kinds: list[tuple[float, ...]] = []  # of sizes: what the numbers of a shape are multiplied with
+        kinds = self._kinds_of(steps, len(usual[0]))
+        ops = steps(usual[0])
+        names = [name for op in ops for name in (op.name, f"{op.name}.scratch")]
+        found = dict.fromkeys(sharing_of(steps(shape)) for shape in usual)
+        self._ways = [
+            [self._largest([(kinds[number], names[number]) for number in members]) for members in way]
+            for way in found
+        ]
+
+    def blocks(self, shape: Shape) -> list[Block]:
+        """Return the blocks at a shape, shared in the way that needs the least, the largest first."""
+        numbers = (*shape, 1)
+        sizes = [sum(map(mul, kind, numbers)) for kind in self._kinds]
+        size_of = sizes.__getitem__
+        best, fewest = self._ways[0], -1.0
+        blocks: list[float] = []
+        for way in self._ways:
+            each = [size_of(kinds[0]) if len(kinds) == 1 else max(map(size_of, kinds)) for kinds, _ in way]
+            total = sum(each)
+            if fewest < 0 or total < fewest:
+                fewest, best, blocks = total, way, each
+        found = []
+        for size, (kinds, names) in zip(blocks, best, strict=True):
+            if size:
+                name = names[0] if len(names) == 1 else names[[sizes[kind] for kind in kinds].index(size)]
+                found.append(Block(name, int(size)))
+        found.sort(key=_size, reverse=True)
+        return found
+
+    def _kinds_of(self, steps: Callable[[Shape], list[Op]], numbers: int) -> list[int]:
+        """Return which kind of size each tensor has."""
+        constants = _sizes(steps((0,) * numbers))
+        grown = [
+            _sizes(steps(tuple(UNIT if each == number else 0 for each in range(numbers))))
+            for number in range(numbers)
+        ]
+        kinds: dict[tuple[float, ...], int] = {}
+        found = []
+        for at, constant in enumerate(constants):
+            kind = (*((sizes[at] - constant) / UNIT for sizes in grown), constant)
+            found.append(kinds.setdefault(kind, len(kinds)))
+        self._kinds = list(kinds)
+        return found
+
+    def _largest(self, members: list[tuple[int, str]]) -> Kinds:
+        """Return the tensors of a block that can be its largest, one of each kind."""
+        first: dict[int, str] = {}
+        for kind, name in members:
+            first.setdefault(kind, name)
+        found = [
+            (kind, name)
+            for kind, name in first.items()
+            if not any(other != kind and _at_least(self._kinds[other], self._kinds[kind]) for other in first)
+        ]
+        return tuple(kind for kind, _ in found), tuple(name for _, name in found)
+
+
+def _size(block: Block) -> int:
+    return block.size
+
+
+def _at_least(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return all(mine >= its for mine, its in zip(one, other, strict=True))
+
+
+def _sizes(ops: list[Op]) -> list[int]:
+    return [size for op in ops for size in (op.size, op.scratch)]
+
+
+def _alive(ops: list[Op]) -> list[int]:
+    """Return the steps at which each tensor is alive, a bit each."""
+    last: dict[str, int] = {}
+    for step, op in enumerate(ops):
+        last[op.name] = step
+        for each in op.reads:
+            last[each] = step
+    alive: list[int] = []
+    for step, op in enumerate(ops):
+        alive += ((2 << last[op.name]) - (1 << step), 1 << step)
+    return alive

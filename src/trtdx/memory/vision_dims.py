@@ -1,0 +1,41 @@
+"""How many parameters the encoders of a multimodal model have, from their sections of config.json."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trtdx.inspect.documents import Document
+
+SECTIONS = (
+    "vision_config", "visual", "vision_tower_config", "audio_config", "thinker_config.vision_config",
+    "thinker_config.audio_config",
+)  # fmt: skip
+WIDTHS = ("embed_dim", "hidden_size", "d_model", "width", "image_embedding_size")
+DEPTHS = ("num_hidden_layers", "depth", "layers", "encoder_layers")
+INNERS = ("intermediate_size", "encoder_ffn_dim", "mlp_dim")
+GATED = ("qwen2_5_vl", "pixtral")
+
+
+def encoder_params(document: Document) -> int:
+    """Return the parameters of all encoders together, with the projection into the language model; 0: none."""
+    return sum(_of(document.at(section)) for section in SECTIONS if isinstance(document.at(section), dict))
+
+
+def _of(config: dict[str, Any]) -> int:
+    """Return attention, MLP and projection of one encoder; what it does not state is as usual."""
+    depth, width = _first(config, DEPTHS), _first(config, WIDTHS)
+    if not depth or not width:
+        return 0
+    inner = _first(config, INNERS) or int(width * float(config.get("mlp_ratio") or 4))
+    matrices = 3 if any(str(config.get("model_type", "")).startswith(name) for name in GATED) else 2
+    out = _first(config, ("out_hidden_size", "projection_dim", "output_dim", "hidden_size")) or width
+    merged = width * (_first(config, ("spatial_merge_size",)) or 1) ** 2
+    projection = merged * merged + merged * out
+    patches = 3 * (_first(config, ("patch_size",)) or 14) ** 2 * width
+    return depth * (4 * width * width + matrices * width * inner) + projection + patches
+
+
+def _first(config: dict[str, Any], names: tuple[str, ...]) -> int:
+    values = (config.get(name) for name in names)
+    return next((v for v in values if isinstance(v, int) and not isinstance(v, bool) and 0 < v < 1e7), 0)

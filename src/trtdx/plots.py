@@ -1,0 +1,160 @@
+"""Charts: what is drawn is a value, `Chart`; matplotlib draws it, without a display, where it is installed.
+
+    write(Chart(title="drift", x="layer", y="relative error", curves=(Curve("observed", layers, errors),)), "drift.png")
+
+`inline_svg` takes the colour of the text around it, so that a notebook or page shows it in dark and in light mode.
+Files have a background of their own.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trtdx.errors import InputError
+from trtdx.host import RealHost
+from trtdx.optional import need
+
+FORMATS = ("png", "svg")
+INCHES = (7.2, 3.2)
+DPI = 144
+PAPER, INK = "#ffffff", "#24292f"
+TEXT_COLOR = "#010203"  # stands for the colour of the text around, which only the reader's page knows
+BLUE, ORANGE, RED, GREEN = "#2f81d6", "#c8701a", "#d64545", "#2e9e5b"  # seen on white and on black
+MOST_TICKS = 16
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """One line or cloud of points; a y that is None or not finite leaves a gap."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    color: str = BLUE
+    line: str = "-"  # "" draws points alone, "--" dashes
+    marker: str = ""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A place on the x axis to look at, and what is there."""
+
+    x: float
+    label: str
+    color: str = RED
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be drawn."""
+
+    title: str
+    x: str
+    y: str
+    curves: tuple[Curve, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    log_x: bool = False
+    log_y: bool = False
+    whole_x: bool = False  # layers, ranks: no ticks between
+
+
+def inline_svg(chart: Chart) -> str:
+    """Return a chart as an SVG element to stand inside a page."""
+    figure = draw(chart, ink=TEXT_COLOR, paper="none")
+    text = _saved(figure, "svg", transparent=True).decode()
+    text = text[text.index("<svg") :].replace(TEXT_COLOR, "currentColor")
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # Width and height give way to the page's; without them the picture keeps its proportions by its view box.
+    return re.sub(
+        r'<svg ([^>]*?)height="[^"]*"([^>]*?)width="[^"]*"', r'<svg \1width="100%"\2', text, count=1
+    )
+
+
+def write(chart: Chart, path: str) -> None:
+    """Write a chart as a PNG or SVG file, as its name says."""
+    kind = Path(path).suffix.removeprefix(".").lower()
+    if kind not in FORMATS:
+        raise InputError(f"{path} is no kind of picture that can be written", fix="name it .png or .svg")
+    RealHost().write(path, _saved(draw(chart), kind))
+
+
+def check_drawing() -> None:
+    """Raise where nothing can be drawn.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    _matplotlib("figure")
+
+
+def draw(chart: Chart, axes: Any = None, *, ink: str = INK, paper: str = PAPER) -> Any:
+    """Return a matplotlib figure of a chart, drawn into the axes of another figure if given.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    if axes is None:
+        # Not pyplot: it would look for a display and keep every figure.
+        figure = _matplotlib("figure").Figure(figsize=INCHES, dpi=DPI, facecolor=paper, layout="constrained")
+        axes = figure.add_subplot()
+        _colour(axes, ink)
+    for curve in chart.curves:
+        y = [math.nan if value is None or not math.isfinite(value) else value for value in curve.y]
+        style = {"color": curve.color, "linestyle": curve.line or "none", "linewidth": 1.6, "markersize": 4}
+        axes.plot(list(curve.x), y, label=curve.label, marker=curve.marker or None, **style)
+    for mark in chart.marks:
+        axes.axvline(mark.x, color=mark.color, linewidth=1.2, linestyle=":", label=mark.label)
+    _label(axes, chart, ink)
+    _legend(axes, ink)
+    return axes.figure
+
+
+def _colour(axes: Any, ink: str) -> None:
+    axes.set_facecolor("none")
+    axes.tick_params(colors=ink, which="both", labelsize=8)
+    for text in (axes.xaxis.label, axes.yaxis.label):
+        text.set_color(ink)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("left", "bottom"))
+        spine.set_color(ink)
+
+
+def _label(axes: Any, chart: Chart, ink: str) -> None:
+    axes.set_title(chart.title, fontsize=10, loc="left", color=ink)  # each of the three titles has its own
+    axes.set_xlabel(chart.x, fontsize=9)
+    axes.set_ylabel(chart.y, fontsize=9)
+    for wanted, scale in ((chart.log_x, axes.set_xscale), (chart.log_y, axes.set_yscale)):
+        if wanted:
+            scale("log")
+    if chart.whole_x:
+        axes.xaxis.set_major_locator(_matplotlib("ticker").MaxNLocator(MOST_TICKS, integer=True))
+    axes.grid(True, color="#808080", alpha=0.25, linewidth=0.6)
+
+
+def _legend(axes: Any, ink: str) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if not handles:
+        return
+    legend = axes.legend(handles, labels, fontsize=8, frameon=False, loc="best")
+    for text in legend.get_texts():
+        text.set_color(ink)
+
+
+def _saved(figure: Any, kind: str, *, transparent: bool = False) -> bytes:
+    stream = io.BytesIO()
+    # The same chart gives the same bytes: no date, and ids that do not come from chance. Text stays text.
+    settings: dict[Any, Any] = {"svg.hashsalt": "trtdx", "svg.fonttype": "none"}
+    with _matplotlib().rc_context(settings):
+        metadata = {"Date": None} if kind == "svg" else None
+        figure.savefig(stream, format=kind, transparent=transparent, metadata=metadata)
+    return stream.getvalue()
+
+
+def _matplotlib(part: str = "") -> Any:
+    """Return matplotlib or a module of it."""
+    whole = need("matplotlib", extra="plot", to="draw")
+    return need(f"matplotlib.{part}", extra="plot", to="draw") if part else whole

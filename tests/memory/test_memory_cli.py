@@ -1,0 +1,244 @@
+"""`trtdx memory` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+from make_hf import make_hf_model
+
+from trtdx.cli.main import main
+
+FITS = ("Llama-3.1-8B", "--gpu", "H100")
+DOES_NOT = ("Mixtral-8x7B", "--gpu", "A100-40GB")
+FIGURE = {"value", "low", "high", "source"}
+
+
+class Done(NamedTuple):
+    """How the command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def memory(monkeypatch, capsys, tmp_path):
+    """Run the command line in this process: what a start costs is paid once."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))  # what somebody calibrated is not ours
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["trtdx", "memory", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return Done(int(ended.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+def test_the_first_line_is_the_answer(memory):
+    done = memory(*FITS)
+    assert done.returncode == 0
+    assert re.match(
+        r"fits on H100 80GB with [\d.]+ GiB of KV cache: \d+k tokens, \d+ requests of 4096\n", done.stdout
+    )
+    assert "not said, so the defaults: max_batch_size 2048, max_num_tokens 8192" in done.stdout
+
+
+def test_the_answer_minds_the_batch_and_requests_that_are_too_long(memory):
+    assert "of which max_batch_size lets 4 run at once" in memory(
+        *FITS, "--max-batch-size", "4"
+    ).stdout.replace("\n", " ")
+    assert "not one request of 131072" in memory("Llama-3.1-8B", "--gpu", "L4", "--length", "131072").stdout
+
+
+def test_flags_may_stand_before_the_model(memory):
+    done = memory("--gemm_plugin", "auto", "--backend", "tensorrt", *FITS)
+    assert done.returncode == 0
+    assert "tensorrt)" in done.stdout
+
+
+def test_what_does_not_fit_is_a_finding_with_ways_out(memory):
+    done = memory(*DOES_NOT)
+    assert done.returncode == 1
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("does not fit on A100 40GB: short by ")
+    assert "weights alone are" in first
+    assert "error[DX890]" in done.stdout
+    assert "trtllm-serve --tp_size 4" in done.stdout
+    assert memory(*DOES_NOT, "--fail-on", "never").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("Qwen2.5-7B-AWQ", "--gpu-memory", "7500MiB"), "DX891"),
+        (("Llama-3.1-8B", "--gpu", "L4", "--max_seq_len", "131072"), "DX893"),
+        (("Llama-3.1-8B", "--gpu", "A100", "--kv_cache_dtype", "fp8"), "DX894"),
+        (("Llama-3.1-8B", "--gpu", "H100", "--tp", "3"), "DX096"),
+        (("Llama-3.1-8B", "--gpu", "H100", "--quantization", "nvfp4"), "DX325"),
+        (("Llama-3.1-8B", "--gpu", "H100", "--tokens-per-block", "33"), "DX873"),
+        (("Llama-3.1-8B", "--gpu", "H100", "--kv-cache-dtype", "int8"), "DX894"),
+    ],
+)
+def test_each_way_not_to_run_has_its_code(memory, words, code):
+    done = memory(*words)
+    assert done.returncode == 1
+    assert f"error[{code}]" in done.stdout
+
+
+def test_a_warning_does_not_stop_the_plan(memory):
+    done = memory(*FITS, "--max_num_tokens", "64", "--max_batch_size", "128")
+    assert done.returncode == 0
+    assert done.stdout.startswith("fits on")
+    assert "warning[DX878]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("no-such-model", "--gpu", "H100"),
+        ("Llama-3.1-8B", "--gpu", "H1000"),
+        ("Llama-3.1-8B", "--tp", "-1"),
+        ("Llama-3.1-8B", "--gem_plugin", "auto"),
+        ("Llama-3.1-8B", "--gpu", "H100", "--target", "64"),
+        ("Llama-3.1-8B", "--json", "--markdown"),
+        ("Llama-3.1-8B", "--gpu", "H100", "--plot", "frontier.bmp"),
+        ("--calibrate", "some.log"),
+    ],
+)
+def test_what_cannot_be_understood_ends_with_two_and_no_traceback(memory, words):
+    done = memory(*words)
+    assert done.returncode == 2
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_json_has_every_figure_with_its_band_and_source(memory):
+    done = memory("Llama-3.1-70B", "--gpu", "4xH100", "--pp", "2", "--json")
+    report = json.loads(done.stdout)
+    assert {"schema_version", "summary", "findings", "memory"} <= report.keys()
+    plan = report["memory"]
+    assert plan["fits"] is True
+    assert plan["kv_tokens"].keys() == FIGURE
+    assert [rank["rank"] for rank in plan["ranks"]] == [0, 1, 2, 3]
+    for rank in plan["ranks"]:
+        figures = {name: each for name, each in rank.items() if isinstance(each, dict)}
+        assert {
+            "weights_bytes",
+            "activation_bytes",
+            "kv_bytes_per_token",
+            "kv_pool_bytes",
+            "kv_tokens",
+            "total_bytes",
+        } <= figures.keys()
+        for figure in figures.values():
+            assert figure.keys() == FIGURE
+            assert figure["low"] <= figure["value"] <= figure["high"]
+        parts = [
+            each["value"]
+            for name, each in figures.items()
+            if name.endswith("_bytes") and name != "total_bytes"
+        ]
+        assert sum(parts) == rank["total_bytes"]["value"]
+        assert rank["fits"] is True
+        assert rank["short_bytes"] == 0
+        assert rank["capacity_bytes"] > 0
+    assert any(each.startswith("max_batch_size") for each in plan["assumed"])
+    assert plan["setup"]["layout"]["tp"] == 2
+
+
+def test_without_a_gpu_the_smallest_that_runs_it_is_named(memory):
+    done = memory("Llama-3.1-70B")
+    assert done.returncode == 0
+    assert re.search(r"the smallest that runs it: \d x ", done.stdout)
+    plan = json.loads(memory("Llama-3.1-70B", "--json").stdout)["memory"]
+    assert plan["fits"] is None
+    assert plan["smallest"]["count"] == len(plan["ranks"])
+
+
+def test_a_folder_tells_its_weights_to_the_byte(memory, tmp_path):
+    folder = make_hf_model(tmp_path / "model")
+    [rank] = json.loads(memory(str(folder), "--gpu", "H100", "--json").stdout)["memory"]["ranks"]
+    assert rank["weights_bytes"]["source"].startswith("exact")
+
+
+def test_a_pasted_command_line_is_the_whole_question(memory):
+    line = "trtllm-serve Llama-3.1-8B --tp_size 2 --max_batch_size 8 --max_num_tokens 2048"
+    done = memory("--command", line, "--gpu", "L4", "--json")
+    setup = json.loads(done.stdout)["memory"]["setup"]
+    assert (setup["layout"]["tp"], setup["limits"]["max_batch_size"]) == (2, 8)
+
+
+def test_the_frontier_names_what_stands_in_the_way_at_each_point(memory):
+    done = memory(*FITS, "--frontier", "--json")
+    points = json.loads(done.stdout)["frontier"]
+    assert len(points) > 20
+    assert all(point["binding"] for point in points)
+    assert "the largest max_batch_size, by max_seq_len" in memory(*FITS, "--frontier").stdout
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "html"])
+def test_the_frontier_is_drawn(memory, tmp_path, kind):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"frontier.{kind}"
+    assert memory(*FITS, "--plot", str(path)).returncode == 0
+    start = path.read_bytes()[:300]
+    assert {"png": b"\x89PNG", "svg": b"<?xml", "html": b"<!doctype html>"}[kind] in start
+
+
+def test_a_target_is_reached_by_the_cheapest_change(memory):
+    done = memory(*FITS, "--target", "batch=64, seq=8192", "--json")
+    target = json.loads(done.stdout)["target"]
+    assert target["fits"]
+    assert not target["fits_now"]
+    assert [each["change"] for each in target["changes"]] == ["KV cache in FP8"]
+    assert target["changes"][0]["flags"][0]["stage"] == "launch"
+    assert target["others"]
+
+
+def test_requests_are_counted_at_the_lengths_that_are_asked_for(memory):
+    done = memory(*FITS, "--length", "2000", "--length", "32k")
+    assert re.search(r"\d+ requests of 2000\n", done.stdout)
+    assert re.search(r"^ +32768 +\d+$", done.stdout, re.MULTILINE)
+
+
+def test_a_log_is_read_with_or_without_its_model(memory, tmp_path):
+    log = tmp_path / "serve.log"
+    log.write_text(
+        "[TRT-LLM] [I] Use 14.96 GB for model weights.\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 1.03 GiB for max tokens in paged KV cache (8448).\n"
+        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 55.00 GiB for max tokens in paged KV cache (450560).\n"
+    )
+    for more in ((), ("--model", "Llama-3.1-8B", "--gpu", "H100")):
+        done = memory("--log", str(log), "--json", *more)
+        [rank] = json.loads(done.stdout)["memory"]["ranks"]
+        assert rank["kv_tokens"]["value"] == 450560
+        assert rank["weights_bytes"]["source"].startswith("measured")
+
+
+def test_several_logs_may_follow_one_flag(memory, tmp_path):
+    for rank in (0, 1):
+        text = f"[TRT-LLM] [RANK {rank}] [I] Use {14 + rank}.00 GB for model weights.\n"
+        (tmp_path / f"rank{rank}.log").write_text(text)
+    done = memory("--log", "rank0.log", "rank1.log", "--json")
+    ranks = json.loads(done.stdout)["memory"]["ranks"]
+    assert [each["weights_bytes"]["value"] // 2**30 for each in ranks] == [14, 15]
+
+
+def test_help_names_an_example_and_nothing_heavy_is_imported(trtdx):
+    done = trtdx("memory", "--help")
+    assert "Example: trtdx memory" in done.stdout
+    code = (
+        "import sys, trtdx.cli.main, trtdx.memory.commands; "
+        "print([name for name in ('torch', 'numpy', 'onnx', 'matplotlib', 'tensorrt_rtx') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
