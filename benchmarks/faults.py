@@ -15,45 +15,49 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
+import shutil
 import sys
+import tempfile
 import time
-from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict, deque
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 sys.path.insert(0, str(Path(__file__).parent))
 MOST_S = 300
+FAMILIES = ("llama", "gpt2", "qwen2", "gemma2", "mixtral", "deepseek_v3")
 GOALS = {"right tensor": 97.0, "right cause": 85.0, "false alarms": 0.0}
 
 
-def answer(sides: Any, question: Any, extra: list[str]) -> dict[str, Any]:
-    """Ask `trtdx compare` as a user does; returns its JSON, what it said on failing, and the seconds."""
+def asked(each: Any, shop: Any, extra: list[str]) -> list[str]:
+    """Make a fault or a pair, and return what a user would ask of `trtdx` about it."""
+    sides, question = each.make(shop), each.question
     tokens = [part for row in question.rows() for part in ("--tokens", " ".join(map(str, row)))]
-    began = time.monotonic()
-    try:
-        done = _run(sides, tokens, question, extra)
-    except subprocess.TimeoutExpired:
-        return {"seconds": float(MOST_S), "exit": -1, "failed": f"not done after {MOST_S} s"}
-    told: dict[str, Any] = {"seconds": round(time.monotonic() - began, 2), "exit": done.returncode}
+    return [
+        "compare",
+        sides.reference,
+        sides.candidate,
+        *tokens,
+        "--new-tokens",
+        str(question.steps),
+        "--json",
+        *extra,
+    ]
+
+
+def answer(done: Any) -> dict[str, Any]:
+    """Return the JSON that was answered, what was said on failing, and the seconds."""
+    told: dict[str, Any] = {"seconds": round(done.seconds, 2), "exit": done.status}
+    if done.status == -1:
+        return told | {"failed": f"not done after {MOST_S} s"}
     try:
         return told | json.loads(done.stdout)
     except ValueError:
         return told | {"failed": (done.stderr.strip().splitlines() or ["nothing was said"])[-1][:300]}
-
-
-def _run(sides: Any, tokens: list[str], question: Any, extra: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "trtdx", "compare", sides.reference, sides.candidate, *tokens,
-         "--new-tokens", str(question.steps), "--json", *extra],
-        capture_output=True, text=True, timeout=MOST_S, check=False, env=os.environ | {"NO_COLOR": "1"},
-    )  # fmt: skip
 
 
 def findings_of(told: dict[str, Any]) -> list[dict[str, Any]]:
@@ -85,8 +89,11 @@ def judge_fault(fault: Any, told: dict[str, Any], causes: Any) -> dict[str, Any]
 def judge_pair(pair: Any, told: dict[str, Any]) -> dict[str, Any]:
     found = findings_of(told)
     first = found[0] if found else {}
+    compared = sum(each.get("verdict") != "unknown" for each in told.get("tensors", ()))
+    if not compared and not told.get("failed"):
+        told = {**told, "failed": "nothing was compared"}
     return {
-        "name": pair.name, "kind": pair.kind, "architecture": pair.architecture, "dtype": pair.dtype, "engine": pair.engine,
+        "compared": compared, "name": pair.name, "kind": pair.kind, "architecture": pair.architecture, "dtype": pair.dtype, "engine": pair.engine,
         "alarm": bool(found), "said": " ".join(filter(None, (first.get("code"), first.get("slug")))), "where": place_of(found),
         "failed": told.get("failed", ""), "seconds": told["seconds"],
     }  # fmt: skip
@@ -139,24 +146,35 @@ def show(row: dict[str, Any]) -> None:
 
 def examine(args: argparse.Namespace, shop: Any, faults: list[Any], pairs: list[Any]) -> None:
     from fault_zoo import causes
+    from warm import warm
 
+    warm(tuple(f"transformers.models.{name}.modeling_{name}" for name in FAMILIES))
     done: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
-    with ThreadPoolExecutor(args.jobs) as pool:
-        asked = [
-            (each, pool.submit(answer, each.make(shop), each.question, args.extra))
-            for each in [*faults, *pairs]
-        ]
-        for each, future in asked:
-            is_fault = hasattr(each, "causes")
-            row = (
-                judge_fault(each, future.result(), causes) if is_fault else judge_pair(each, future.result())
-            )
-            done[0 if is_fault else 1].append(row)
-            show(row)
+    for each, told in answers(args, shop, [*faults, *pairs]):
+        is_fault = hasattr(each, "causes")
+        row = judge_fault(each, told, causes) if is_fault else judge_pair(each, told)
+        done[0 if is_fault else 1].append(row)
+        show(row)
     if args.json:
         print(json.dumps({"variant": args.variant, "faults": done[0], "pairs": done[1]}, indent=1))
     else:
         report(*done)
+
+
+def answers(args: argparse.Namespace, shop: Any, items: list[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Ask about each, `jobs` at once, in order."""
+    from warm import ended, started
+
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        running: deque[tuple[Any, Any]] = deque()
+        for number, each in enumerate(items):
+            place = Path(folder) / str(number)
+            running.append((each, started(place, lambda each=each: asked(each, shop, args.extra))))
+            if len(running) >= args.jobs or each is items[-1]:
+                while running and (len(running) >= args.jobs or each is items[-1]):
+                    first, child = running.popleft()
+                    yield first, answer(ended(child, MOST_S))
+                    shutil.rmtree(child.folder, ignore_errors=True)
 
 
 def check(args: argparse.Namespace, shop: Any, faults: list[Any], pairs: list[Any]) -> None:

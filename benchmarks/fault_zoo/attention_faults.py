@@ -83,6 +83,19 @@ def blind_to_itself(mask: Any) -> Any:
     return closed
 
 
+def too_weak(mask: Any) -> Any:
+    """What is hidden keeps a part of its weight: a number is taken away, where it should be all there is."""
+    return mask.clamp_min(-3.0)
+
+
+def other_side(mask: Any) -> Any:
+    """Padding is taken to be on the right, where it is on the left."""
+    queries, keys = mask.shape[-2:]
+    hidden = (mask[:, :, -1:] < -1).flip(-1)  # the last token sees all that is not padding
+    low = torch.finfo(mask.dtype).min
+    return padding_seen(mask).masked_fill(hidden.expand(-1, -1, queries, keys), low)
+
+
 def padding_seen(mask: Any) -> Any:
     """Padding is attended to: causal only."""
     queries, keys = mask.shape[-2:]
@@ -259,3 +272,17 @@ def query_one_on(honest: Any, q: Any, k: Any, cos: Any, sin: Any) -> Any:
     turn_cos, turn_sin = getattr(query_one_on, "turn", step)
     moved = (cos * turn_cos - sin * turn_sin, sin * turn_cos + cos * turn_sin)
     return honest(q, k, *moved)[0], honest(q, k, cos, sin)[1]
+
+
+def keys_alone(honest: Any, q: Any, k: Any, cos: Any, sin: Any) -> Any:
+    """Queries are not rotated."""
+    return q, honest(q, k, cos, sin)[1]
+
+
+def half_of_head(honest: Any, q: Any, k: Any, cos: Any, sin: Any) -> Any:
+    """Only the first half of each head is rotated, with the speeds that its numbers would have."""
+    size = q.shape[-1] // 2
+    near = torch.arange(size // 2)
+    both = torch.cat((near, near))
+    turned = honest(q[..., :size], k[..., :size], cos[..., both], sin[..., both])
+    return tuple(torch.cat((new, old[..., size:]), -1) for new, old in zip(turned, (q, k), strict=True))

@@ -114,6 +114,20 @@ class Orchard:
 
         self.add("chunked", architecture, dtype, "torch", make)
 
+    def stages(self, architecture: str, dtype: str, *, local: bool) -> None:
+        """Two stages of a pipeline, whose layers may be counted from 0 in each."""
+        asked = self.question
+
+        def make(shop: Any, name: str) -> Sides:
+            source = shop.healthy(architecture)
+            whole = shop.captured(
+                f"{name}-plain", lambda: shop.loaded(source, dtype), asked, shop.tokens(source, asked)
+            )
+            made = shop.once(f"captures/{name}", lambda path: layouts.in_stages(whole, path, local=local))
+            return Sides(f"hf:{source}", str(made))
+
+        self.add("stages", architecture, dtype, "torch", make, told="local" if local else "")
+
     def sharded(self, architecture: str, dtype: str) -> None:
         def make(shop: Any, name: str) -> Sides:
             capture = ranks.captured_ranks(shop, name, architecture, dtype, self.question)
@@ -127,6 +141,18 @@ class Orchard:
             return Sides(f"hf:{shop.healthy(architecture)}", f"{engine}:{path}")
 
         self.add("quantised", architecture, "int8", {"onnx": "onnxruntime", "trt": "tensorrt"}[engine], make)
+
+    def both_in_int8(self, architecture: str, reference: str, candidate: str, options: str = "") -> None:
+        """The same quantised file on two engines, of which one may quantise what enters a product too."""
+
+        def make(shop: Any, name: str) -> Sides:
+            path = shop.operated(f"{architecture}-int8", shop.onnx(architecture), quantised.weights_in_int8)
+            return Sides(f"{reference}:{path}", f"{candidate}:{path}{options}")
+
+        engine = {"onnx": "onnxruntime", "trt": "tensorrt"}[candidate]
+        self.add(
+            "quantised", architecture, "int8", engine, make, told=f"{reference}{options.partition('=')[2]}"
+        )
 
     def one_layer_in_integers(self, architecture: str, path: str) -> None:
         """A linear layer computed in 8 bits by ONNX Runtime: right where the processor does it exactly."""
@@ -167,6 +193,9 @@ def grown(variant: int) -> list[Healthy]:
     orchard.graph("level", "llama", "fp16", "onnx", options="?level=basic")
     orchard.in_int8("gemma2", "onnx")
     orchard.in_int8("deepseek", "trt")
+    orchard.both_in_int8("gpt2", "onnx", "trt")
+    orchard.both_in_int8("llama", "trt", "onnx")
+    orchard.both_in_int8("qwen2", "onnx", "onnx", "?level=none")
     for name, path in (("llama", "model.layers.2.mlp.down_proj"), ("gpt2", "transformer.h.1.mlp.c_fc")):
         orchard.one_layer_in_integers(name, path)
     _layouts(orchard)
@@ -188,5 +217,15 @@ def _layouts(orchard: Orchard) -> None:
         ("gemma2", "bf16", 8),
     ):
         orchard.chunked(name, dtype, first)
+    for name, dtype in (("llama", "fp16"), ("gpt2", "fp32"), ("mixtral", "bf16")):
+        orchard.captured("vocabulary", name, dtype, change=layouts.wider_vocabulary)
+    for name, dtype in (("llama", "bf16"), ("qwen2", "fp32"), ("gpt2", "fp16")):
+        orchard.captured("beams", name, dtype, change=layouts.beams)
+    for name, dtype, local in (("llama", "bf16", False), ("gemma2", "fp32", False), ("llama", "fp32", True)):
+        orchard.stages(name, dtype, local=local)
+    for name, dtype, length in (("llama", "fp16", 180), ("gpt2", "bf16", 150), ("gemma2", "fp16", 170)):
+        orchard.folder("long", name, dtype, "eager", question=Question((length,), 1, orchard.variant))
+    for name in ("llama", "deepseek"):
+        orchard.folder("batch", name, "fp16", "sdpa", question=Question((3, 21, 1, 12), 3, orchard.variant))
     orchard.captured("compiled", "llama", "bf16", told="aot_eager", compiled="aot_eager")
     orchard.captured("compiled", "qwen2", "fp32", told="inductor", compiled="inductor")

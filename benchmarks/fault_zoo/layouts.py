@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -81,3 +82,72 @@ def packed(records: list[Any], values: Any) -> Any:
             yield record.place, array[mask]
         elif "attention_mask" not in record.name:
             yield record.place, array
+
+
+PADDED_TO = 192  # columns of logits: engines round the size of a vocabulary up
+STAGES = 2
+
+
+def wider_vocabulary(records: list[Any], values: Any) -> Any:
+    """Logits have columns that no token has, with whatever their weights make of it."""
+    for record in records:
+        array = values(record)
+        if record.name.endswith(("lm_head:out", "logits")):
+            more = PADDED_TO - array.shape[-1]
+            array = np.concatenate((array, np.full((*array.shape[:-1], more), -3, array.dtype)), -1)
+        yield record.place, array
+
+
+def beams(records: list[Any], values: Any) -> Any:
+    """Each sequence is there twice, one after the other, as a search that has not forked yet computes it."""
+    rows = next(values(record) for record in records if record.name == "input_ids").shape[0]
+    for record in records:
+        array = values(record)
+        yield record.place, np.repeat(array, 2, 0) if array.shape[:1] == (rows,) else array
+
+
+def in_stages(source: Path, folder: Path, *, local: bool) -> None:
+    """Write a capture anew as two stages of a pipeline: ranks that have half of the layers each, perhaps counted from 0."""
+    from trtdx.capture.format import Header
+    from trtdx.capture.reader import Capture
+    from trtdx.capture.stats import source_from_array
+    from trtdx.capture.store import CaptureWriter
+
+    with Capture(source) as capture:
+        header, notes = capture.header, {note.step: note.data for note in capture.notes()}
+        count = 1 + max(_layer(record.name)[1] for record in capture.records())
+        for rank in range(STAGES):
+            own = Header(run=header.run, engine=header.engine, selector=header.selector, rank=rank,
+                         details={**header.details, "pipeline_parallel": STAGES})  # fmt: skip
+            with CaptureWriter(folder, own, parquet=False) as writer:
+                for step, records in _steps(capture).items():
+                    for record in records:
+                        place = _at_stage(record, rank, count // STAGES, local=local)
+                        if place is not None:
+                            array = np.ascontiguousarray(capture.values(record))
+                            writer.add(step, place, source_from_array(array), values=True)
+                    if step in notes:
+                        writer.note(step, notes[step])
+
+
+def _layer(name: str) -> tuple[str, int]:
+    """Return what stands before the number of a layer in a name, and the number; -1 where there is none."""
+    found = re.match(r"(.*?\.(?:layers|h)\.|(?:past|present)\.)(\d+)", name)
+    return (found[1], int(found[2])) if found else ("", -1)
+
+
+def _at_stage(record: Any, rank: int, size: int, *, local: bool) -> Any:
+    """Return where a stage has a record; nothing if another stage has it."""
+    before, number = _layer(record.name)
+    if number < 0:
+        last = (
+            record.place.path.startswith(("model.norm", "lm_head", "transformer.ln_f"))
+            or "logits" in record.name
+        )
+        return None if record.place.path and last != bool(rank) else record.place
+    if number // size != rank:
+        return None
+    if not local or not record.place.path:
+        return record.place
+    moved = f"{before}{number - rank * size}"
+    return record.place._replace(path=moved + record.place.path[len(f"{before}{number}") :])

@@ -19,6 +19,9 @@ CAUSES = (
     "fp16-overflow", "underflow", "saturation", "low-precision-accumulation",
     "quant-scale", "quant-granularity", "quant-zero-point", "int8-backend-saturation",
     "kv-cache-dtype", "kv-stale", "kv-wrong-page", "dropout-on", "rng",
+    # More than the issue lists, which trtdx has pages for.
+    "rope-share", "position-counts-padding", "softcap", "expert-routing", "expert-order", "shared-expert-missing",
+    "other-checkpoint", "bias-of-another", "weights-of-another", "residual-normed",
 )  # fmt: skip
 ENGINES = ("torch", "onnxruntime", "tensorrt")
 # What a fault or a pair may need of the machine.
@@ -96,7 +99,7 @@ class Healthy(NamedTuple):
     """Two sides that differ in how they compute, not in what."""
 
     name: str
-    kind: str  # dtype, engine, kernel, batch, fused, sharded, level, chunked, compiled, quantised
+    kind: str  # dtype, engine, kernel, batch, fused, sharded, level, chunked, compiled, quantised, vocabulary, beams, stages
     architecture: str
     dtype: str
     engine: str

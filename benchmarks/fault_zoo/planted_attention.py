@@ -150,10 +150,19 @@ def attentions(bed: Bed) -> None:
         ("heads-permuted", "gemma2", "bf16", "last", lambda layer: attention.heads_permuted([layer], swap[::-1]), padded),
         ("softmax-precision", "llama", "fp32", "first", lambda layer: attention.softmax_in([layer], torch.bfloat16), None),
         ("softmax-precision", "deepseek", "fp32", "middle", lambda layer: attention.softmax_in([layer], torch.float16), None),
+        ("mask-wrong", "llama", "fp32", "middle", lambda layer: attention.masked([layer], attention.too_weak), None),
+        ("mask-wrong", "gpt2", "fp32", "first", lambda layer: attention.masked([layer], attention.other_side), padded),
+        ("rope-share", "llama", "fp32", "last", lambda layer: attention.rotated([layer], attention.keys_alone), None),
+        ("rope-share", "qwen2", "bf16", "first", lambda layer: attention.rotated([layer], attention.half_of_head), None),
     ]  # fmt: skip
     for cause, architecture, dtype, depth, patch, question in rows:
         n = at(architecture, depth)
-        bed.capture(cause, architecture, dtype, n, core(architecture, n), patch, question=question)
+        truth = core(architecture, n, cached=cause == "rope-share")
+        bed.capture(cause, architecture, dtype, n, truth, patch, question=question)
+    caps = {"attn_logit_softcapping": pick(None, 5.0)}
+    bed.config("softcap", "gemma2", "fp32", 0, core("gemma2", 0), caps, every=True)
+    bed.capture("position-counts-padding", "qwen2", "fp32", None, of_rotary("qwen2"),
+                lambda model: wrong.positions_from_padding(model.model.rotary_emb), question=padded)  # fmt: skip
 
 
 def caches(bed: Bed) -> None:

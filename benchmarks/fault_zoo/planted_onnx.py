@@ -193,8 +193,9 @@ def weights(bed: Bed) -> None:
     for cause, architecture, dtype, engine, depth, role, change in rows:
         n = at(architecture, depth)
         path = part(architecture, n, role)
+        two_heads = cause == "shard-order" and role == "value"  # of which there are two: either word is right
         bed.onnx(
-            cause,
+            (cause, "heads-permuted") if two_heads else cause,
             architecture,
             dtype,
             engine,

@@ -24,7 +24,7 @@ from .nouns import Sides
 
 
 def plant(bed: Bed) -> None:
-    for each in (norms, mlps, weights, biases, ends, streams, precision):
+    for each in (norms, mlps, weights, biases, ends, streams, precision, others):
         each(bed)
 
 
@@ -195,7 +195,15 @@ def weights(bed: Bed) -> None:
     for cause, architecture, dtype, depth, role, change in rows:
         n = at(architecture, depth)
         path = part(architecture, n, role)
-        causes = (cause, "shard-order") if cause == "heads-permuted" else cause
+        # Halves of a module of two heads exchanged are two heads exchanged: either word is right.
+        two_heads = cause == "shard-order" and role == "value"
+        causes = (
+            (cause, "shard-order")
+            if cause == "heads-permuted"
+            else (cause, "heads-permuted")
+            if two_heads
+            else cause
+        )
         bed.folder(causes, architecture, dtype, n, leaves(path), wrong.weights_at(path, change), told=role)
 
 
@@ -336,6 +344,43 @@ def precision(bed: Bed) -> None:
         bed.capture("low-precision-accumulation", architecture, dtype, k, leaves(part(architecture, k, "down")),
                     lambda layer, small=small, block=block: wrong.accumulated(layer.mlp.down_proj, small, block))  # fmt: skip
     _backend(bed)
+
+
+def others(bed: Bed) -> None:
+    """Weights of the wrong place, and experts."""
+    pick, at = bed.pick, bed.layer
+    n = at("mixtral", "middle")
+    mlp, experts = part("mixtral", n, "mlp"), part("mixtral", n, "up")
+    order = pick([1, 0, 2, 3], [3, 1, 2, 0])
+    bed.folder("expert-order", "mixtral", "fp32", n, leaves(experts, f"{mlp}:out", f"{experts}.*"),
+               lambda model: wrong.experts_moved(model.get_submodule(experts), order))  # fmt: skip
+    first = part("mixtral", 0, "mlp")
+    routed = leaves(first)._replace(also=(f"{first}.gate:out*", f"{first}.experts:*", f"{first}:out"))
+    bed.config(
+        "expert-routing", "mixtral", "fp32", 0, routed, {"num_experts_per_tok": pick(1, 3)}, every=True
+    )
+    for architecture, dtype, depth, role in (
+        ("qwen2", "bf16", "last", "up"),
+        ("llama", "fp32", "first", "value"),
+    ):
+        k = at(architecture, depth)
+        path, other = part(architecture, k, role), part(architecture, 1 if k != 1 else 2, role)
+        bed.folder("weights-of-another", architecture, dtype, k, leaves(path),
+                   lambda model, path=path, other=other: wrong.weights_of(model.get_submodule(path), model.get_submodule(other)))  # fmt: skip
+    q = at("qwen2", "middle")
+    key, value = part("qwen2", q, "key"), part("qwen2", q, "value")
+    bed.folder("bias-of-another", "qwen2", "fp32", q, leaves(key),
+               lambda model: wrong.bias_of(model.get_submodule(key), model.get_submodule(value)))  # fmt: skip
+    m = at("llama", "middle")
+    down = part("llama", m, "down")
+    bed.folder(
+        "other-checkpoint",
+        "llama",
+        "fp32",
+        m,
+        leaves(down),
+        wrong.weights_at(down, wrong.noisy_weight(pick(0.2, 0.1))),
+    )
 
 
 def _backend(bed: Bed) -> None:

@@ -207,6 +207,42 @@ def moved_positions(rotary: Any, by: int, *, decode_only: bool) -> None:
     rotary.forward = forward
 
 
+def positions_from_padding(rotary: Any) -> None:
+    """Positions count from the first column, whatever is padding."""
+    honest = rotary.forward
+    before = [0]
+
+    def forward(x: Any, position_ids: Any, *more: Any, **named: Any) -> Any:
+        before[0] = 0 if x.shape[1] > 1 else before[0]
+        whole = torch.arange(before[0], before[0] + x.shape[1]).expand_as(position_ids)
+        before[0] += x.shape[1]
+        return honest(x, whole, *more, **named)
+
+    rotary.forward = forward
+
+
+def experts_moved(experts: Any, order: list[int]) -> None:
+    with torch.no_grad():
+        for each in (experts.gate_up_proj, experts.down_proj):
+            each.copy_(each[order].clone())
+
+
+def weights_of(module: Any, other: Any) -> None:
+    with torch.no_grad():
+        module.weight.copy_(other.weight)
+
+
+def bias_of(module: Any, other: Any) -> None:
+    with torch.no_grad():
+        module.bias.copy_(other.bias)
+
+
+def noisy_weight(share: float) -> Callable[[Any], Any]:
+    """Weights as another training run left them."""
+    generator = torch.Generator().manual_seed(17)
+    return lambda w: w + share * w.std() * torch.randn(w.shape, generator=generator)
+
+
 def frequencies(rotary: Any, change: Callable[[Any], Any]) -> None:
     rotary.inv_freq = change(rotary.inv_freq.clone())
 

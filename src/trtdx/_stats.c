@@ -59,8 +59,9 @@ static double *compared(Request reference, Request candidate, size_t length, Pai
     if (rows == NULL) return NULL;
     fegetenv(&before);
     fesetenv(FE_DFL_ENV);
-    compare_all((const unsigned char *)(uintptr_t)reference.address, reference.code,
-                (const unsigned char *)(uintptr_t)candidate.address, candidate.code, n, length, pair, pairs, rows);
+    compare_all((Elements){(const unsigned char *)(uintptr_t)reference.address, reference.code},
+                (Elements){(const unsigned char *)(uintptr_t)candidate.address, candidate.code}, n, length, pair, pairs,
+                rows);
     fesetenv(&before);
     return rows;
 }

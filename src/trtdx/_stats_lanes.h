@@ -267,59 +267,94 @@ DOUBLES(doubles_u64, u64a, wide_u64)
 DOUBLES(doubles_i8, int8_t, wide_i8)
 DOUBLES(doubles_u8, uint8_t, wide_u8)
 
-/* Whether all values are finite: nothing else times zero is a number. */
-static TARGET int AS(finite)(const double *values, size_t n) {
-    DV odd[4] = {{0}};
-    size_t i = 0;
-    double rest = 0;
-    for (; i + 4 * WIDTH <= n; i += 4 * WIDTH)
-        for (int j = 0; j < 4; j++) {
-            DV v;
-            memcpy(&v, values + i + j * WIDTH, sizeof v);
-            odd[j] += v * 0;
-        }
-    for (; i < n; i++) rest += values[i] * 0;
-    odd[0] = (odd[0] + odd[1]) + (odd[2] + odd[3]);
-    return AS(total)(odd) + rest == 0;
+/* Finds the largest relative error of a block, and counts the pairs that differ where the reference is zero. */
+static TARGET void AS(relative)(const double *reference, const double *candidate, size_t n, Pairs *pairs) {
+    double worst = pairs->max_rel;
+    uint64_t from_zero = 0;
+    for (size_t i = 0; i < n; i++) {
+        double r = reference[i], size = fabs(candidate[i] - r);
+        double relative = r == 0 ? 0 : size / fabs(r);
+        from_zero += r == 0 && size != 0;
+        worst = relative > worst ? relative : worst;
+    }
+    pairs->max_rel = worst;
+    pairs->from_zero += from_zero;
 }
 
-/* Adds a block of finite pairs; `n` is a multiple of four, filled up with pairs of zeros, which change nothing. */
-static TARGET void AS(pairs)(const double *reference, const double *candidate, size_t n, Pairs *pairs, double *row) {
-    const LV unsigned_part = (LV){0} + INT64_MAX;
-    DV top = {0}, worst = {0}, dd = {0}, rr = {0}, cc = {0}, rc = {0}, d1 = {0}, a1 = {0};
-    LV differing = {0}, from_zero = {0};
-    for (size_t i = 0; i < n; i += WIDTH) {
-        DV r, c;
-        memcpy(&r, reference + i, sizeof r);
-        memcpy(&c, candidate + i, sizeof c);
-        DV d = c - r, size = (DV)((LV)d & unsigned_part), scale = (DV)((LV)r & unsigned_part);
-        LV zero = scale == 0, differs = size != 0;
-        differing -= differs;
-        from_zero -= zero & differs;
-        /* 0 / 0 and d / 0 are masked out: a relative error against nothing says nothing */
-        DV relative = (DV)((LV)(size / scale) & ~zero);
-        AS(raise)(&top, &size);
-        AS(raise)(&worst, &relative);
-        dd += d * d;
-        rr += r * r;
-        cc += c * c;
-        rc += r * c;
-        d1 += d;
-        a1 += size;
-    }
-    for (int j = 0; j < WIDTH; j++) {
-        if (top[j] > pairs->block_max) pairs->block_max = top[j];
-        if (worst[j] > pairs->max_rel) pairs->max_rel = worst[j];
-        pairs->differing += (uint64_t)differing[j];
-        pairs->from_zero += (uint64_t)from_zero[j];
-    }
-    row[0] += AS(total)(&dd);
-    row[1] += AS(total)(&rr);
-    pairs->cc += AS(total)(&cc);
-    pairs->rc += AS(total)(&rc);
-    pairs->d1 += AS(total)(&d1);
-    pairs->a1 += AS(total)(&a1);
+static INLINE TARGET double AS(largest)(const DV *v) {
+    double found = (*v)[0];
+    for (int j = 1; j < WIDTH; j++) found = (*v)[j] > found ? (*v)[j] : found;
+    return found;
 }
+
+static INLINE TARGET int64_t AS(count)(const LV *v) {
+    int64_t found = (*v)[0];
+    for (int j = 1; j < WIDTH; j++) found += (*v)[j];
+    return found;
+}
+
+/* Adds a block of pairs as they lie there; answers with `ADDED`, `EXCEEDS` or nothing.
+ *
+ * Nothing is divided: `EXCEEDS` tells that an error is larger than the worst relative one so far allows, which is
+ * seldom, and has `relative` look. Against a zero any error is. If a pair is not finite, neither is the sum of errors;
+ * then nothing is added, unless the caller knows that all are: differences of finite doubles may overflow. The rest of a
+ * last vector is pairs of zeros, which change nothing. */
+#define ADD_PAIRS(FROM_R, FROM_C)                                                       \
+    {                                                                                   \
+        FOUR four_r = FROM_R, four_c = FROM_C;                                          \
+        for (int h = 0; h < PARTS; h++) {                                               \
+            DV r = four_r.part[h], c = four_c.part[h], d = c - r;                       \
+            DV size = (DV)((LV)d & unsigned_part);                                      \
+            above |= size > (DV)((LV)(r * worst) & unsigned_part);                      \
+            differing -= d != 0;                                                        \
+            AS(raise)(&top, &size);                                                     \
+            dd += d * d;                                                                \
+            rr += r * r;                                                                \
+            cc += c * c;                                                                \
+            rc += r * c;                                                                \
+            d1 += d;                                                                    \
+            a1 += size;                                                                 \
+        }                                                                               \
+    }
+#define PAIRED(NAME, R, WIDE_R, C, WIDE_C)                                                                  \
+    static TARGET int AS(NAME)(const void *reference, const void *candidate, size_t n, Pairs *pairs,        \
+                               double *row, int all_finite) {                                               \
+        const R *p = reference;                                                                             \
+        const C *q = candidate;                                                                             \
+        const LV unsigned_part = (LV){0} + INT64_MAX;                                                       \
+        const DV worst = (DV){0} + (pairs->max_rel < DBL_MAX ? pairs->max_rel : DBL_MAX);                   \
+        DV top = {0}, dd = {0}, rr = {0}, cc = {0}, rc = {0}, d1 = {0}, a1 = {0};                           \
+        LV differing = {0}, above = {0};                                                                    \
+        size_t i = 0;                                                                                       \
+        for (; i + 4 <= n; i += 4) ADD_PAIRS(AS(WIDE_R)(p + i), AS(WIDE_C)(q + i))                          \
+        if (i < n) {                                                                                        \
+            R last_r[4] = {0};                                                                              \
+            C last_c[4] = {0};                                                                              \
+            memcpy(last_r, p + i, (n - i) * sizeof(R));                                                     \
+            memcpy(last_c, q + i, (n - i) * sizeof(C));                                                     \
+            ADD_PAIRS(AS(WIDE_R)(last_r), AS(WIDE_C)(last_c))                                               \
+        }                                                                                                   \
+        double sizes = AS(total)(&a1);                                                                      \
+        if (!(sizes <= DBL_MAX) && !all_finite) return 0;                                                   \
+        row[0] += AS(total)(&dd);                                                                           \
+        row[1] += AS(total)(&rr);                                                                           \
+        pairs->cc += AS(total)(&cc);                                                                        \
+        pairs->rc += AS(total)(&rc);                                                                        \
+        pairs->d1 += AS(total)(&d1);                                                                        \
+        pairs->a1 += sizes;                                                                                 \
+        pairs->block_max = AS(largest)(&top);                                                               \
+        pairs->differing += (uint64_t)AS(count)(&differing);                                                \
+        return ADDED | (AS(count)(&above) ? EXCEEDS : 0);                                                   \
+    }
+#define PAIRED_WITH(NAME, R, WIDE_R)                \
+    PAIRED(NAME##_f64, R, WIDE_R, u64a, wide_f64)   \
+    PAIRED(NAME##_f32, R, WIDE_R, u32a, wide_f32)   \
+    PAIRED(NAME##_f16, R, WIDE_R, u16a, wide_f16)   \
+    PAIRED(NAME##_bf16, R, WIDE_R, u16a, wide_bf16)
+PAIRED_WITH(pairs_f64, u64a, wide_f64)
+PAIRED_WITH(pairs_f32, u32a, wide_f32)
+PAIRED_WITH(pairs_f16, u16a, wide_f16)
+PAIRED_WITH(pairs_bf16, u16a, wide_bf16)
 
 static const Lanes AS(lanes) = {
     {AS(block_f64), AS(block_f32), AS(block_f16), AS(block_bf16), NULL, NULL, NULL, AS(block_i16), AS(block_i32),
@@ -327,8 +362,11 @@ static const Lanes AS(lanes) = {
     {AS(doubles_f64), AS(doubles_f32), AS(doubles_f16), AS(doubles_bf16), NULL, NULL, AS(doubles_i8),
      AS(doubles_i16), AS(doubles_i32), AS(doubles_i64), AS(doubles_u8), AS(doubles_u16), AS(doubles_u32),
      AS(doubles_u64), AS(doubles_u8)},
-    AS(finite),
-    AS(pairs),
+    {{AS(pairs_f64_f64), AS(pairs_f64_f32), AS(pairs_f64_f16), AS(pairs_f64_bf16)},
+     {AS(pairs_f32_f64), AS(pairs_f32_f32), AS(pairs_f32_f16), AS(pairs_f32_bf16)},
+     {AS(pairs_f16_f64), AS(pairs_f16_f32), AS(pairs_f16_f16), AS(pairs_f16_bf16)},
+     {AS(pairs_bf16_f64), AS(pairs_bf16_f32), AS(pairs_bf16_f16), AS(pairs_bf16_bf16)}},
+    AS(relative),
 };
 
 #undef WIDTH
@@ -343,3 +381,6 @@ static const Lanes AS(lanes) = {
 #undef FLOATS
 #undef INTEGERS
 #undef DOUBLES
+#undef ADD_PAIRS
+#undef PAIRED
+#undef PAIRED_WITH

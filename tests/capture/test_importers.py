@@ -171,7 +171,8 @@ def test_polygraphys_outputs(tmp_path):
     found = values(capture, 'hid"den/états', step=1)
     assert (str(found.dtype), found.astype(float).tolist()) == ("bfloat16", [1.5, 1.5])
     assert done.told == (
-        "the runner trt-runner-N0 was left out: only the first of a file, onnxrt-runner-N0, is read",
+        "the runner trt-runner-N0 was left out: only one of a file is read, here onnxrt-runner-N0; "
+        "to compare the other: FILE?runner=trt-runner-N0",
     )
 
 

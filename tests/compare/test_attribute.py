@@ -19,6 +19,7 @@ from zoo import CASES, HEALTHY, A, L, M
 from trtdx.compare.attribute import attribute, cause, degree
 from trtdx.compare.attribute.bench import Bench
 from trtdx.compare.attribute.run import FAMILIES
+from trtdx.compare.side import Spec
 from trtdx.violation import Violation, finding_from
 
 torch = sys.modules["torch"]
@@ -164,3 +165,80 @@ def test_every_family_can_be_tried_on_every_kind_of_module(path):
         tried = [idea for family in FAMILIES.values() for idea in family(bench)]
     assert tried
     assert all(np.isfinite(bench.share(idea.outputs)) for idea in tried if idea.share is None)
+
+
+def test_a_mask_that_differs_itself_is_named_by_what_it_hides():
+    """A wrong mask is the first wrong tensor, before any module has computed with it."""
+    size = len(ROWS[0])
+    behind = np.arange(size)[:, None] - np.arange(size)[None]
+    low = np.finfo(np.float32).min
+    own, found = (
+        np.where(seen, 0, low)[None, None].astype("f4")
+        for seen in (behind >= 0, (behind >= 0) & (behind < 5))
+    )
+    whole = suspect_of(model("llama"), A)
+    told_window = attribute(whole._replace(masks={f"{A}:in.attention_mask": (own, found)}))
+    assert (told_window[0].code, told_window[0].values["found"]) == ("DX971", "5")
+    strict = np.where((behind > 0) | (behind + np.arange(size)[None] == 0), 0, low)[None, None].astype("f4")
+    assert attribute(whole._replace(masks={f"{A}:in.attention_mask": (own, strict)}))[0].code == "DX935"
+    assert attribute(whole._replace(masks={f"{A}:in.attention_mask": (own, own)})) == []
+
+
+def test_numbers_too_small_for_their_type_are_named_though_the_reference_has_them_too():
+    small = decoder("llama")
+    with torch.no_grad():
+        for name in ("gate_proj", "up_proj"):
+            small.get_submodule(f"{M}.{name}").weight.mul_(5e-4)
+    found = attribute(suspect_of(small, M, dtype="float16", inner=(f"{M}.down_proj:in",)))
+    assert found[0].code == "DX998"
+
+
+@pytest.mark.parametrize("span", [0.02, 0.2])
+def test_numbers_that_are_each_multiplied_by_their_own_were_made_by_chance(span):
+    torch.manual_seed(5)
+    plant = output(f"{M}.up_proj", lambda x, y: y * (1 + span * (2 * torch.rand_like(y) - 1)))
+    found = attribute(suspect_of(model("llama"), f"{M}.up_proj", plant))
+    assert cause(found).code == "DX959"
+
+
+def test_dropout_is_seen_in_the_weights_of_attention_of_one_run():
+    """A capture cannot be run again, but what was dropped can be solved for."""
+    case = next(case for case in CASES if case.name == "dropout on")
+    torch.manual_seed(3)
+    reference = decoder("llama", **case.settings)
+    found = attribute(suspect_of(reference, A, case.plant, inner=(f"{A}.o_proj:in",)))
+    assert (found[0].code, found[0].values["rate"]) == ("DX958", "0.3")
+
+
+class Ranks:
+    """A mock: a candidate's side of two ranks, of which only the hashes of one tensor are asked."""
+
+    def __init__(self, *hashes):
+        self.capture, self.spec = self, Spec("capture", "")
+        self.ranks = range(len(hashes))
+        self._hashes = hashes
+
+    def records(self, *, step, rank):
+        from types import SimpleNamespace
+
+        held = SimpleNamespace(hash=self._hashes[rank])
+        return [SimpleNamespace(name=f"{M}.down_proj:out", statistics=held)]
+
+
+@pytest.mark.parametrize(("hashes", "code"), [(("a", "b"), "DX985"), (("a", "a"), "DX984")])
+def test_a_sum_that_was_not_taken_leaves_each_rank_its_own(hashes, code):
+    lost = weight(f"{M}.down_proj", lambda held, _: torch.cat((held[:, :24], 0 * held[:, 24:]), 1))
+    suspect = suspect_of(model("llama"), f"{M}.down_proj", lost)
+    assert attribute(suspect._replace(candidate=Ranks(*hashes)))[0].code == code
+
+
+def test_a_healthy_tensor_does_not_drown_the_wrong_one():
+    """In bfloat16 many healthy tensors of a module have more noise together than a small mistake in one of them."""
+    inner = tuple(
+        f"{A}.{part}:{port}" for part in ("q_proj", "k_proj", "v_proj", "o_proj") for port in ("in", "out")
+    )
+    plant = output(f"{A}.o_proj", lambda x, y: 1.03 * y)
+    bench = Bench(
+        suspect := suspect_of(model("llama"), A, plant, dtype="bfloat16", inner=inner), suspect.engine
+    )
+    assert set(bench.wrong_targets) == {f"{A}:out", f"{A}.o_proj:out"}

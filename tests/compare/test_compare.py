@@ -78,13 +78,14 @@ def test_two_captures_are_compared_without_their_models(book, tmp_path):
     assert finding.where.tensor == "model.layers.0.input_layernorm:out"
 
 
-def test_between_two_graphs_what_differs_in_the_files_takes_the_place_of_a_cause(book):
+def test_between_two_graphs_a_cause_is_tried_out_in_a_twin_and_the_files_are_a_second_witness(book):
     report = compared(book, f"onnx:{TINY}/model.onnx", f"onnx:{TINY}/rotary-mistake.onnx")
     (finding,) = report.findings
-    assert finding.code == "DX925"
+    assert finding.code == "DX961"
     assert finding.where.module == "model.layers.0.self_attn"
-    (files,) = [each for each in finding.evidence if each.where == "in the files"]
-    assert files.text.startswith("operators: ")
+    (tried,) = [each for each in finding.evidence if each.where.startswith("tried out in a torch twin of it")]
+    assert "explains 100 % of the difference" in tried.text
+    assert any("in the files" in each.where or "the files agree" in each.where for each in finding.evidence)
 
 
 def test_pairs_can_be_saved_and_given_again(book, tmp_path):

@@ -18,8 +18,10 @@ from verdicts import ALONE, QUESTION, mistaken, pairs_of, runs_of, save_llama, s
 from trtdx.compare.locate import MOST_RUNS, Segment, locate
 from trtdx.compare.nouns import Verdict
 from trtdx.compare.operators import first_wrong_operator
+from trtdx.compare.run import Plan, compare
 from trtdx.compare.side import Question, Spec
 from trtdx.compare.verdict import judge
+from trtdx.host import RealHost
 
 TINY = Path(__file__).parent.parent.parent / "examples" / "tiny"
 SHORT = Question(prompts=(QUESTION.prompts[0],), new_tokens=1)
@@ -145,3 +147,70 @@ def test_a_segment_says_what_it_is():
     assert Segment("model.layers", 3, 4).text == "model.layers.3"
     assert Segment("model.layers", 3, 9).text == "model.layers.3 to 8"
     assert Segment("lm_head", 0, 0).selector.startswith("lm_head:*")
+
+
+def deep_graph(path, *, layers=64, width=8, wrong=None):
+    """Write an ONNX file of many layers with a residual each, one down projection with its sign changed if asked."""
+    onnx = pytest.importorskip("onnx")
+    rng = np.random.default_rng(0)
+    nodes, weights, now = [], [], "x"
+    for layer in range(layers):
+        for part in ("norm", "up", "down"):
+            shape = (width,) if part == "norm" else (width, width)
+            array = rng.standard_normal(shape).astype(np.float32) / np.float32(width**0.5)
+            array = -array if (layer, part) == (wrong, "down") else array
+            weights.append(onnx.numpy_helper.from_array(array, f"{part}{layer}"))
+        for op, reads, makes, scope in (
+            ("Mul", (now, f"norm{layer}"), f"n{layer}", "norm/Mul"),
+            ("MatMul", (f"n{layer}", f"up{layer}"), f"u{layer}", "mlp/up_proj/MatMul"),
+            ("Tanh", (f"u{layer}",), f"t{layer}", "mlp/act_fn/Tanh"),
+            ("MatMul", (f"t{layer}", f"down{layer}"), f"d{layer}", "mlp/down_proj/MatMul"),
+            ("Add", (now, f"d{layer}"), f"x{layer}", "Add"),
+        ):
+            nodes.append(onnx.helper.make_node(op, reads, [makes], name=f"/model/layers.{layer}/{scope}"))
+        now = f"x{layer}"
+    shape = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, ["n", width])
+    graph = onnx.helper.make_graph(
+        nodes,
+        "deep",
+        [onnx.helper.make_value_info("x", shape)],
+        [onnx.helper.make_value_info(now, shape)],
+        weights,
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    onnx.save(onnx.shape_inference.infer_shapes(model), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("wrong", [0, 41, 63])
+def test_sixty_four_layers_of_a_graph_take_few_segment_runs(tmp_path, book, wrong):
+    pytest.importorskip("onnxruntime")
+    np.savez(tmp_path / "in.npz", x=np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32))
+    plan = Plan(
+        reference=f"onnx:{deep_graph(tmp_path / 'good.onnx')}",
+        candidate=f"onnx:{deep_graph(tmp_path / 'bad.onnx', wrong=wrong)}",
+        question=Question(inputs=str(tmp_path / "in.npz")),
+        attribute=False,
+    )
+    report = compare(RealHost(), plan, book)
+    assert report.findings[0].where.module == f"model.layers.{wrong}.mlp.down_proj"
+    assert report.segment_runs <= MOST_RUNS
+
+
+@pytest.mark.parametrize("taps", ["layers.*:*", "layers.*:*, layers.*.mlp:*, layers.*.self_attn:*"])
+def test_only_the_suspicious_module_is_computed_again_where_its_inputs_are_known(tmp_path, taps):
+    import safetensors.torch
+
+    good, bad = (save_llama(tmp_path / name, layers=8, hidden=16) for name in ("good", "bad"))
+    weights = safetensors.torch.load_file(bad / "model.safetensors")
+    weights["model.layers.5.mlp.down_proj.weight"] *= -1
+    safetensors.torch.save_file(weights, bad / "model.safetensors", metadata={"format": "pt"})
+    reference = side(Spec("hf", str(good), ALONE), tmp_path / "a", question=SHORT, selector=taps)
+    candidate = side(
+        Spec("hf", str(bad), ALONE), tmp_path / "b", question=SHORT, selector=taps, forced=reference.tokens()
+    )
+    found = located(reference, candidate, tmp_path, only_local=True)
+    assert found.where.tensor == "model.layers.5.mlp.down_proj:out"
+    assert any("computed again from its inputs" in note for note in found.notes)
+    assert not list((tmp_path / "runs").glob("segment-*")), "no model was run as a whole"
+    assert found.segment_runs <= MOST_RUNS

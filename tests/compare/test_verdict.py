@@ -212,6 +212,8 @@ def test_limits_widen_where_honest_runs_do():
     assert limits_for("bfloat16", local=True, alike=False, ranks=16) > limits_for(
         "bfloat16", local=True, alike=False
     )
+    alike, other = (limits_for("float32", local=True, alike=each) for each in (True, False))
+    assert alike == other, "in float32 the same code sums in another order for another batch"
 
 
 def test_errors_grow_with_type_and_length():

@@ -121,6 +121,35 @@ def unpadded(module, q, k, v, mask, scaling):
     return q, k, v, causal[None, None], scaling
 
 
+def mask_of(change):
+    """Another mask to add: change(behind, low), of how many tokens each key is behind each query."""
+
+    def wrap(module, q, k, v, mask, scaling):
+        import torch
+
+        new, total = q.shape[-2], k.shape[-2]
+        behind = torch.arange(total - new, total)[:, None] - torch.arange(total)[None]
+        return q, k, v, change(behind, torch.finfo(q.dtype).min)[None, None].to(q.dtype), scaling
+
+    return eager(wrap)
+
+
+def hidden(seen, low):
+    import torch
+
+    return torch.where(seen, 0.0, low)
+
+
+def padding_on_the_right(module, q, k, v, mask, scaling):
+    """The mask of a batch that is padded on the left, made as if it were padded on the right."""
+    import torch
+
+    size = q.shape[-2]
+    padding = (mask[:, :, -1:] < -1).flip(-1)
+    seen = torch.ones((size, size), dtype=torch.bool).tril()[None, None] & ~padding
+    return q, k, v, hidden(seen, torch.finfo(q.dtype).min).to(q.dtype), scaling
+
+
 def window(size):
     def change(module, q, k, v, mask, scaling):
         import torch
@@ -253,6 +282,38 @@ def softmax_in(name):
     return function("eager_attention_forward", wrap)
 
 
+def softmax_step_by_step(name):
+    def wrap(_):
+        def attention(module, q, k, v, mask, scaling=None, **more):
+            import torch
+
+            groups = module.num_key_value_groups
+            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+            low = (q @ k.transpose(2, 3) * scaling + mask).to(getattr(torch, name))
+            powers = (low - low.amax(-1, keepdim=True)).exp()
+            weights = (powers / powers.sum(-1, keepdim=True)).to(q.dtype)
+            return (weights @ v).transpose(1, 2).contiguous(), weights
+
+        return attention
+
+    return function("eager_attention_forward", wrap)
+
+
+def queries_moved(own):
+    """Queries turned for the position after their own."""
+
+    def turn(q, k, cos, sin, *more, **named):
+        import torch
+
+        size = cos.shape[-1] // 2
+        turned = (torch.arange(cos.shape[-2])[:, None] + 1) * 1e4 ** -(torch.arange(size) / size)
+        both = torch.cat((turned, turned), -1).expand(cos.shape)
+        moved = own(q, k, both.cos().to(cos.dtype), both.sin().to(cos.dtype), *more, **named)
+        return moved[0], own(q, k, cos, sin, *more, **named)[1]
+
+    return turn
+
+
 def router(change):
     """Another choice of experts: change(logits) -> weights, indices."""
 
@@ -294,6 +355,21 @@ def page(x, one, other, size):
     made[..., one * size : (one + 1) * size, :] = x[..., other * size : (other + 1) * size, :]
     made[..., other * size : (other + 1) * size, :] = x[..., one * size : (one + 1) * size, :]
     return made
+
+
+def page_read(x, source, place, size, *, row=None):
+    """A page that is read for another, of the same sequence or, for the first, of another one."""
+    made = x.clone()
+    if x.shape[-2] > 14:
+        to, of = (slice(each * size, (each + 1) * size) for each in (place, source))
+        for number in range(len(x)) if row is None else [0]:
+            made[number][:, to] = x[number if row is None else row][:, of]
+    return made
+
+
+def too_large(held, steps):
+    """Weights that are all too large by some steps of their quantiser."""
+    return int8(held, 1) + steps * held.abs().amax(1, keepdim=True) / 127
 
 
 def without_last(x):
@@ -363,14 +439,21 @@ CASES = (
     Case("half of each head turned", "DX964", "llama", A, function("apply_rotary_pos_emb", partly(4)), says="4 of 8"),
     Case("nothing turned", "DX964", "qwen2", A, function("apply_rotary_pos_emb", lambda _: lambda q, k, *more, **named: (q, k))),
     Case("position off by one", "DX965", "llama", "model.rotary_emb", at("model.rotary_emb", lambda module: {"forward": (lambda own: lambda x, position_ids: own(x, position_ids + 1))(module.forward)}), says="+1"),
+    Case("queries off by one", "DX965", "llama", A, function("apply_rotary_pos_emb", queries_moved), says="queries"),
     Case("learned position off by two", "DX965", "gpt2", "transformer.wpe", at("transformer.wpe", lambda module: {"forward": (lambda own: lambda ids: own(ids + 2))(module.forward)}), says="+2"),
     Case("positions count padding", "DX966", "llama", "model.rotary_emb", at("model.rotary_emb", lambda module: {"forward": (lambda own: lambda x, position_ids: own(x, position_ids * 0 + __import__("torch").arange(position_ids.shape[1])))(module.forward)}), more=TWO),
     Case("scale of the wrong width", "DX967", "llama", A, at(A, lambda module: {"scaling": module.scaling / math.sqrt(2)})),
     Case("scale forgotten", "DX967", "gpt2", GA, at(GA, lambda module: {"scaling": 1.0}), says="1"),
     Case("scale of latent attention", "DX967", "deepseek", A, at(A, lambda module: {"scaling": module.scaling * 1.3})),
     Case("cap on scores lost", "DX968", "gemma2", A, at(A, lambda module: {"attn_logit_softcapping": None})),
+    Case("another cap on scores", "DX968", "gemma2", A, at(A, lambda module: {"attn_logit_softcapping": 0.3}), says="0.3"),
     Case("tokens see later ones", "DX969", "llama", A, eager(no_mask)),
     Case("tokens see later ones, gpt2", "DX969", "gpt2", GA, eager(no_mask)),
+    Case("no token sees itself", "DX935", "llama", A, mask_of(lambda behind, low: hidden(behind > 0, low)), says="sees itself"),
+    Case("each token sees the next", "DX935", "gpt2", GA, mask_of(lambda behind, low: hidden(behind >= -1, low)), says="1 token later"),
+    Case("the mask is turned round", "DX935", "llama", A, mask_of(lambda behind, low: hidden(behind < 0, low)), says="turned round"),
+    Case("the mask hides too little", "DX935", "llama", A, mask_of(lambda behind, low: hidden(behind >= 0, -1.0)), says="takes 1 from"),
+    Case("padding masked on the other side", "DX935", "llama", A, eager(padding_on_the_right), more=TWO, says="other side"),
     Case("padding is seen", "DX970", "llama", A, eager(unpadded), more=TWO),
     Case("no window", "DX971", "mistral", A, window(64), says="none"),
     Case("another window", "DX971", "mistral", A, window(3), says="3"),
@@ -380,6 +463,8 @@ CASES = (
     Case("heads in the weight exchanged", "DX973", "llama", f"{A}.q_proj", weight(f"{A}.q_proj", rows_of_heads([0, 2, 1, 3]))),
     Case("softmax in bfloat16", "DX974", "llama", A, softmax_in("bfloat16"), low=False),
     Case("softmax in float16", "DX974", "llama", A, softmax_in("float16"), low=False),
+    Case("each step of softmax in bfloat16", "DX974", "llama", A, softmax_step_by_step("bfloat16"), low=False, says="bfloat16"),
+    Case("an epsilon beyond all that are used", "DX975", "llama", N, at(N, lambda module: {"variance_epsilon": 0.5}), says="0.5"),
     Case("epsilon", "DX975", "llama", N, at(N, lambda module: {"variance_epsilon": 1e-2}), says="0.01", low=False),
     Case("an epsilon nobody uses", "DX975", "gpt2", f"{G}.ln_1", at(f"{G}.ln_1", lambda module: {"eps": 3.3e-2})),
     Case("norm without weight", "DX976", "llama", N, forward(N, lambda module, x: rms(x))),
@@ -402,7 +487,7 @@ CASES = (
     Case("a shard of outputs lost", "DX984", "llama", f"{M}.up_proj", weight(f"{M}.up_proj", lambda held, _: shards(held, 4, 0, [0, 1, 2, None]))),
     Case("a shard of inputs lost", "DX984", "llama", f"{M}.down_proj", weight(f"{M}.down_proj", lambda held, _: shards(held, 4, 1, [0, 1, None, 3]))),
     Case("sum of one rank", "DX985", "llama", f"{M}.down_proj", weight(f"{M}.down_proj", lambda held, _: shards(held, 4, 1, [None, None, 2, None]))),
-    Case("sum of one of two", "DX985", "gpt2", f"{GM}.c_proj", weight(f"{GM}.c_proj", lambda held, _: shards(held, 2, 0, [0, None]))),
+    Case("one of two shards lost", "DX984", "gpt2", f"{GM}.c_proj", weight(f"{GM}.c_proj", lambda held, _: shards(held, 2, 0, [0, None]))),
     Case("reduced twice", "DX986", "llama", f"{A}.o_proj", output(f"{A}.o_proj", lambda x, y: 2 * y), says="2"),
     Case("bias lost", "DX987", "qwen2", f"{A}.k_proj", at(f"{A}.k_proj", lambda module: {"bias": None})),
     Case("bias of every rank", "DX988", "gpt2", f"{GM}.c_proj", weight(f"{GM}.c_proj", lambda held, _: 4 * held, "bias"), says="4"),
@@ -426,16 +511,21 @@ CASES = (
     Case("int8 with one scale", "DX949", "llama", f"{M}.up_proj", weight(f"{M}.up_proj", lambda held, _: int8(held)), low=False),
     Case("one scale for channels with their own", "DX949", "llama", f"{M}.up_proj", weight(f"{M}.up_proj", lambda held, _: int8(held, 1) / held.abs().amax(1, keepdim=True) * held.abs().max())),
     Case("zero point ignored", "DX950", "llama", f"{M}.up_proj", forward(f"{M}.up_proj", lambda module, x: linear(module, x + 0.7)), says="inputs"),
+    Case("weights with another zero point", "DX950", "llama", f"{M}.up_proj", weight(f"{M}.up_proj", lambda held, _: too_large(held, 5)), says="5 steps", low=False),
     Case("backend saturates", "DX951", "llama", f"{M}.up_proj", forward(f"{M}.up_proj", saturating), low=False),
     Case("cache in fp8", "DX952", "llama", A, keys_and_values(fp8)),
     Case("cache in int8", "DX952", "llama", A, keys_and_values(int8), more={"step": 2}, low=False),
     Case("last token of the cache not written", "DX953", "llama", A, keys_and_values(without_last), more={"step": 2}),
     Case("pages exchanged", "DX954", "llama", A, keys_and_values(lambda x: page(x, 0, 2, 4)), more={"step": 1}),
+    Case("a later page read for an earlier one", "DX954", "llama", A, keys_and_values(lambda x: page_read(x, 2, 0, 4)), more={"step": 1}, says="page 2 read for page 0"),
+    Case("a page of another request", "DX954", "llama", A, keys_and_values(lambda x: page_read(x, 1, 1, 4, row=1)), more={"step": 1, "rows": [ROWS[0], ROWS[0][::-1]]}, says="page 1 is of the request 1 further"),
     Case("cache of another request", "DX954", "llama", A, keys_and_values(lambda x: __import__("torch").cat((x.flip(0)[..., :-1, :], x[..., -1:, :]), -2)), more={"step": 1, "rows": [ROWS[0], ROWS[0][::-1]]}),
     Case("one expert instead of two", "DX955", "mixtral", M, router(softmax_top(1, normalised=True)), says="1 experts"),
     Case("weights of experts not normalised", "DX955", "mixtral", M, router(softmax_top(2, normalised=False)), says="not normalised"),
     Case("scaling of experts lost", "DX955", "deepseek", M, at(f"{M}.gate", lambda module: {"routed_scaling_factor": 1.0}), says="times 1"),
     Case("experts in another order", "DX956", "mixtral", M, at(f"{M}.experts", lambda module: {"forward": (lambda own: lambda x, index, weights: own(x, (index + 1) % 4, weights))(module.forward)})),
+    Case("experts themselves in another order", "DX956", "mixtral", f"{M}.experts", at(f"{M}.experts", lambda module: {"forward": (lambda own: lambda x, index, weights: own(x, (index + 1) % 4, weights))(module.forward)})),
+    Case("a shard of the experts lost", "DX984", "mixtral", f"{M}.experts", weight(f"{M}.experts", lambda held, _: shards(held, 4, 2, [0, None, 2, 3]), "down_proj"), says="4"),
     Case("shared expert lost", "DX957", "deepseek", M, output(f"{M}.shared_experts", lambda x, y: 0 * y)),
     Case("dropout on", "DX958", "llama", A, dropping, more={"twice": True}, settings={"attention_dropout": 0.3}),
     Case("other numbers each time", "DX959", "llama", f"{M}.down_proj", noisy, more={"twice": True}),

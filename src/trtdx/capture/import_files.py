@@ -14,11 +14,12 @@ from trtdx.capture.dtypes import BY_SAFETENSORS
 from trtdx.capture.json_stream import iter_texts
 from trtdx.capture.npy import Raw, read_exactly, read_npy
 from trtdx.capture.taps import Place
-from trtdx.errors import InputError
+from trtdx.errors import InputError, UnknownNameError
 from trtdx.inspect.readers.safetensors import read_header
+from trtdx.words import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from trtdx.host import Host
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 MOST_TENSOR_BYTES = 16 << 30  # of one that is packed, so that its file's size does not bound it
 MOST_MEMBERS = 1_000_000
 _KEY = re.compile(r"(?:rank(\d{1,5})/)?(?:step(\d{1,12})/)?(.+)", re.DOTALL)
+_OWN_NAME = re.compile(r"([^:\s]+):(in|out)(?:\[(\d{1,4})\]|\.([\w.]+))?")
 
 
 class Item(NamedTuple):
@@ -39,8 +41,13 @@ class Item(NamedTuple):
 
 
 def place_of(name: str) -> Place:
-    """Return the place of a tensor of which only the name is known."""
-    return Place(name, tensor=name)
+    """Return the place of a tensor of which only the name is known; our own names tell module and port too."""
+    found = _OWN_NAME.fullmatch(name)
+    if found is None:
+        return Place(name, tensor=name)
+    path, port, number, argument = found.groups()
+    place = Place(path, port, int(number or 0), argument or "")
+    return place if place.name == name else Place(name, tensor=name)
 
 
 def name_parts(key: str) -> tuple[int, int, str]:
@@ -54,7 +61,11 @@ def name_parts(key: str) -> tuple[int, int, str]:
 def iter_npy(host: Host, path: str, told: Told) -> Iterator[Item]:
     """Yield the tensor of an NPY file."""
     with host.open(path) as stream:
-        yield Item(0, 0, place_of(PurePosixPath(path).stem), read_npy(stream, host.size(path)))
+        try:
+            raw = read_npy(stream, host.size(path))
+        except InputError as err:
+            raise InputError(f"{path} {err.message}") from err
+    yield Item(0, 0, place_of(PurePosixPath(path).stem), raw)
 
 
 def iter_npz(host: Host, path: str, told: Told) -> Iterator[Item]:
@@ -110,28 +121,43 @@ def iter_safetensors(host: Host, path: str, told: Told) -> Iterator[Item]:
             )
 
 
-def iter_polygraphy(host: Host, path: str, told: Told) -> Iterator[Item]:
+def iter_polygraphy(host: Host, path: str, told: Told, runner: str = "") -> Iterator[Item]:
     """Yield the arrays of `polygraphy run --save-outputs` or `--save-inputs`; an iteration is a step.
 
-    A file with several runners holds several runs: the first is read, the others are told.
+    A file with several runners holds several runs: one is read, the first or that of a name or number, the others
+    are told.
     """
-    runners: dict[object, str] = {}
+    runners: dict[int, str] = {}
     with host.open(path) as stream:
-        for where, text in iter_texts(stream, most_text_bytes=MOST_TENSOR_BYTES // 3 * 4):
-            if len(where) == 3 and where[0] == "lst" and where[2] == 0:
-                runners[where[1]] = text.decode("utf-8", "replace")
-            if where[-1:] not in (("array",), ("tensor",)):
-                continue
-            if where[0] == "lst" and where[1] != 0:
-                continue
-            item = _polygraphy_item(where, text, told)
-            if item:
-                yield item
-    for number, name in runners.items():
-        if number != 0:
-            told.append(
-                f"the runner {name} was left out: only the first of a file, {runners.get(0)}, is read"
-            )
+        try:
+            for where, text in iter_texts(stream, most_text_bytes=MOST_TENSOR_BYTES // 3 * 4):
+                if len(where) == 3 and where[0] == "lst" and where[2] == 0 and isinstance(where[1], int):
+                    runners[where[1]] = text.decode("utf-8", "replace")
+                if where[-1:] in (("array",), ("tensor",)) and _is_of(runner, where, runners):
+                    item = _polygraphy_item(where, text, told)
+                    if item:
+                        yield item
+        except InputError as err:
+            raise InputError(f"{path} cannot be read: {err.message}") from err
+    names = list(runners.values())
+    chosen = [name for number, name in runners.items() if _is_runner(runner, number, runners)]
+    if runner and not chosen:
+        raise UnknownNameError("runner", runner, names)
+    told += [
+        f"the runner {name} was left out: only one of a file is read, here {listed(chosen)}; to compare the other: FILE?runner={name}"
+        for name in names
+        if name not in chosen
+    ]
+
+
+def _is_of(wanted: str, where: tuple[str | int, ...], runners: Mapping[int, str]) -> bool:
+    """Whether an array is of the run that is wanted; inputs are of no run."""
+    return where[0] != "lst" or not isinstance(where[1], int) or _is_runner(wanted, where[1], runners)
+
+
+def _is_runner(wanted: str, number: int, runners: Mapping[int, str]) -> bool:
+    """Whether a run is the one that is wanted, by its name or number; the first where nothing is said."""
+    return wanted in (str(number), runners.get(number)) if wanted else number == 0
 
 
 def _polygraphy_item(where: tuple[str | int, ...], text: bytes, told: Told) -> Item | None:

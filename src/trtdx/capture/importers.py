@@ -7,6 +7,7 @@ files go through `weights_only` loading, NPY objects are refused.
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -70,8 +71,17 @@ def format_of(host: Host, path: str) -> str:
     return found
 
 
-def import_capture(host: Host, path: str, folder: str, *, value_budget_bytes: int | None = None) -> Imported:
+def import_capture(
+    host: Host, path: str, folder: str, *, value_budget_bytes: int | None = None, runner: str = ""
+) -> Imported:
     """Read a dump into a new capture, one tensor in memory at a time.
+
+    Args:
+        host: where it is read.
+        path: a file or folder.
+        folder: of the capture.
+        value_budget_bytes: how many bytes of values to keep at most.
+        runner: which run of a Polygraphy file, by name or number; the first where it is not told.
 
     Raises:
         InputError: it is of no known format, or nothing in it can be read.
@@ -79,7 +89,10 @@ def import_capture(host: Host, path: str, folder: str, *, value_budget_bytes: in
     kind = format_of(host, path)
     told: list[str] = []
     count = 0
-    items = FORMATS[kind].read(host, path, told)
+    if runner and kind != "polygraphy":
+        raise InputError(f"{path} is {FORMATS[kind].what}, which has no runners")
+    read = partial(iter_polygraphy, runner=runner) if runner else FORMATS[kind].read
+    items = read(host, path, told)
     for rank, some in groupby(items, key=lambda item: item.rank):
         header = Header(
             run=f"imported from {path}", engine=FORMATS[kind].engine, rank=rank, details={"format": kind}

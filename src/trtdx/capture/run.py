@@ -11,6 +11,7 @@ import msgspec
 
 from trtdx.capture.feeding import MADE_UP_PROMPT, feeds_from, made_up_feeds
 from trtdx.capture.format import CaptureError, Header
+from trtdx.capture.origin import origin_of
 from trtdx.capture.overview import MOST_ROWS, SORTED_BY, is_state, tensor_rows, tensor_section, told
 from trtdx.capture.reader import Capture
 from trtdx.capture.record import NotFiniteError, Recorder
@@ -149,9 +150,16 @@ def _wanted(plan: Plan) -> Wanted:
 
 def _details(engine: Engine, plan: Plan) -> dict[str, Any]:
     kept = {"values": plan.values, "steps": plan.steps, "every": plan.every, "positions": plan.positions}
-    caches = cache_names(engine) if is_decoder(engine) else {}
     told = {name: value for name, value in kept.items() if value not in ("", 1)}
-    details: dict[str, Any] = msgspec.to_builtins({**engine.details, "caches": caches, **told}, enc_hook=str)
+    return header_details(engine) | told
+
+
+def header_details(engine: Engine) -> dict[str, Any]:
+    """Return what a capture's header has to say of an engine to repeat the run, and to see later what changed."""
+    caches = cache_names(engine) if is_decoder(engine) else {}
+    path = getattr(engine, "path", None)
+    made: dict[str, Any] = {**engine.details, **origin_of(Path(path) if path else None), "caches": caches}
+    details: dict[str, Any] = msgspec.to_builtins(made, enc_hook=str)
     return details
 
 

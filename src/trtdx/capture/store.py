@@ -78,6 +78,7 @@ class CaptureWriter:
         """
         self.folder, self.header = Path(folder), _completed(header)
         self.left_out, self.records, self.parquet_problem = 0, 0, ""
+        self._stopped = ""  # what ended the run before its time
         self._budget = value_budget_bytes
         self._parquet, self._closed = parquet, False
         self._places: dict[Place, int] = {}
@@ -266,7 +267,7 @@ class CaptureWriter:
             self.flush()
         except CaptureError as err:
             problem = err
-        end = End(self.records, self._kept_bytes, self.left_out, self._files.problem)
+        end = End(self.records, self._kept_bytes, self.left_out, self._files.problem or self._stopped)
         self._files.close(frame(disk.END, msgspec.json.encode(end)))
         if problem:
             raise problem
@@ -292,6 +293,8 @@ class CaptureWriter:
         if error is None:
             self.close()
             return
+        if isinstance(error, KeyboardInterrupt):
+            self._stopped = "the run was interrupted, so its end is missing"
         with contextlib.suppress(CaptureError):  # what made the run stop is what the user has to see
             self.close()
 

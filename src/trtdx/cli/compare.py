@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,9 +13,12 @@ from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trtdx.compare.report import ComparisonReport
     from trtdx.compare.run import Plan
     from trtdx.compare.side import Question
+    from trtdx.compare.tolerance import Tolerances
     from trtdx.model import Report
     from trtdx.rule import RuleBook
 
@@ -24,8 +27,13 @@ SIDE = "A capture, another tool's dump, or a model: hf:DIR?dtype=bfloat16, onnx:
 
 def command(
     reference: Annotated[
-        str, typer.Argument(metavar="REF", help=f"What is right. {SIDE}", show_default=False)
-    ],
+        str,
+        typer.Argument(
+            metavar="REF",
+            help=f"What is right. {SIDE} With --baseline: the model, where it is not the one of then.",
+            show_default=False,
+        ),
+    ] = "",
     candidate: Annotated[
         str,
         typer.Argument(
@@ -57,6 +65,24 @@ def command(
             "--save-map", metavar="FILE", help="Write which tensor was taken for which.", show_default=False
         ),
     ] = "",
+    baseline: Annotated[
+        str,
+        typer.Option(
+            "--baseline",
+            metavar="RUN",
+            help="Run what this capture is of once more, and say what changed since: for CI.",
+            show_default=False,
+        ),
+    ] = "",
+    plot: Annotated[
+        str,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Also draw the drift over the layers: .png, .svg, or .html with the tables.",
+            show_default=False,
+        ),
+    ] = "",
     rtol: Annotated[
         float | None, typer.Option("--rtol", help="Judge by this tolerance instead.", show_default=False)
     ] = None,
@@ -67,6 +93,15 @@ def command(
         str,
         typer.Option(
             "--keep", metavar="DIR", help="Keep the captures made on the way here.", show_default=False
+        ),
+    ] = "",
+    budget: Annotated[
+        str,
+        typer.Option(
+            "--budget",
+            metavar="SIZE",
+            help="Write at most this much of captures on the way, such as 20GiB; half of the free disk if not told.",
+            show_default=False,
         ),
     ] = "",
     reduce: Annotated[
@@ -118,16 +153,32 @@ def command(
     from trtdx.compare.side import Question
     from trtdx.compare.tolerance import Tolerances
     from trtdx.knowledge import load_book
+    from trtdx.words import parse_size
 
     host = RealHost()
     question = Question(prompts=parse_ids(tokens or ()), new_tokens=new_tokens, inputs=inputs)
     answer = partial(
-        emit, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on
+        _answer, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on, plot=plot
     )  # prints and ends
+    _check_sides(reference, candidate, baseline=baseline, alone=bool(precision_search))
+    if plot:
+        from trtdx.compare.picture import check_picture
+
+        check_picture(plot)
     if precision_search:
         answer(_precision_search(host, reference, dtype, question, precision_search))
-    if not candidate:
-        raise typer.BadParameter("name a candidate")
+    tolerance = Tolerances(atol, rtol) if rtol is not None or atol is not None else None
+    book = load_book(host, rules or [])
+    if baseline:
+        asked = {
+            "--tokens": tokens,
+            "--inputs": inputs,
+            "--map": mapping,
+            "--reduce": reduce,
+            "--bisect": bisect,
+        }
+        _refuse(asked, "the baseline says what is run and fed")
+        answer(_regression(host, baseline, reference, keep, book, tolerance))
     plan = Plan(
         reference=reference,
         candidate=candidate,
@@ -135,21 +186,60 @@ def command(
         mapping=mapping,
         save_mapping=save_mapping,
         keep=keep,
+        budget_bytes=parse_size(budget) if budget else None,
     )
-    tolerance = Tolerances(atol, rtol) if rtol is not None or atol is not None else None
-    book = load_book(host, rules or [])
     if bisect:
-        from trtdx.compare.bisect_sides import bisect_candidate, parse_option
-
-        asked = [parse_option(text) for text in option or ()]
-        found = bisect_candidate(
-            host, plan, book, options=asked, file=runs, tolerance=tolerance, progress=_show
-        )
-        answer(found)
+        answer(_bisected(host, plan, option or [], runs, book, tolerance))
     report = compare(host, plan, book, tolerance=tolerance, progress=_show)
     if reduce and report.findings:
         report = _reduced(host, plan, report, reduce, book)
     answer(report)
+
+
+def _check_sides(reference: str, candidate: str, *, baseline: str, alone: bool) -> None:
+    if baseline and candidate:
+        raise typer.BadParameter(f"with --baseline name the model only, not also {candidate!r}")
+    if not reference and not baseline:
+        raise typer.BadParameter("name a reference and a candidate, or --baseline RUN")
+    if not candidate and not baseline and not alone:
+        raise typer.BadParameter("name a candidate")
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    named = [name for name, value in given.items() if value]
+    if named:
+        raise typer.BadParameter(f"{named[0]} does not go with --baseline: {why}")
+
+
+def _answer(report: Report, *, plot: str, **how: Any) -> None:
+    """Draw what is to be drawn, print the report and end."""
+    from trtdx.compare.report import ComparisonReport
+
+    compared = report if isinstance(report, ComparisonReport) else None
+    if plot and compared is not None:
+        from trtdx.compare.picture import write_picture
+
+        write_picture(compared, plot)
+    nothing = compared is not None and not compared.findings and not compared.compared
+    emit(report, status=2 if nothing else None, **how)
+
+
+def _regression(
+    host: RealHost, baseline: str, model: str, keep: str, book: RuleBook, tolerance: Tolerances | None
+) -> Report:
+    from trtdx.compare.baseline import Regression, compare_with_baseline
+
+    asked = Regression(baseline=baseline, model=model, keep=keep)
+    return compare_with_baseline(host, asked, book, tolerance=tolerance, progress=_show)
+
+
+def _bisected(
+    host: RealHost, plan: Plan, option: list[str], runs: str, book: RuleBook, tolerance: Tolerances | None
+) -> Report:
+    from trtdx.compare.bisect_sides import bisect_candidate, parse_option
+
+    asked = [parse_option(text) for text in option]
+    return bisect_candidate(host, plan, book, options=asked, file=runs, tolerance=tolerance, progress=_show)
 
 
 def _precision_search(host: RealHost, reference: str, dtype: str, question: Question, out: str) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -11,9 +12,12 @@ import typer
 
 from trtdx.model import Severity
 from trtdx.render import render_json, render_markdown, render_text
+from trtdx.render.text import WIDTH
 
 if TYPE_CHECKING:
     from trtdx.model import Report
+
+LEAST_WIDTH = 60
 
 
 class Color(str, Enum):
@@ -39,6 +43,13 @@ def wants_color(color: Color) -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def _width() -> int:
+    """Return how wide lines may be: a pipe or file gets the usual width, so that it does not depend on who looked on."""
+    if not sys.stdout.isatty():
+        return WIDTH
+    return max(LEAST_WIDTH, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+
+
 def emit(
     report: Report,
     *,
@@ -48,15 +59,16 @@ def emit(
     details: bool,
     fail_on: FailOn,
     one_line: bool = False,
+    status: int | None = None,
 ) -> None:
-    """Print the report to standard output and end with its status."""
+    """Print the report to standard output and end with its status, or with the one that is told."""
     if json:
         write(render_json(report, one_line=one_line))
     elif markdown:
         write(render_markdown(report))
     else:
-        write(render_text(report, color=wants_color(color), details=details))
-    raise typer.Exit(1 if fails(report, fail_on) else 0)
+        write(render_text(report, color=wants_color(color), details=details, width=_width()))
+    raise typer.Exit(status if status is not None else 1 if fails(report, fail_on) else 0)
 
 
 def fails(report: Report, fail_on: FailOn) -> bool:

@@ -1,1 +1,21 @@
-"""Where two runs first differ by more than precision explains, and which mistake made it."""
+"""Two runs side by side: what is which, what is noise, where it first goes wrong, and why.
+
+`trtdx.compare` is this package and, called, the function of notebook.py: whichever module of it was imported first,
+`trtdx.compare(...)` works, and nothing heavy is imported before it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _CallablePackage(ModuleType):
+    def __call__(self, *given: Any, **asked: Any) -> Any:
+        from trtdx.compare.notebook import compare
+
+        return compare(*given, **asked)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

@@ -118,7 +118,7 @@ class _Aligner:
             each._replace(position=position + 1 + number)
             for number, each in enumerate(self._builder.copies(match, pair))
         ]
-        self._notes += [f"{each.name} at step {step}: {each.note}" for each in odd]
+        self._notes += [f"{each.name} at step {step}: {each.note}" for each in odd if each.note]
         return [pair, *odd]
 
     def _confirmed(self, match: Match, pair: Pair) -> Pair:

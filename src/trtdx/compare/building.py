@@ -124,9 +124,11 @@ class Builder:
         """Return a pair whose rows are tokens."""
         mine = self._forms_of(0, match.ours, asked.ours)
         others = self._forms_of(1, match.theirs, asked.theirs)
-        choices = sorted(
-            ((one, other) for one in mine for other in others), key=lambda both: both[0] != both[1]
-        )
+        choices = [(one, other) for one in mine for other in others]
+        if self._alike(
+            match, step, records
+        ):  # else the likeliest form of each, not one that they happen to share
+            choices.sort(key=lambda both: both[0] != both[1])
         reason = ""
         if mine and not others and self.tokens.assumed is False:
             group = self.theirs.steps.get(self._step_like(step), {}).get(match.theirs, ())
@@ -148,6 +150,11 @@ class Builder:
                 return self._paired(match, step, records, groups, plan, tokens)
             reason = plan
         return reason
+
+    def _alike(self, match: Match, step: int, records: Group) -> bool:
+        """Return whether both have the same number of dimensions."""
+        others = self.theirs.steps.get(self._step_like(step), {}).get(match.theirs, ())
+        return not others or len(others[0].layout.shape) == len(records[0].layout.shape)
 
     def _plan(
         self,
@@ -318,7 +325,10 @@ class Builder:
         return self.our_names.meant[match.ours].role.startswith("cache ")
 
     def copies(self, match: Match, pair: Pair) -> list[Pair]:
-        """Return pairs of the ranks whose copy of a tensor is not that of the others."""
+        """Return pairs of the ranks whose copy of a tensor is not that of the others.
+
+        Where the reference has the same ranks, each is compared with its own: there they may differ by right.
+        """
         if pair.candidate.join or len({record.step for record in pair.candidate.records}) > 1:
             return []
         group = self.theirs.steps[pair.candidate.first.step].get(match.theirs, ())
@@ -326,13 +336,25 @@ class Builder:
             return []
         if any(each.layout.shape != group[0].layout.shape for each in group):
             return []
-        return [
-            pair._replace(
-                candidate=pair.candidate._replace(records=(record,)),
-                note=f"rank {record.rank} holds other values than rank {pair.candidate.first.rank}",
-            )
-            for record in shards.odd_ranks(group)
-        ]
+        own = self._same_ranks(match, pair, group)
+        found = []
+        for record in shards.odd_ranks(group):
+            ours = own.get(record.rank)
+            if ours is not None and ours.statistics.hash == record.statistics.hash:
+                continue
+            made = pair._replace(candidate=pair.candidate._replace(records=(record,)))
+            if ours is not None and len(set(_hashes(tuple(own.values())))) > 1:
+                found.append(made._replace(reference=pair.reference._replace(records=(ours,)), note=""))
+                continue
+            note = f"rank {record.rank} holds other values than rank {pair.candidate.first.rank}"
+            found.append(made._replace(note=note))
+        return found
+
+    def _same_ranks(self, match: Match, pair: Pair, theirs: Group) -> dict[int, Record]:
+        """Return the reference's records of a tensor by rank, if it has the same ranks as the candidate."""
+        group = self.ours.steps[pair.reference.first.step].get(match.ours, ())
+        alike = [each.rank for each in group] == [each.rank for each in theirs] and not pair.reference.join
+        return {each.rank: each for each in group} if alike and pair.reference.first in group else {}
 
 
 def _chosen(group: Group, asked: Asked) -> Group:

@@ -186,10 +186,13 @@ class Runs:
                 stack.enter_context(grafting(engine, self._donor(pairs)))
             if way.name == "honest" and self.quantised.modules:
                 stack.enter_context(quantising(engine, self.quantised))
-            run_into(self.host, engine, question, self.folder / name, forced=forced, run=name)
+            self._into(engine, question, name, forced)
         self.made.append(name)
         side = Side(spec, self.folder / name)
         return Run(side, {(each.step, each.name): each for each in side.capture.records()}, rows)
+
+    def _into(self, engine: Any, question: Question, name: str, forced: list[list[int]] | None) -> None:
+        run_into(self.host, engine, question, self.folder / name, forced=forced, run=name)
 
     def _attention(self) -> str:
         told = self.reference.capture.header.details.get("attention", "")
@@ -223,6 +226,8 @@ def in_reference_layout(pair: Pair, reference: Side, candidate: Side) -> Array |
         return whole.reshape(own.shape) if whole.size == own.size else None
     if pair.token_axis is None:
         return None
+    if _as_it_is(pair):  # with its own padding
+        return candidate.capture.values(pair.candidate.first)
     values = theirs.take(pair.tokens.candidate)
     with np.errstate(over="ignore", invalid="ignore"):  # what a mask adds may be more than a type holds
         made = own.astype(values.dtype)  # a copy
@@ -232,6 +237,16 @@ def in_reference_layout(pair: Pair, reference: Side, candidate: Side) -> Array |
     at, length = pair.tokens.reference, rows.shape[1]
     rows[at // length, at % length] = values.reshape(len(values), *rows.shape[2:])
     return made
+
+
+def _as_it_is(pair: Pair) -> bool:
+    """Whether the candidate's tensor has the reference's layout already, row by row."""
+    import numpy as np
+
+    ours, theirs = pair.reference, pair.candidate
+    changed = theirs.join or ours.changes or theirs.changes or ours.after or theirs.after
+    same = not changed and len(theirs.records) == 1 and ours.first.layout.shape == theirs.first.layout.shape
+    return same and pair.tokens is not None and np.array_equal(pair.tokens.reference, pair.tokens.candidate)
 
 
 def seen_in(side: Side) -> str:
@@ -267,27 +282,33 @@ def _with_a_row_more(
 
 @contextmanager
 def summing_in_parts(model: Any) -> Iterator[None]:
-    """Let linear modules add two halves up inside the block, each rounded, as ranks that share a layer do."""
+    """Let matrix products add two halves up inside the block, each rounded, as ranks that share a layer do."""
     from functools import partial
 
-    changed = []
-    for module in model.modules():
-        kind, weight = type(module).__name__, getattr(module, "weight", None)
-        if kind in ("Linear", "Conv1D") and weight is not None and weight.ndim == 2:
-            module.forward = partial(_in_parts, module, kind == "Conv1D")
-            changed.append(module)
+    from trtdx.engines.lazy import torch
+
+    functional = torch.nn.functional
+    own = functional.linear  # routers and experts have no linear module, and call it themselves
+    turned = [each for each in model.modules() if type(each).__name__ == "Conv1D" and each.weight.ndim == 2]
+    functional.linear = _in_parts
+    for module in turned:
+        module.forward = partial(_turned_in_parts, module)
     try:
         yield
     finally:
-        for module in changed:
+        functional.linear = own
+        for module in turned:
             del module.forward
 
 
-def _in_parts(module: Any, turned: bool, given: Any) -> Any:
-    weight = module.weight.t() if turned else module.weight
+def _in_parts(given: Any, weight: Any, bias: Any = None) -> Any:
     half = weight.shape[1] // 2
     found = given[..., :half] @ weight[:, :half].t() + given[..., half:] @ weight[:, half:].t()
-    return found if module.bias is None else found + module.bias
+    return found if bias is None else found + bias
+
+
+def _turned_in_parts(module: Any, given: Any) -> Any:
+    return _in_parts(given, module.weight.t(), module.bias)
 
 
 def _use_plain_experts(model: Any) -> None:

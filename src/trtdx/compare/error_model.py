@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from trtdx.compare.nouns import Pair
 
+    Kind = tuple[str, tuple[int, ...]]
+
 ROUNDING_RMS = 0.43  # of a unit in the last place's half: the mean over mantissas, measured
 OPERATIONS = 4  # roundings between two borders of modules that are captured
 PRIOR_GAIN = 3.0  # of a module of which there is no other layer to learn from
@@ -74,13 +76,19 @@ def _dtype(pair: Pair) -> str:
     return coarser(pair.reference.first.layout.dtype, pair.candidate.first.layout.dtype)
 
 
+def _kind(pair: Pair) -> Kind:
+    """Return what pairs of other layers and steps share: an argument may be something else when there is a cache."""
+    shape = pair.reference.first.layout.shape
+    return role(pair.name), (*shape[:-2], *shape[-1:])  # all but the tokens
+
+
 class ErrorModel:
     """Learns from the tensors before what the next one's error should be; what was wrong is not learnt from."""
 
     def __init__(self, quantised_bits: int = 0) -> None:
         self._step = QUANTISED.get(quantised_bits, 0.0)
-        self._gains: dict[str, list[float]] = {}
-        self._worst: dict[str, list[float]] = {}
+        self._gains: dict[Kind, list[float]] = {}
+        self._worst: dict[Kind, list[float]] = {}
         self._level = 0.0  # the largest honest error so far
 
     def expected(self, pair: Pair, entering: Sequence[float]) -> Expected:
@@ -91,17 +99,21 @@ class ErrorModel:
             entering: the relative errors of what it was computed from; none where nobody knows.
         """
         before = self._entering(pair, entering)
-        wide = WIDE if rounding(_dtype(pair)) < rounding("float16") else 1.0
-        gains = self._gains.get(role(pair.name), [])
-        worst = self._worst.get(role(pair.name), [])
+        wide = WIDE if rounding(_dtype(pair)) < rounding("float16") and not self._step else 1.0
+        key = _kind(pair)
+        gains, worst = self._gains.get(key, []), self._worst.get(key, [])
         if len(gains) >= LEAST_LAYERS:
             gain, spread = median(gains), max(gains) / max(median(gains), 1e-30)
-            limit = wide * max(2.5, 1.5 * spread)
+            limit = max(wide * max(2.5, 1.5 * spread), 4.0 if self._step else 0.0)
             over = max(worst)
             return Expected(
                 before * gain, before * gain * over, limit, "error model, the same in other layers"
             )
-        return Expected(before * PRIOR_GAIN, before * PRIOR_GAIN * 4, wide * 4.0, "error model")
+        came = math.sqrt(
+            max(0.0, before**2 - self._step**2)
+        )  # a quantiser's step is in the result, and not amplified
+        whole = math.hypot(came * PRIOR_GAIN, self._step)
+        return Expected(whole, whole * 4, wide * 4.0, "error model")
 
     def _entering(self, pair: Pair, entering: Sequence[float]) -> float:
         dtype = _dtype(pair)
@@ -113,7 +125,7 @@ class ErrorModel:
     def learn(self, seen: Seen, entering: Sequence[float]) -> None:
         """Take in a pair that was healthy."""
         before = self._entering(seen.pair, entering)
-        key = role(seen.pair.name)
+        key = _kind(seen.pair)
         if seen.whole > 0:
             self._gains.setdefault(key, []).append(seen.whole / before)
             self._worst.setdefault(key, []).append(max(seen.worst / seen.whole, 1.0))

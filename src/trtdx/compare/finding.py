@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trtdx.compare.attribute.run import PARTLY, UNEXPLAINED, percent
+from trtdx.compare.attribute.witnesses import AGREED, ALONE
 from trtdx.model import Evidence
 from trtdx.violation import Violation, finding_from
 from trtdx.words import counted, listed
@@ -62,6 +63,8 @@ def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> 
 def _seen(where: Where, first: Judged) -> Evidence:
     far = "" if first.difference is None else f"; relative L2 {first.difference.relative_l2:.3g}"
     text = f"differs {first.ratio:.3g} times as much as the precision explains ({first.basis}){far}"
+    if first.difference is not None and first.difference.not_finite:
+        text = f"{counted(first.difference.not_finite, 'element')} NaN or infinite on one side only"
     return Evidence(str(where), text)
 
 
@@ -69,18 +72,23 @@ def _explaining(tested: Tested, best: Explained | None, book: RuleBook) -> Itera
     """Yield how much the cause explains, beside what comes next; else what differs in the files, or why nothing."""
     rest = [each for each in tested.causes if each is not best and each.share >= WORTH_NAMING]
     nearest = f"{rest[0].code} {book.get(rest[0].code).slug}: {percent(rest[0].share)}" if rest else "none"
-    if best is not None:
+    if best is not None and best.values.get("witness") == ALONE:
+        tried = tested.problem or f"nothing that was tried out explains it; nearest: {nearest}"
+        yield Evidence("in the files alone", f"{best.values['files']}; {tried}")
+    elif best is not None:
         told = (
             f"{best.how or best.code} explains {percent(best.share)} of the difference; runner-up: {nearest}"
         )
-        yield Evidence("tried out in the reference", told)
+        yield Evidence(f"tried out {best.values.get('tried_in') or 'in the reference'}", told)
         alike = [code for code in best.values.get("alike", "").replace(",", " ").split() if book.knows(code)]
         if alike:
             names = ", ".join(f"{code} {book.get(code).slug}" for code in alike)
             yield Evidence("explains as much and cannot be told apart", names)
     elif not tested.problem:
         yield Evidence("tried out in the reference", f"nothing explains half of it; nearest: {nearest}")
-    if tested.in_files:
+    if best is not None and best.values.get("witness") == AGREED:
+        yield Evidence("the files agree", best.values["files"])
+    elif tested.in_files and (best is None or best.values.get("witness") != ALONE):
         yield Evidence("in the files", listed(tested.in_files, 4, "; "))
 
 

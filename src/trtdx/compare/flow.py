@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from trtdx.compare.nouns import Pair
 
 
-_LAYER_PATH = re.compile(r"(?:.*?\.)?(?:layers|h|blocks?|layer)\.\d+")
-_ATTENTION = re.compile(_LAYER_PATH.pattern + r"\.(?:self_attn|self_attention|attention|attn)\b")
+LAYER_PATH = re.compile(r"(?:.*?\.)?(?:layers|h|blocks?|layer)\.\d+")
+_ATTENTION = re.compile(LAYER_PATH.pattern + r"\.(?:self_attn|self_attention|attention|attn)\b")
 
 
 class Flow:
@@ -104,7 +104,7 @@ def _attention_paths(pairs: Iterable[Pair]) -> dict[int, str]:
         layer = layer_of(path)
         if layer is None:
             continue
-        whole = _LAYER_PATH.match(path)
+        whole = LAYER_PATH.match(path)
         inner = _ATTENTION.match(path)
         if inner is not None and whole is not None:
             found[layer] = inner[0]

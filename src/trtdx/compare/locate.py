@@ -17,7 +17,8 @@ from trtdx.compare.flow import Flow, cache_of, is_inside, place_of
 from trtdx.compare.nouns import Judged, Verdict, Where
 from trtdx.compare.reading import layer_of, layers_in
 from trtdx.compare.replays import Replays
-from trtdx.compare.side import open_side
+from trtdx.compare.segments import SegmentRuns, replayed_side
+from trtdx.compare.side import BORDERS, EVERYTHING, open_side
 from trtdx.compare.verdict import LOCAL, judge
 from trtdx.errors import TrtdxError
 
@@ -190,6 +191,9 @@ class _Search:
         segment = self._segment(first)
         if segment is None:
             return None
+        replayed = self._replayed_inside(first, segment)
+        if replayed is not None:
+            return replayed
         try:
             sides = [
                 self._finer(side, name)
@@ -200,6 +204,29 @@ class _Search:
             self.notes.append(f"{segment.text} could not be looked into: {err}")
             return None
 
+    def _replayed_inside(self, first: Judged, segment: Segment) -> tuple[Judged, Flow] | None:
+        """Return the first wrong tensor inside a module that can be computed from its captured inputs alone."""
+        if not (segment.module and self.runs.possible):
+            return None
+        step, counted = first.pair.step, self.runs.segment_runs
+        try:
+            ours = self._replayed(self.reference, segment, step)
+            theirs = self._replayed(self.candidate, segment, step)
+            folder = self.runs.folder / f"inside-replay-{self.runs.segment_runs}"
+            runs = SegmentRuns(self.runs, ours, theirs, folder, segment.module, step)
+            found = self._wrong_inside(segment, runs, ours, theirs)
+        except (TrtdxError, RuntimeError):  # of torch, which was given what it does not take
+            self.runs.segment_runs = counted
+            return None
+        if found is not None:
+            self.notes.append(f"{segment.text} was computed again from its inputs, with taps inside")
+        return found
+
+    def _replayed(self, side: Side, segment: Segment, step: int) -> Side:
+        self.runs.segment_runs += 1
+        folder = self.runs.folder / f"replay-{self.runs.segment_runs}"
+        return replayed_side(side, segment.module, segment.selector, step, folder)
+
     def _segment(self, first: Judged) -> Segment | None:
         """Return the part of the model between what was last good and what is wrong, if it hides anything."""
         module = self.flow.module_of(first.pair)
@@ -207,7 +234,7 @@ class _Search:
         if layer is None and (cache := cache_of(first.pair)):
             layer = int(cache.split(".")[0])
         if layer is not None and self._is_open(first.pair.step, layer):
-            return None
+            return self._closed_module(module)
         hidden = self._hidden(module if layer is None else "")
         if layer is None and any(is_inside(path, module) for path in hidden if module):
             return Segment(module, 0, 0)
@@ -221,6 +248,14 @@ class _Search:
         containers = (container_of(path, last - 1) for path in hidden)
         container = next((path for path in containers if path), "")
         return Segment(container, begin, last) if container and begin < last else None
+
+    def _closed_module(self, module: str) -> Segment | None:
+        """Return a part of a layer that has parts itself of which none was captured."""
+        if self.reference.capture.header.selector in (BORDERS, EVERYTHING) or not module:
+            return None
+        seen = any(is_inside(place_of(pair).path, module) for pair in self.flow.pairs)
+        hides = not seen and any(is_inside(path, module) for path in self._hidden(module))
+        return Segment(module, 0, 0) if hides else None
 
     def _is_open(self, step: int, layer: int) -> bool:
         """Whether something inside a layer was captured."""
@@ -257,11 +292,17 @@ class _Search:
     def _judged_inside(
         self, first: Judged, segment: Segment, reference: Side, candidate: Side
     ) -> tuple[Judged, Flow] | None:
-        assert self.align is not None
         folder = self.runs.folder / f"inside-{self.runs.segment_runs}"
         runs = Runs(
             self.runs.host, self.runs.question, folder, reference, candidate, selector=segment.selector
         )
+        self.notes.append(f"{segment.text} was run again with taps inside")
+        return self._wrong_inside(segment, runs, reference, candidate)
+
+    def _wrong_inside(
+        self, segment: Segment, runs: Runs, reference: Side, candidate: Side
+    ) -> tuple[Judged, Flow] | None:
+        assert self.align is not None
         pairs = list(self.align(reference, candidate))
         self.inner, self.finer = (
             judge(pairs, reference, candidate, runs=runs, only_local=True),
@@ -269,7 +310,6 @@ class _Search:
         )
         self.runs.segment_runs += len(runs.made)
         wrong = next((each for each in self.inner if each.verdict is Verdict.WRONG), None)
-        self.notes.append(f"{segment.text} was run again with taps inside")
         return (wrong, Flow(each.pair for each in self.inner)) if wrong is not None else None
 
 
@@ -285,6 +325,13 @@ class Segment(NamedTuple):
         """All borders in it. A path is matched from its end, so that other wrappers do no harm."""
         path = f"{self.path}[{self.begin}:{self.end}]" if self.end else self.path
         return f"{path}:* & is:module, {path}.**:* & is:module"
+
+    @property
+    def module(self) -> str:
+        """The module that it is, where it is one."""
+        if not self.end:
+            return self.path
+        return f"{self.path}.{self.begin}" if self.end - self.begin == 1 else ""
 
     @property
     def text(self) -> str:

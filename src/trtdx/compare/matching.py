@@ -140,7 +140,8 @@ def near(one: Named, other: Named) -> float:
     """Return how near the statistics of two tensors are: 1 is the same."""
     mine, their = one.records[0].statistics, other.records[0].statistics
     both = ((mine.absmax, their.absmax), (mine.l2, their.l2), (mine.mean, their.mean))
-    scale = max(mine.absmax, their.absmax, 1e-30)
+    sizes = [each for each in (mine.absmax, their.absmax) if each == each]  # of nothing it is NaN
+    scale = max([1e-30, *sizes])
     apart = max(abs(a - b) / max(abs(a), abs(b), scale * 1e-2) for a, b in both)
     return 1.0 - min(apart, 1.0) if apart == apart else 0.0
 

@@ -43,7 +43,8 @@ class Quantised(NamedTuple):
         for theirs, how in self.modules.items():
             if theirs and (path_matches(theirs, path, {}) or path_matches(path, theirs, {})):
                 return how
-        return self.modules.get("")
+        above = path.rpartition(".")[0]  # a quantiser may not tell which part of a module a product is
+        return self.how(above) if above else self.modules.get("")
 
     def inside(self, path: str) -> How | None:
         """Return how something in a module is quantised, or the module itself."""

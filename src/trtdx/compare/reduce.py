@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,11 @@ from trtdx.compare.reduce_files import (
     write_words,
 )
 from trtdx.compare.reduce_graph import Case, Part, Reducer, part_between, tensors_of
+from trtdx.compare.reduce_same import same_tensors
 from trtdx.compare.reduce_torch import reduce_torch
 from trtdx.compare.side import Spec, open_side, parse_side
-from trtdx.engines.onnx_graph import Kind
+from trtdx.engines.onnx_graph import Graph, Kind
+from trtdx.engines.onnx_model import open_model
 from trtdx.engines.onnx_places import module_nodes
 from trtdx.engines.onnx_replay import replay_of
 from trtdx.errors import InputError, TrtdxError
@@ -167,20 +170,29 @@ class _Search:
             samples, _ = samples_of(self.host, self.spec.open(), self.plan.question)
         except TrtdxError:
             return None
+        same = self._same(truth)
         for nodes in self._windows():
             data = [
                 at
                 for at in nodes
                 if any(self.graph.kind(v) is Kind.DATA for v in self.graph.nodes[at].outputs)
             ]
-            values = [self._values(right, data, feeds) for feeds in samples]
-            reducer = Reducer(self.engine, values, truth=right.part)
+            values = [self._values(right, same, data, feeds) for feeds in samples]
+            reducer = Reducer(self.engine, values, truth=partial(_part_there, right, same))
             case = reducer.reduced(data)
             if case is not None:
                 return reducer.with_fewer_rows(case)
         return None
 
-    def _values(self, right: Any, nodes: Sequence[int], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def _same(self, truth: Spec) -> dict[str, str]:
+        """Return the candidate's tensors that the truth has, and what they are called there."""
+        if Path(truth.path) == Path(self.spec.path):
+            return {name: name for name in self.graph.values}
+        return same_tensors(Graph(open_model(self.spec.path)), Graph(open_model(truth.path)))
+
+    def _values(
+        self, right: Any, same: Mapping[str, str], nodes: Sequence[int], feeds: Mapping[str, Array]
+    ) -> dict[str, Array]:
         """Return the right values of what enters some operations and of what they make."""
         names = tensors_of(self.graph, nodes)
         found = {name: feeds[name] for name in names if name in feeds}
@@ -189,12 +201,19 @@ class _Search:
             exact = _opened(Spec("onnx", self.spec.path, {"level": "none"}))
             found |= exact.part(shapes, feeds)
         there = right.graph.values
-        rest = [n for n in names if n not in found and n in there and right.graph.kind(there[n]) is Kind.DATA]
+        rest = {
+            name: same[name]
+            for name in names
+            if name not in found
+            and same.get(name) in there
+            and right.graph.kind(there[same[name]]) is Kind.DATA
+        }
         given = {name: array for name, array in feeds.items() if name in right.inputs}
         try:
-            return found | (right.part(rest, given) if rest else {})
+            made = right.part(list(dict.fromkeys(rest.values())), given) if rest else {}
         except TrtdxError:
             return found
+        return found | {name: made[told] for name, told in rest.items()}
 
     def _by_borders(self, reference: Side) -> Case | None:
         """Return what lies between the first wrong tensor and those before it that the reference has, too."""
@@ -249,6 +268,15 @@ class _Search:
         reducer = Reducer(self.engine, samples)
         case = reducer.case(part)
         return None if case is None else reducer.with_fewer_rows(case)
+
+
+def _part_there(
+    right: Any, same: Mapping[str, str], names: Sequence[str], feeds: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Return some tensors of the candidate's as the truth computes them from others."""
+    given = {same.get(name, name): array for name, array in feeds.items()}
+    made = right.part([same[name] for name in names], given)
+    return {name: made[same[name]] for name in names}
 
 
 def in_candidate_layout(pair: Pair, reference: Side, candidate: Side) -> Array | None:

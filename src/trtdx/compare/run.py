@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trtdx.capture.format import CaptureError
 from trtdx.compare.align import Alignment, align
 from trtdx.compare.attribute import attribute
+from trtdx.compare.attribute.file_causes import file_cause
 from trtdx.compare.attribute.graph_diff import graph_differences
+from trtdx.compare.attribute.twin import GRAPHS, model_of
+from trtdx.compare.attribute.witnesses import together
+from trtdx.compare.budget import Budget
 from trtdx.compare.envelope import Runs, in_reference_layout
 from trtdx.compare.finding import Tested, finding_of
 from trtdx.compare.locate import locate
@@ -20,21 +25,25 @@ from trtdx.compare.mapping import Mapping, read_mapping
 from trtdx.compare.report import (
     ComparisonReport,
     Lonely,
+    about_section,
     alignment_section,
     drift_section,
+    missing_parts,
     tensor_row,
     verdict_text,
     way_section,
 )
+from trtdx.compare.rerun import fed_in
 from trtdx.compare.side import Question, Side, Spec, open_side, parse_side
 from trtdx.compare.suspect import suspect_at
 from trtdx.compare.verdict import judge
 from trtdx.errors import InputError, TrtdxError
-from trtdx.model import Section, Summary
+from trtdx.model import Summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trtdx.compare.attribute.file_weights import FileCause
     from trtdx.compare.locate import Located
     from trtdx.compare.nouns import Array, Pair
     from trtdx.compare.tolerance import Tolerances
@@ -49,10 +58,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     reference: str
     candidate: str
+    sides: tuple[Spec, Spec] | None = None  # of a script, which has more than texts; they stand above these
     question: Question = Question()
     mapping: str = ""  # a file
     save_mapping: str = ""
     keep: str = ""  # a folder for the captures made on the way; a temporary one where it is not told
+    budget_bytes: int | None = None  # for these captures; half of the free disk where it is not told
     attribute: bool = True
 
 
@@ -73,18 +84,54 @@ def compare(
         tolerance: limits of the user's instead of what precision explains.
         progress: told in words what is being done.
     """
-    specs = parse_side(host, plan.reference), parse_side(host, plan.candidate)
-    with _folder(plan.keep) as folder:
+    specs = plan.sides or (parse_side(host, plan.reference), parse_side(host, plan.candidate))
+    with working_folder(plan.keep) as folder:
+        plan, theirs = _as_captured(plan, specs, folder)
+        budget = Budget(folder, plan.budget_bytes)
         progress(f"reading {specs[0].text}")
-        reference = open_side(host, specs[0], plan.question, folder / "reference")
+        reference = budget.open_side(host, specs[0], plan.question, folder / "reference", forced=theirs)
         progress(f"reading {specs[1].text}")
         forced = reference.tokens() or None
-        candidate = open_side(host, specs[1], plan.question, folder / "candidate", forced=forced)
+        candidate = budget.open_side(host, specs[1], plan.question, folder / "candidate", forced=forced)
         mapping = read_mapping(host, plan.mapping) if plan.mapping else None
         found = align(reference, candidate, mapping=mapping)
+        found.notes[:0] = budget.notes
         if plan.save_mapping:
-            _save(found.mapping, plan.save_mapping)
+            host.write(plan.save_mapping, found.mapping.text.encode())
         return _Comparison(host, plan, book, folder, reference, candidate, found, progress).report(tolerance)
+
+
+def _as_captured(plan: Plan, specs: tuple[Spec, Spec], folder: Path) -> tuple[Plan, list[list[int]] | None]:
+    """Return a plan that feeds a model what the captured run beside it was fed, and the tokens a reference goes on with.
+
+    A candidate's tokens are known before its reference is run where it was captured: later steps are comparable only
+    if the reference is fed them too.
+    """
+    captured = [spec for spec in specs if spec.kind == "capture"]
+    if len(captured) != 1 or not all(spec.is_model for spec in specs if spec not in captured):
+        return plan, None
+    side = Side(captured[0], Path(captured[0].path))
+    forced = (side.tokens() or None) if captured[0] is specs[1] else None
+    if plan.question.prompts or plan.question.inputs:
+        return plan, forced if _was_asked(side, plan.question) else None
+    try:
+        question = fed_in(side.capture).question(folder)
+    except TrtdxError:  # it does not say: something is made up, and what cannot be compared is told
+        return plan, forced
+    return msgspec.structs.replace(plan, question=question), forced
+
+
+def _was_asked(side: Side, question: Question) -> bool:
+    """Whether a captured run was of the same prompts: another batch, or a prompt in chunks, goes on with other tokens."""
+    try:
+        fed = fed_in(side.capture)
+    except TrtdxError:
+        return False
+    if fed.prompt is None or fed.mask is None:
+        return bool(question.inputs)
+    rows = zip(fed.prompt.tolist(), fed.mask.tolist(), strict=True)
+    asked = [[token for token, seen in zip(row, mask, strict=False) if seen] for row, mask in rows]
+    return asked == [list(each) for each in question.prompts]
 
 
 class _Comparison:
@@ -107,11 +154,21 @@ class _Comparison:
 
     def report(self, tolerance: Tolerances | None) -> ComparisonReport:
         self.progress(f"judging {len(self.alignment.pairs)} pairs")
-        runs = Runs(self.host, self.plan.question, self.folder / "runs", self.reference, self.candidate)
+        runs = Runs(
+            self.host,
+            self.plan.question,
+            self.folder / "runs",
+            self.reference,
+            self.candidate,
+            selector=self.reference.selector,
+        )
         judged = judge(self.alignment.pairs, self.reference, self.candidate, runs=runs, tolerance=tolerance)
         located = locate(judged, self.reference, self.candidate, runs=runs, align=_pairs)
         finding = None
-        notes = [*self.alignment.notes, *located.notes, *([runs.problem] if runs.problem else [])]
+        read = [
+            f"{side.spec.path}: {note}" for side in (self.reference, self.candidate) for note in side.notes
+        ]
+        notes = [*read, *self.alignment.notes, *located.notes, *([runs.problem] if runs.problem else [])]
         if located.where is not None:
             tested = Tested(problem="no cause was asked for")
             if self.plan.attribute:
@@ -119,17 +176,16 @@ class _Comparison:
                 tested = self._tested(located)
             notes += [tested.problem] if tested.problem else []
             finding = finding_of(located, tested, _command(self.plan), self.book)
-        about = Section("about", "about this comparison", ("",), tuple((note,) for note in notes))
         sections = (
-            about,
+            about_section(notes),
             drift_section(located.judged),
             way_section(located.judged, located.first),
             alignment_section(self.alignment),
         )
         return ComparisonReport(
             summary=Summary(
-                verdict_text(located, located.judged, finding),
-                partial=(*self.reference.capture.partial, *self.candidate.capture.partial),
+                verdict_text(located, located.judged, finding, self.alignment.unmatched),
+                partial=missing_parts(self.reference, self.candidate),
             ),
             findings=(finding,) if finding else (),
             sections=tuple(section for section in sections if section.rows),
@@ -148,16 +204,22 @@ class _Comparison:
         if located.finer is not None:  # what was seen with finer taps is of captures of its own
             pairs, sides = [each.pair for each in located.inner], located.finer
         suspect = suspect_at(where, pairs, *sides, again=self._again(where.module, where.step))
+        causes, problem = [], ""
         try:
-            return Tested(attribute(suspect))
+            causes = attribute(suspect)
         except TrtdxError as err:
-            return Tested((), f"no cause was tried out: {err.message}", self._in_files(where.module))
+            problem = f"no cause was tried out: {err.message}"
+        told, files = self._in_files(where.module)
+        return Tested(together(causes, files), problem, told)
 
-    def _in_files(self, module: str) -> list[str]:
-        specs = self.reference.spec, self.candidate.spec
-        if not module or any(spec.kind not in ("onnx", "trt") for spec in specs):
-            return []
-        return graph_differences(specs[0].path, specs[1].path, module)
+    def _in_files(self, module: str) -> tuple[list[str], FileCause | None]:
+        """Return what differs in the files of both sides at a module, in words, and which mistake that is."""
+        specs = model_of(self.reference), model_of(self.candidate)
+        paths = [spec.path for spec in specs if spec is not None and spec.kind in GRAPHS]
+        if len(paths) < 2 or paths[0] == paths[1]:
+            return [], None
+        told = graph_differences(paths[0], paths[1], module) if module else []
+        return told, file_cause(paths[0], paths[1], module)
 
     def _again(self, module: str, step: int) -> Callable[[], dict[str, Array]] | None:
         """Return what runs the candidate once more and gives what left a module."""
@@ -188,13 +250,6 @@ def _pairs(reference: Side, candidate: Side) -> list[Pair]:
     return align(reference, candidate).pairs
 
 
-def _save(mapping: Mapping, path: str) -> None:
-    try:
-        Path(path).write_text(mapping.text, encoding="utf-8")
-    except OSError as err:
-        raise InputError(f"cannot write {path}: {err.strerror or err}") from err
-
-
 def _command(plan: Plan) -> str:
     """Return the command that compares the same once more."""
     question = plan.question
@@ -207,14 +262,25 @@ def _command(plan: Plan) -> str:
 
 
 @contextmanager
-def _folder(keep: str) -> Iterator[Path]:
+def working_folder(keep: str) -> Iterator[Path]:
     """Give a folder for what is captured on the way."""
     if keep:
-        Path(keep).mkdir(parents=True, exist_ok=True)
+        try:
+            Path(keep).mkdir(parents=True, exist_ok=True)
+        except OSError as err:
+            raise InputError(f"cannot write to {keep}: {err.strerror or err}") from err
         yield Path(keep)
         return
     with tempfile.TemporaryDirectory(prefix="trtdx-compare-") as folder:
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        except CaptureError as err:
+            if folder not in err.message:
+                raise
+            fix = f"free some space in {Path(folder).parent}, or name a folder with room: --keep DIR"
+            raise CaptureError(
+                err.message, fix=fix
+            ) from err  # what is there is removed: nothing to go on with
 
 
-__all__ = ["Mapping", "Plan", "Question", "Spec", "compare"]
+__all__ = ["Mapping", "Plan", "Question", "Spec", "compare", "working_folder"]

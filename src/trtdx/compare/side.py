@@ -3,13 +3,14 @@
 hf:DIR?dtype=bfloat16&attention=sdpa    a Hugging Face folder on torch
 onnx:FILE?level=none                    an ONNX file on ONNX Runtime; also threads, disabled=OPTIMISER,..., session.KEY=VALUE
 trt:FILE                                an ONNX file as TensorRT's network, computed on the CPU
+FILE.json?runner=NAME                   one of the runs in a Polygraphy file, by name or number
 DIR or FILE                             a capture, a dump of another tool, or a model: told by what it is
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -19,12 +20,11 @@ from trtdx.capture.format import Header
 from trtdx.capture.importers import import_capture
 from trtdx.capture.reader import Capture, is_capture
 from trtdx.capture.record import Recorder
-from trtdx.capture.run import is_decoder
+from trtdx.capture.run import header_details, is_decoder
 from trtdx.capture.session import Session, step_notes
 from trtdx.capture.store import CaptureWriter
 from trtdx.capture.taps import parse_selector
 from trtdx.capture.wanted import Wanted
-from trtdx.engines.generate import cache_names
 from trtdx.engines.opening import Options, find_model, open_engine
 from trtdx.errors import InputError, UnknownNameError
 
@@ -41,6 +41,7 @@ KNOWN_OPTIONS = {
     "trt": (),
 }
 SETTINGS = ("session.", "optimization.", "mlas.")  # how entries of ONNX Runtime's configuration begin
+RUNNER = "?runner="  # which of the runs in a Polygraphy file
 BORDERS = "**:* & is:module"
 EVERYTHING = "**:*"
 
@@ -99,6 +100,9 @@ def parse_side(host: Host, text: str) -> Spec:
         return Spec(kind, path, options)
     if is_capture(text):
         return Spec("capture", text)
+    file, asked, runner = text.rpartition(RUNNER)
+    if asked and host.kind(file) == "file":
+        return Spec("dump", file, {"runner": runner})
     if host.kind(text) == "absent":
         raise InputError(
             f"there is no {text}",
@@ -114,8 +118,10 @@ def parse_side(host: Host, text: str) -> Spec:
 class Side:
     """One side: its capture, open, and its model if it has one."""
 
-    def __init__(self, spec: Spec, folder: Path) -> None:
+    def __init__(self, spec: Spec, folder: Path, notes: tuple[str, ...] = ()) -> None:
         self.spec, self.folder = spec, folder
+        self.notes = notes  # what is to be known of how it came here
+        self.selector = ""  # what was captured, where it is less than all module borders
         self.capture = Capture(folder)
 
     @property
@@ -147,6 +153,7 @@ def open_side(
     forced: list[list[int]] | None = None,
     selector: str = BORDERS,
     changed: Mapping[str, str] | None = None,
+    budget_bytes: int | None = None,
 ) -> Side:
     """Return a side: a capture as it is, a dump imported, a model run.
 
@@ -158,27 +165,37 @@ def open_side(
         forced: tokens to go on with at each step, those of the other side.
         selector: what to look at; of a graph without modules everything.
         changed: options of the model to be other than given, such as dtype.
+        budget_bytes: how many bytes of values to keep; of what does not fit there are statistics.
     """
     if spec.kind == "capture":
         return Side(spec, Path(spec.path))
     if spec.kind == "dump":
-        import_capture(host, spec.path, str(folder))
-        return Side(spec, folder)
-    engine = _opened(spec, selector, dict(changed or {}))
+        told = import_capture(host, spec.path, str(folder), runner=spec.options.get("runner", "")).told
+        return Side(spec, folder, told)
+    engine, selector = _opened(spec, selector, dict(changed or {}))
     try:
-        run_into(host, engine, question, folder, forced=forced, run=spec.text)
+        run_into(
+            host,
+            engine,
+            question,
+            folder,
+            forced=forced,
+            run=spec.text,
+            selector=selector,
+            budget_bytes=budget_bytes,
+        )
     finally:
         engine.close()
     return Side(spec, folder)
 
 
-def _opened(spec: Spec, selector: str, changed: dict[str, str]) -> Engine:
+def _opened(spec: Spec, selector: str, changed: dict[str, str]) -> tuple[Engine, str]:
     try:
-        return spec.open(selector, **changed)
+        return spec.open(selector, **changed), selector
     except InputError as err:
         if selector != BORDERS or "nothing is selected" not in err.message:
             raise
-    return spec.open(EVERYTHING, **changed)
+    return spec.open(EVERYTHING, **changed), EVERYTHING
 
 
 def run_into(
@@ -189,16 +206,15 @@ def run_into(
     *,
     forced: list[list[int]] | None = None,
     run: str = "",
+    selector: str = EVERYTHING,
+    budget_bytes: int | None = None,
 ) -> None:
     """Run an engine's model on what is asked, all that it is told to watch in a new capture with values."""
     import numpy as np
 
     decoder = is_decoder(engine)
-    details: dict[str, Any] = msgspec.to_builtins(
-        {**engine.details, "caches": cache_names(engine) if decoder else {}}, enc_hook=str
-    )
-    header = Header(run=run, engine=engine.kind, selector=EVERYTHING, details=details)
-    with CaptureWriter(folder, header, parquet=False) as writer:
+    header = Header(run=run, engine=engine.kind, selector=selector, details=header_details(engine))
+    with CaptureWriter(folder, header, parquet=False, value_budget_bytes=budget_bytes) as writer:
         recorder = Recorder(writer, Wanted(values=parse_selector(EVERYTHING)), engine.places())
         session = Session(engine, writer, recorder)
         if question.inputs or not decoder:

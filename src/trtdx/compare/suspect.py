@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trtdx.capture.session import PROMPT_MASK, state_after, step_notes
 from trtdx.compare.attribute.suspect import Suspect
 from trtdx.compare.envelope import candidate_dtype, in_reference_layout
+from trtdx.compare.exact import is_mask
 from trtdx.engines.generate import cache_key
 
 if TYPE_CHECKING:
@@ -35,7 +36,12 @@ def suspect_at(
         again: computes the candidate once more and gives what left the module.
     """
     path, step = where.module, where.step
-    inside = [pair for pair in pairs if pair.step == step and _is_in(pair.name, path)]
+    inside = [
+        pair
+        for pair in pairs
+        # What is compared in another form than modules take it (masks) says nothing to a module.
+        if pair.step == step and _is_in(pair.name, path) and not pair.reference.after
+    ]
     entering = [pair for pair in inside if pair.name.startswith(f"{path}:in")]
     found = {pair.name: in_reference_layout(pair, reference, candidate) for pair in inside}
     arrays = {name: array for name, array in found.items() if array is not None}
@@ -53,7 +59,21 @@ def suspect_at(
         counts=_counts(reference, step),
         dtype=candidate_dtype(pairs),
         again=again,
+        masks=_masks(path, step, pairs, reference, candidate),
     )
+
+
+def _masks(
+    path: str, step: int, pairs: Sequence[Pair], reference: Side, candidate: Side
+) -> dict[str, tuple[Array, Array]]:
+    """Return who sees whom on both sides, as it was captured, where both have the same rows."""
+    found = {}
+    for pair in pairs:
+        one, other = pair.reference.first, pair.candidate.first
+        same = pair.kept and len(pair.candidate.records) == 1 and one.layout.shape == other.layout.shape
+        if pair.step == step and same and _is_in(pair.name, path) and is_mask(pair):
+            found[pair.name] = reference.capture.values(one), candidate.capture.values(other)
+    return found
 
 
 def _is_in(name: str, path: str) -> bool:
@@ -83,4 +103,4 @@ def _counts(side: Side, step: int) -> Array | None:
     if step:
         return None
     found = [each for each in side.capture.records(step=0, name=PROMPT_MASK) if each.kept]
-    return side.capture.values(found[0]) if found else None
+    return side.capture.values(found[0]).copy() if found else None  # torch warns of what is read-only

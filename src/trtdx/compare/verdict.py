@@ -19,8 +19,16 @@ from trtdx.compare.flow import Flow, place_of
 from trtdx.compare.metrics import is_float, is_same, measure
 from trtdx.compare.nouns import Judged, Verdict
 from trtdx.compare.pairs import tokens_of
+from trtdx.compare.quantised import quantised_in
 from trtdx.compare.tolerance import Tolerances, judged_by_tolerance
-from trtdx.compare.weighing import MOST_TOKENS, Weighed, is_rounding_elsewhere, limits_for, weigh
+from trtdx.compare.weighing import (
+    AMID_QUANTISED,
+    MOST_TOKENS,
+    Weighed,
+    is_rounding_elsewhere,
+    limits_for,
+    weigh,
+)
 from trtdx.words import counted
 
 if TYPE_CHECKING:
@@ -243,6 +251,10 @@ class _Court:
         ]
         alike, dtype = self._alike(pair), self._noisiest(pair, local=local)
         limits = limits_for(dtype, local=local, alike=alike, ranks=self._ranks)
+        if dtype == "int8" and self._own_dtype(pair) in ("float32", "float64"):
+            limits = limits._replace(
+                floor=AMID_QUANTISED
+            )  # not all that is computed beside integers is quantised
         chance = BY_CHANCE["local" if local else "global"]
         return weigh(
             mine, theirs, self._own_dtype(pair), limits, chance=chance, absolute=self._absolute(pair)
@@ -299,8 +311,7 @@ class _Court:
 
     def by_model(self) -> list[Judged]:
         """Return verdicts from the error model: the captures alone."""
-        bits = min((how.bits for how in self.runs.quantised.modules.values()), default=0)
-        model = ErrorModel(bits)
+        model = ErrorModel(self._bits())
         errors: dict[int, float] = {}
         tainted: set[int] = set()
         judged = []
@@ -317,6 +328,22 @@ class _Court:
                 tainted.add(number)
             judged.append(each)
         return judged
+
+    def _bits(self) -> int:
+        """Return the fewest bits that the candidate's quantiser leaves, where the reference's does not leave the same; or 0.
+
+        Engines may quantise what enters a product too, if its weights are quantised: only the same engine leaves the same.
+        """
+        same = self._same_engine and self.reference.spec.options == self.candidate.spec.options
+        alike = quantised_in(self.reference).modules if same else {}
+        return min(
+            (
+                how.bits
+                for path, how in self.runs.quantised.modules.items()
+                if how.activations or alike.get(path) != how
+            ),
+            default=0,
+        )
 
     def _by_model(self, pair: Pair, model: ErrorModel, entering: list[float], *, ill: bool) -> Judged:
         """Return the verdict on a pair; `ill`: something it was computed from is wrong already."""

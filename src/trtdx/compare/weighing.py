@@ -39,6 +39,9 @@ LOCAL_WIDE = Limits(8.0, 12.0, 3.0)  # float32 and float64: sums in another orde
 GLOBAL_ALIKE = Limits(1.3, 1.6)
 GLOBAL_OTHER = Limits(2.5, 3.2, 1.5)
 GLOBAL_WIDE = Limits(10.0, 16.0, 3.0)
+AMID_QUANTISED = (
+    13.0  # roundings that an operation in float32 may always have: as many as the wide limits let it
+)
 
 
 class Weighed(NamedTuple):
@@ -61,10 +64,10 @@ class Weighed(NamedTuple):
 
 def limits_for(dtype: str, *, local: bool, alike: bool, ranks: int = 1) -> Limits:
     """Return the limits for a candidate's type, on the same engine or another, on one rank or several."""
+    if dtype in ("float32", "float64"):  # the same code too: a batch of another size sums in another order
+        return LOCAL_WIDE if local else GLOBAL_WIDE
     if alike:
         return LOCAL_ALIKE if local else GLOBAL_ALIKE
-    if dtype in ("float32", "float64"):
-        return LOCAL_WIDE if local else GLOBAL_WIDE
     found = LOCAL_OTHER if local else GLOBAL_OTHER
     more = max(1.0, math.sqrt(ranks / 4))  # each rank's part is rounded, and each sum of them
     return Limits(found.whole * more, found.row * more, found.floor)

@@ -1,23 +1,23 @@
 """An ONNX graph seen as the modules it was exported from: which node belongs where, and what its values are.
 
 Where a node belongs is told by PyTorch's exporter in the node's metadata, and by its predecessor (and those who
-learned from it) in node names such as `/model/layers.0/mlp/down_proj/MatMul`. A node that tells nothing, because an
-optimiser made it, belongs to the innermost module that all its neighbours are in.
+learned from it) in node names such as `/model/layers.0/mlp/down_proj/MatMul`. Where a node belongs that tells nothing,
+because a quantiser or an optimiser made it, is found by those around it (onnx_scopes.py).
 """
 
 from __future__ import annotations
 
 import re
 from enum import IntEnum
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from trtdx.engines.onnx_scopes import Places
 from trtdx.errors import InputError
 from trtdx.inspect.readers.onnx_proto import NO_MODULE
 from trtdx.optional import need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import onnx_ir as ir
 
@@ -40,6 +40,7 @@ class Graph:
     Attributes:
         scopes: for each node, the paths of the modules it is in, outermost first.
         classes: the class of each module, where it is told.
+        inserted: the nodes that do not tell where they belong, as no exporter made them.
         reads: for each node, the values it uses, also inside its bodies.
         users: for each value, the nodes that read it.
         made: for each value, the node it comes from.
@@ -58,6 +59,8 @@ class Graph:
                 self.users.setdefault(value, []).append(at)
         self.values = {value.name: value for value in (*self.inputs, *self.made) if value.name}
         self.classes: dict[str, str] = {}
+        by_path = sum("/" in (node.name or "") for node in self.nodes)
+        self._named_by_path = 2 * by_path > len(self.nodes)  # else a few whose makers like the sign
         self.scopes = self._scopes()
         self._kinds = self._all_kinds()
 
@@ -69,10 +72,8 @@ class Graph:
 
     def _scopes(self) -> list[tuple[str, ...]]:
         told = [self._told(node) for node in self.nodes]
-        found: list[tuple[str, ...]] = []
-        for at, scope in enumerate(told):
-            found.append(self._shared_by_neighbours(at, found, told) if scope is None else scope)
-        return found
+        self.inserted = frozenset(at for at, scope in enumerate(told) if scope is None)
+        return Places(self.nodes, self.reads, self.made, self.users, self.classes).of_all(told)
 
     def _told(self, node: ir.Node) -> tuple[str, ...] | None:
         scopes = node.metadata_props.get(SCOPES)
@@ -83,19 +84,10 @@ class Graph:
             ]
             self.classes |= dict(zip(paths, classes, strict=False))
             return tuple(path for path in paths if path and path != NO_MODULE)
-        if "/" in (node.name or ""):
+        if "/" in (node.name or "") and (self._named_by_path or str(node.name).startswith("/")):
             parts = str(node.name).strip("/").split("/")[:-1]
             return tuple(".".join(parts[: count + 1]) for count in range(len(parts)))
         return None
-
-    def _shared_by_neighbours(
-        self, at: int, before: Sequence[tuple[str, ...]], told: Sequence[tuple[str, ...] | None]
-    ) -> tuple[str, ...]:
-        """Return the modules that the nodes around one have in common; those before it are settled."""
-        around = [before[self.made[value]] for value in self.reads[at] if value in self.made]
-        users = (user for value in self.nodes[at].outputs for user in self.users.get(value, ()))
-        around += [scope for user in users if (scope := told[user]) is not None]
-        return shared(around)
 
     def _all_kinds(self) -> dict[ir.Value, Kind]:
         kinds = dict.fromkeys(self.inputs, Kind.DATA)
@@ -107,11 +99,6 @@ class Graph:
                 kind = min(kind, Kind.SHAPE)
             kinds |= dict.fromkeys(node.outputs, kind)
         return kinds
-
-
-def shared(scopes: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the modules that all scopes begin with."""
-    return tuple(each[0] for each in takewhile(lambda each: len(set(each)) == 1, zip(*scopes, strict=False)))
 
 
 def _sorted_nodes(graph: ir.Graph) -> list[ir.Node]:

@@ -1,7 +1,7 @@
 """The places of an ONNX graph: what enters and leaves each module, and every tensor by its own name.
 
     layers.3.mlp:out           what leaves the module, as on torch
-    layers.3.mlp:in            what enters it, in the order in which the module uses it
+    layers.3.mlp:in            what enters it, in the order in which its result is made of it
     layers.3.mlp.mul_400       a tensor inside it: an operator is one step below its module
     op:MatMul & layers.3.**    operators by their kind
     .:in.input_ids             what is fed; .:out.logits what comes back
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trtdx.capture.taps import Place
 from trtdx.engines.feeds import Input
 from trtdx.engines.onnx_graph import Graph, Kind
+from trtdx.engines.onnx_scopes import QUANTISERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -96,9 +97,53 @@ def _call(graph: Graph, nodes: list[int]) -> Call:
     entering: dict[ir.Value, int] = {}
     for at in nodes:
         for value in graph.reads[at]:
-            if graph.kind(value) is Kind.DATA and graph.made.get(value) not in inside:
-                entering.setdefault(value, at)
-    return Call(nodes, list(entering.items()), _leaving(graph, nodes, inside))
+            source = _before_quantiser(graph, value)
+            if graph.kind(source) is Kind.DATA and graph.made.get(source) not in inside:
+                entering.setdefault(source, at)
+    outputs = _leaving(graph, nodes, inside)
+    first = _in_order_of_use(graph, inside, outputs)
+    order = [*(value for value in first if value in entering), *entering]
+    return Call(nodes, [(value, entering[value]) for value in dict.fromkeys(order)], outputs)
+
+
+def _before_quantiser(graph: Graph, value: ir.Value) -> ir.Value:
+    """Return what a quantiser was put behind: a module that is given quantised values has them quantised itself."""
+    at = graph.made.get(value)
+    if at is None or at not in graph.inserted:
+        return value
+    node = graph.nodes[at]
+    first = node.inputs[0] if node.inputs else None
+    if first is None:
+        return value
+    if node.op_type == "DequantizeLinear":
+        before = _before_quantiser(graph, first)
+        return value if before is first else before
+    maker = graph.made.get(first)
+    own = (
+        maker is not None and graph.scopes[maker] == graph.scopes[at]
+    )  # its result is quantised, not an input
+    return value if own or node.op_type not in QUANTISERS else first
+
+
+def _in_order_of_use(graph: Graph, inside: set[int], outputs: list[ir.Value]) -> list[ir.Value]:
+    """Return what enters some nodes in the order in which results need it, first operands first.
+
+    Nodes may stand in any order that can be computed, and tools that rewrite files make use of that.
+    """
+    found: dict[ir.Value, None] = {}
+    seen: set[ir.Value] = set()
+    waiting = outputs[::-1]
+    while waiting:
+        value = _before_quantiser(graph, waiting.pop())
+        if value in seen:
+            continue
+        seen.add(value)
+        at = graph.made.get(value)
+        if at in inside:
+            waiting.extend(reversed(graph.reads[at]))
+        elif graph.kind(value) is Kind.DATA:
+            found[value] = None
+    return list(found)
 
 
 def _leaving(graph: Graph, nodes: list[int], inside: set[int]) -> list[ir.Value]:

@@ -11,8 +11,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.capture.dtypes import DTYPES
-from trtdx.engines.onnx_graph import Graph, Kind, shared
+from trtdx.engines.onnx_graph import Graph, Kind
 from trtdx.engines.onnx_places import Tap, dtype_of_value
+from trtdx.engines.onnx_scopes import shared
 from trtdx.optional import need
 
 if TYPE_CHECKING:

@@ -133,6 +133,9 @@ class OrtEngine:
             "model": str(self.path),
             "optimisation": self.options.optimisation,
             "providers": list(self.options.providers),
+            "threads": self.options.threads,
+            "settings": dict(self.options.settings),
+            "disabled": list(self.options.disabled),
             "budget_bytes": self.budget_bytes,
         }
 

@@ -37,7 +37,13 @@ class Model(NamedTuple):
 
 def find_model(given: str) -> Model:
     """Return the model that a path means: a Hugging Face folder, an ONNX file, or a folder with one in it."""
-    path = Path(given)
+    try:
+        return _model_at(Path(given))
+    except OSError as err:  # a folder that may not be looked into
+        raise InputError(f"cannot read {given}: {err.strerror or err}") from err
+
+
+def _model_at(path: Path) -> Model:
     if path.is_dir():
         if (path / "config.json").is_file() and not any(path.glob("*.onnx")):
             return Model(path, ("torch",))

@@ -113,7 +113,8 @@ def prepared(
 def _path(model: Any, scope: str) -> str:
     known = places(model)
     paths = list(dict.fromkeys(place.path for place in known))
-    found = [path for path in paths if path_matches(scope, path, last_indices(known))] if scope else [""]
+    last = last_indices(known)
+    found = [path for path in paths if path_matches(scope, path, last)] if scope else [""]
     if not found:
         raise UnknownNameError("module", scope, paths)
     if len(found) > 1:

@@ -22,7 +22,8 @@ def render_markdown(report: Report) -> str:
     parts += [part for finding in report.findings for part in _finding(finding)]
     summary = report.summary
     if not report.findings or not summary.inputs:
-        parts.append(f"### {_text(summary.text)}")
+        verdict = f"### {_text(summary.text)}"
+        parts = [verdict, *parts] if report.verdict_first else [*parts, verdict]
     parts += [
         f"- known harmless: {_text(e.message)} (`{e.code}`, {counted(e.count, 'line')})"
         for e in summary.harmless

@@ -21,12 +21,13 @@ _SHOWN_SYMPTOMS = 3
 _SHOWN_FIXES = 3
 
 
-def render_text(report: Report, *, color: bool = False, details: bool = False) -> str:
+def render_text(report: Report, *, color: bool = False, details: bool = False, width: int = WIDTH) -> str:
     """Return the report as lines; `details` shows all evidence and symptoms."""
-    paint = _Paint(color)
+    paint = _Paint(color, width)
     blocks = ["\n".join(_section(section, paint, details)) for section in report.sections]
-    blocks += [render_finding(finding, color=color, details=details) for finding in report.findings]
-    blocks.append("\n".join(_summary(report, paint, details)))
+    blocks += ["\n".join(_finding(finding, paint, details)) for finding in report.findings]
+    verdict = "\n".join(_summary(report, paint, details))
+    blocks = [verdict, *blocks] if report.verdict_first else [*blocks, verdict]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -36,8 +37,8 @@ def render_finding(finding: Finding, *, color: bool = False, details: bool = Fal
 
 
 class _Paint:
-    def __init__(self, color: bool) -> None:
-        self._color = color
+    def __init__(self, color: bool, width: int = WIDTH) -> None:
+        self._color, self.width = color, width
 
     def __call__(self, text: str, *names: str) -> str:
         codes = ";".join(_COLORS[name] for name in names)
@@ -46,9 +47,9 @@ class _Paint:
 
 def _section(section: Section, paint: _Paint, details: bool) -> Iterator[str]:
     yield paint(shown(section.title), "bold")
-    for number, line in enumerate(table_lines(section, wide=details)):
+    for number, line in enumerate(table_lines(section, wide=details, width=paint.width - 2)):
         yield "  " + (paint(line, "dim") if number == 0 and any(section.columns) else line)
-    yield from textwrap.wrap(shown(section.note), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield from textwrap.wrap(shown(section.note), paint.width, initial_indent="  ", subsequent_indent="  ")
 
 
 def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
@@ -57,7 +58,7 @@ def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     evidence = finding.evidence if details else finding.evidence[:_SHOWN_EVIDENCE]
     for each in evidence:
         yield f"  {paint('-->', 'dim')} {shown(each.where)}: {shown(each.text) if details else _clipped(each.text)}"
-    yield from _wrapped("why", finding.why)
+    yield from _wrapped("why", finding.why, paint.width)
     fixes = finding.fixes if details else finding.fixes[:_SHOWN_FIXES]
     for number, fix in enumerate(fixes):
         yield from _fix(fix, "fix" if number == 0 else "or", paint)
@@ -65,13 +66,13 @@ def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
         yield paint(
             f"   = and {counted(len(finding.fixes) - len(fixes), 'more way')} out (-v shows them)", "dim"
         )
-    yield from _wrapped("verify", finding.verify)
+    yield from _wrapped("verify", finding.verify, paint.width)
     yield from _symptoms(finding, paint, details)
     yield paint(f"   = {sureness(finding.confidence)}; more: trtdx explain {finding.code}", "dim")
 
 
 def _fix(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
-    yield from _wrapped(label, f"[{fix.stage.value}] {fix.text}")
+    yield from _wrapped(label, f"[{fix.stage.value}] {fix.text}", paint.width)
     if fix.command:
         for line in shown(fix.command, lines=True).splitlines():
             yield f"       {paint(line, 'command')}"
@@ -92,7 +93,10 @@ def _symptoms(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
 def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
     summary = report.summary
     read = f"read {', '.join(read_in_words(summary))}"
-    if not summary.inputs:
+    if report.verdict_first:
+        yield from (paint(line, "bold") for line in textwrap.wrap(shown(summary.text), paint.width))
+        yield from (paint(line, "dim") for line in (read,) if summary.inputs)
+    elif not summary.inputs:
         yield paint(shown(summary.text), "bold")
     else:
         yield paint(read, "dim") if report.findings else f"{paint(summary.text, 'bold')}: {read}"
@@ -139,12 +143,12 @@ def _clipped(text: str, most: int = 160) -> str:
     return clean if len(clean) <= most else clean[: most - 3] + "..."
 
 
-def _wrapped(label: str, text: str) -> Iterator[str]:
+def _wrapped(label: str, text: str, width: int) -> Iterator[str]:
     if not text:
         return
     yield from textwrap.wrap(
         f"{label}: {shown(text)}",
-        WIDTH,
+        width,
         initial_indent="   = ",
         subsequent_indent="     ",
         break_long_words=False,

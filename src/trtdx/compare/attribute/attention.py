@@ -1,11 +1,12 @@
-"""Attention's scale, cap, masks, window, heads and softmax."""
+"""Attention's scale, cap, heads and softmax; masks and windows are in masks.py."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trtdx.compare.attribute import masks
 from trtdx.compare.attribute.bench import LOW, Idea
-from trtdx.compare.attribute.core import Call, Core, attended, causal_mask, own_call, tiled
+from trtdx.compare.attribute.core import Call, Core, attended, own_call, tiled
 from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 
@@ -27,8 +28,7 @@ def ideas(bench: Bench) -> Iterator[Idea]:
         return
     yield from _scales(bench, call)
     yield from _caps(bench, call)
-    yield from _masks(bench, call)
-    yield from _windows(bench, call)
+    yield from masks.ideas(bench, call)
     yield from _mappings(bench, call)
     yield from _softmaxes(bench)
     if not bench.solved:
@@ -80,106 +80,17 @@ def _caps(bench: Bench, call: Call) -> Iterator[Idea]:
     def capped(cap: float | None) -> Outputs:
         return attended(bench, Core(lambda each: each._replace(softcap=cap)))
 
+    expected = f"{call.softcap:g}" if call.softcap else "none"
     if call.softcap:
-        yield Idea(
-            "DX968",
-            capped(None),
-            {"expected": f"{call.softcap:g}", "found": "none"},
-            "attention computed without its cap on scores",
-        )
-        return
-    cap, found = best(bench, CAPS, capped, rounds=6)
-    yield Idea(
-        "DX968",
-        found,
-        {"expected": "none", "found": f"{cap:.4g}"},
-        "attention computed with a cap on scores",
-        freedom=1.5,
+        values = {"expected": expected, "found": "none"}
+        yield Idea("DX968", capped(None), values, "attention computed without its cap on scores")
+    own = [call.softcap * each for each in (0.1, 0.2, 0.5, 2, 5)] if call.softcap else []
+    cap, found = best(bench, [*CAPS, *own], capped, rounds=14, exact=CAPS)
+    values, how = (
+        {"expected": expected, "found": f"{cap:.4g}"},
+        f"attention computed with a cap of {cap:.4g} on scores",
     )
-
-
-def _valid_keys(bench: Bench, call: Call) -> Tensor:
-    """Return which keys are of tokens that count, [batch or 1, 1, 1, all]."""
-    counts = bench.suspect.counts
-    new, total = call.query.shape[-2], call.key.shape[-2]
-    if counts is not None and counts.shape[-1] == total and new == total:
-        return torch.as_tensor(counts, dtype=torch.bool)[:, None, None, :]
-    return call.allowed[:, :1].any(2, keepdim=True) if _window_of(call) else call.allowed[:, :1, -1:, :]
-
-
-def _window_of(call: Call) -> int:
-    """Return how many keys the last query sees at most, 0 if it sees all that are valid."""
-    new, total = call.query.shape[-2], call.key.shape[-2]
-    inside = call.allowed[:, 0].any(0)
-    first = int(inside[-1].nonzero()[0]) if bool(inside[-1].any()) else 0
-    early = bool(inside[:-1, :first].any()) if new > 1 else False
-    return total - first if first and early else 0
-
-
-def _with_mask(allowed: Tensor) -> Core:
-    return Core(lambda each: each._replace(allowed=allowed))
-
-
-def _masks(bench: Bench, call: Call) -> Iterator[Idea]:
-    new, total = call.query.shape[-2], call.key.shape[-2]
-    valid, causal = _valid_keys(bench, call), causal_mask(new, total)
-    if new > 1:
-        yield Idea(
-            "DX969",
-            attended(bench, _with_mask(valid.expand(-1, -1, new, -1))),
-            {},
-            "every token sees later ones",
-        )
-        shifted = [(causal_mask(new, total).roll(-1, -1) | causal, "each token sees one later token")]
-        strict = causal_mask(new, total).clone()
-        strict[..., range(new), range(total - new, total)] = False
-        shifted.append((strict, "no token sees itself"))
-        for mask, told in shifted:
-            yield Idea("DX969", attended(bench, _with_mask(mask & valid)), {"how": told}, told, freedom=0.5)
-    if not bool(valid.all()):
-        base = causal_mask(new, total, _window_of(call)) if new > 1 else causal
-        yield Idea("DX970", attended(bench, _with_mask(base)), {}, "padding is seen like any token")
-        yield Idea(
-            "DX969",
-            attended(bench, _with_mask(torch.ones_like(base))),
-            {"how": "nothing is masked, padding neither"},
-            "nothing is masked",
-            rank=1,
-        )
-
-
-def _windows(bench: Bench, call: Call) -> Iterator[Idea]:
-    new, total = call.query.shape[-2], call.key.shape[-2]
-    if total < 3:
-        return
-    valid, own = _valid_keys(bench, call), _window_of(call)
-    expected = str(own) if own else "none"
-    if own:
-        mask = causal_mask(new, total) & valid
-        yield Idea(
-            "DX971",
-            attended(bench, _with_mask(mask)),
-            {"expected": expected, "found": "none"},
-            "attention without its window",
-        )
-    sizes = sorted(
-        {*range(1, min(total, 24)), *(2**power for power in range(5, 17) if 2**power < total), total - 1}
-    )
-    scored = [
-        (bench.error(found), size, found)
-        for size in sizes
-        if size != own
-        for found in [attended(bench, _with_mask(causal_mask(new, total, size) & valid))]
-    ]
-    if scored:
-        _, size, found = min(scored, key=lambda each: each[0])
-        yield Idea(
-            "DX971",
-            found,
-            {"expected": expected, "found": str(size)},
-            "attention with another window",
-            freedom=1,
-        )
+    yield Idea("DX968", found, values, how, freedom=1.0 if call.softcap else 1.5)
 
 
 def _mappings(bench: Bench, call: Call) -> Iterator[Idea]:
@@ -284,19 +195,45 @@ def _orders(bench: Bench, call: Call) -> Iterator[Idea]:
 def _softmaxes(bench: Bench) -> Iterator[Idea]:
     for name in ("float16", "bfloat16"):
         low: Any = getattr(torch, name)
-
-        def rounded(scores: Tensor, low: Any = low) -> Tensor:
-            return torch.softmax(scores.clamp(min=torch.finfo(low).min).to(low), -1).to(scores.dtype)
-
-        def weights(scores: Tensor, low: Any = low) -> Tensor:
-            return torch.softmax(scores, -1).to(low).to(scores.dtype)
-
         told = {"dtype": name}
-        for softmax, how in (
-            (rounded, f"scores and softmax in {name}"),
-            (weights, f"weights of attention in {name}"),
-        ):
-            yield Idea("DX974", attended(bench, Core(softmax=softmax)), told, how)
+        for core, how in _low_cores(low, name):
+            yield Idea("DX974", attended(bench, core()), told, how)
             if bench.dtype in LOW:
                 with bench.as_candidate():
-                    yield Idea("DX974", attended(bench, Core(softmax=softmax)), told, how)
+                    yield Idea("DX974", attended(bench, core()), told, how)
+
+
+def _low_cores(low: Any, name: str) -> Iterator[tuple[Callable[[], Core], str]]:
+    """Yield attention whose scores, softmax or weights are of a narrow type, as kernels differ in where they round."""
+
+    def narrow(scores: Tensor) -> Tensor:
+        return scores.clamp(min=torch.finfo(low).min).to(low)
+
+    def at_once(scores: Tensor) -> Tensor:
+        return torch.softmax(narrow(scores), -1).to(scores.dtype)
+
+    def step_by_step(scores: Tensor) -> Tensor:
+        held = narrow(scores)
+        powers = (held - held.amax(-1, keepdim=True)).exp()
+        return (powers / powers.sum(-1, keepdim=True)).to(scores.dtype)
+
+    def scores_alone(scores: Tensor) -> Tensor:
+        return torch.softmax(narrow(scores).to(scores.dtype), -1)
+
+    def weights_alone(scores: Tensor) -> Tensor:
+        return torch.softmax(scores, -1).to(low).to(scores.dtype)
+
+    def rounded(call: Call) -> Call:
+        return call._replace(
+            query=call.query.to(low).to(call.query.dtype), key=call.key.to(low).to(call.key.dtype)
+        )
+
+    yield lambda: Core(softmax=at_once), f"scores and softmax in {name}"
+    yield lambda: Core(softmax=step_by_step), f"scores and each step of the softmax in {name}"
+    yield lambda: Core(softmax=scores_alone), f"scores in {name}"
+    yield lambda: Core(softmax=weights_alone), f"weights of attention in {name}"
+    yield lambda: Core(rounded, softmax=at_once), f"queries, keys, scores and softmax in {name}"
+    yield (
+        lambda: Core(rounded, softmax=step_by_step),
+        f"queries, keys, scores and each step of the softmax in {name}",
+    )

@@ -117,9 +117,8 @@ class Bench:
                 f"{self.path or 'the model'} is too large to be computed again with changes",
                 fix="compare with captures of its parts: --tap '**'",
             )
-        told = dtype_of_candidate(suspect)
-        self.dtype = told
-        large = size > (MOST_EXACT if told in LOW else 5 * MOST_EXACT)
+        self.dtype = dtype_of_candidate(suspect)
+        large = size > (MOST_EXACT if self.dtype in LOW else 5 * MOST_EXACT)
         exact = torch.float32 if large else torch.float64
         self.module = _copied(ready.module, exact)
         self.exact = exact
@@ -132,13 +131,19 @@ class Bench:
         }
         self._inner = {name for name in self.targets if not self._own(name)}
         self.truth = self._fitting(self.run(all_targets=True))
+        told = [
+            name for name in self.truth if "mask" in name.rpartition(":")[2]
+        ]  # whose numbers are no quantities
+        self.masks = {name: (self.truth.pop(name), self.targets[name]) for name in told}
         self.targets = {name: self.targets[name].reshape(self.truth[name].shape) for name in self.truth}
         if not self.targets:
             raise InputError(f"nothing that leaves {self.path or 'the model'} is given of the candidate")
         self._rows = {name: self._counting(each) for name, each in self.truth.items()}
         self._sizes = {name: self._squares(name, each) or 1.0 for name, each in self.truth.items()}
+        self._noises = self._honest_noises()
+        self._let = {name: self._let_to(name) for name in self.targets}
         self.residual = self.error(self.truth)
-        self.noise = self._honest_noise()
+        self.noise = sum(each for name, each in self._noises.items() if not self._let[name])
 
     def _full(self, name: str) -> str:
         return name if ":" in name or name.startswith("present.") else f"{self.path}:{name}"
@@ -151,7 +156,9 @@ class Bench:
         return {
             name: each
             for name, each in found.items()
-            if name in self.targets and each.numel() == self.targets[name].numel()
+            if name in self.targets
+            and each.numel() == self.targets[name].numel()
+            and "mask" not in name.rpartition(":")[2]  # whose numbers are no quantities
         }
 
     def _counting(self, tensor: Tensor) -> Tensor | None:
@@ -170,9 +177,14 @@ class Bench:
         finite = torch.nan_to_num(held.double(), nan=0.0, posinf=0.0, neginf=0.0)
         return float((finite * finite).sum())
 
+    def _let_to(self, name: str) -> float:
+        """Return the error that a tensor may always have: its noise where it is healthy, so that it drowns no other."""
+        allowed = HEALTHY * self._noises[name]
+        return allowed if self._error(name, self.truth[name]) <= allowed else 0.0
+
     def error(self, outputs: Outputs) -> float:
-        """Return the squared distance from the candidate, each tensor's relative to its size."""
-        return sum(self._error(name, outputs[name]) for name in self.targets)
+        """Return the squared distance from the candidate, each tensor's relative to its size, beyond what it may have."""
+        return sum(max(0.0, self._error(name, outputs[name]) - self._let[name]) for name in self.targets)
 
     def _error(self, name: str, got: Tensor) -> float:
         mine, theirs = self.targets[name], got.double().reshape(self.targets[name].shape)
@@ -182,6 +194,10 @@ class Bench:
         return (
             _distance(mine, theirs, math.sqrt(self._sizes[name] / max(1, mine.numel()))) / self._sizes[name]
         )
+
+    def relative(self, name: str, got: Tensor) -> float:
+        """Return the distance of one tensor from the candidate's, relative to its size."""
+        return math.sqrt(self._error(name, got))
 
     def residual_of(self, candidate: Outputs) -> float:
         """Return the squared distance of another candidate from the reference."""
@@ -206,7 +222,7 @@ class Bench:
 
     @property
     def healthy(self) -> bool:
-        return self.residual <= HEALTHY * self.noise
+        return all(self._let.values())
 
     def run(
         self,
@@ -251,18 +267,18 @@ class Bench:
                 hooks.callback(hook.remove)
             yield
 
-    def _honest_noise(self) -> float:
-        """Return the squared error of the reference's own module in the candidate's precision."""
+    def _honest_noises(self) -> dict[str, float]:
+        """Return the squared error of the reference's own module in the candidate's precision, of each tensor."""
         if self.dtype == "float64":
-            return len(self.targets) * (4 * float(torch.finfo(torch.float64).eps)) ** 2
+            return dict.fromkeys(self.targets, (4 * float(torch.finfo(torch.float64).eps)) ** 2)
         low = getattr(torch, self.dtype if self.dtype in ("float16", "bfloat16") else "float32")
         slack = 1.0 if low.itemsize == 2 else 4.0  # in float32 the order of sums matters most, and is free
-        least: float = len(self.targets) * (2 * float(torch.finfo(low).eps)) ** 2 / 12
+        least = (2 * float(torch.finfo(low).eps)) ** 2 / 12
         try:
             found = self.in_precision(low)
         except RuntimeError:  # torch has no such operation in this type on the CPU
-            return 16 * least
-        return least + slack * sum(self._finite_gap(name, found[name]) for name in self.targets)
+            return dict.fromkeys(self.targets, 16 * least)
+        return {name: least + slack * self._finite_gap(name, found[name]) for name in self.targets}
 
     def in_precision(self, dtype: Any) -> Outputs:
         """Return what the module gives when it is computed in another type."""
@@ -298,6 +314,11 @@ class Bench:
     def changed(self, outputs: Mapping[str, Tensor]) -> Outputs:
         """Return the truth with some outputs replaced."""
         return {**self.truth, **outputs}
+
+    @property
+    def wrong_targets(self) -> list[str]:
+        """The names of the targets that are further off than rounding explains."""
+        return [name for name, allowed in self._let.items() if not allowed]
 
     @property
     def main(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, combinations, islice, permutations, product
 from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.bench import LOW, Idea
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     Both = Callable[[Tensor], Tensor]
 
 PAGES = (1, 2, 4, 8, 16, 32, 64, 128)
-MOST_PAGES = 12
+MOST_PAGES, MOST_TABLES = 24, 900
 
 
 def ideas(bench: Bench) -> Iterator[Idea]:
@@ -133,35 +134,72 @@ def _places(bench: Bench, call: Call, before: int) -> Iterator[Idea]:
             if first != source:
                 yield Idea("DX954", _both(bench, moved(order)), {"what": told}, told, freedom=0.5)
     if not bench.solved:
-        yield from _pages(bench, before)
+        yield from _pages(bench, call)
 
 
-def _pages(bench: Bench, before: int) -> Iterator[Idea]:
-    for size in PAGES:
-        count = before // size
-        if count < 2:
-            break
-        pairs = [(one, other) for other in range(min(count, MOST_PAGES)) for one in range(other)]
-        for one, other in pairs:
-            for copied in (False, True):
+def _rows_hit(bench: Bench) -> list[int]:
+    """Return the sequences in which the candidate is wrong; their block tables are what may be."""
+    theirs, own = bench.targets[bench.main], bench.truth[bench.main]
+    gap = torch.nan_to_num(theirs - own).reshape(own.shape[0], -1).square().sum(1)
+    return [row for row, each in enumerate(gap.tolist()) if each > 0.01 * float(gap.max())]
 
-                def change(
-                    tensor: Tensor,
-                    one: int = one,
-                    other: int = other,
-                    size: int = size,
-                    copied: bool = copied,
-                ) -> Tensor:
-                    made = tensor.clone()
-                    made[..., other * size : (other + 1) * size, :] = tensor[
-                        ..., one * size : (one + 1) * size, :
-                    ]
-                    if not copied:
-                        made[..., one * size : (one + 1) * size, :] = tensor[
-                            ..., other * size : (other + 1) * size, :
-                        ]
-                    return made
 
-                told = f"page {one} read for page {other}" if copied else f"pages {one} and {other} exchanged"
-                told = f"{told}, of {size} tokens each"
-                yield Idea("DX954", _both(bench, change), {"what": told}, told, freedom=1)
+def _pages(bench: Bench, call: Call) -> Iterator[Idea]:
+    """Yield block tables with a page that is another one, of the same sequence or another, or that holds nothing."""
+    rows, total = call.key.shape[0], call.key.shape[-2]
+    hit = _rows_hit(bench)
+    sizes = [(size, min(-(-total // size), MOST_PAGES)) for size in PAGES if size < total]
+    tables = chain(
+        *(_own_tables(count, size, rows, hit) for size, count in reversed(sizes)),
+        *(_far_tables(count, size, rows, hit) for size, count in reversed(sizes)),
+    )
+    for told, change in islice(tables, MOST_TABLES):
+        if bench.solved:
+            return
+        yield Idea("DX954", _both(bench, change), {"what": told}, told, freedom=1)
+
+
+def _own_tables(count: int, size: int, rows: int, hit: list[int]) -> Iterator[tuple[str, Both]]:
+    """Yield a page from elsewhere in the same place, another page of the same sequence, two exchanged, or none."""
+    pages, each = range(count), f"of {size} tokens each"
+    for shift, at in product(range(1, min(rows, 5)), pages):
+        yield f"page {at} is of the request {shift} further, {each}", _read(at, at, size, hit, shift=shift)
+    for source, at in permutations(pages, 2):
+        yield f"page {source} read for page {at}, {each}", _read(source, at, size, hit)
+    for source, at in combinations(pages, 2):
+        yield f"pages {source} and {at} exchanged, {each}", _read(source, at, size, hit, back=True)
+    for at in pages:
+        yield f"page {at} holds nothing, {each}", _emptied(at, size, hit)
+
+
+def _far_tables(count: int, size: int, rows: int, hit: list[int]) -> Iterator[tuple[str, Both]]:
+    """Yield another page of another sequence."""
+    for shift, (source, at) in product(range(1, min(rows, 5)), permutations(range(count), 2)):
+        told = f"page {source} of the request {shift} further read for page {at}, of {size} tokens each"
+        yield told, _read(source, at, size, hit, shift=shift)
+
+
+def _read(source: int, at: int, size: int, hit: list[int], *, shift: int = 0, back: bool = False) -> Both:
+    """Return what reads one page for another, in the sequences that are hit."""
+
+    def change(tensor: Tensor) -> Tensor:
+        made, total = tensor.clone(), tensor.shape[-2]
+        length = min(size, total - at * size, total - source * size)
+        to, of = (slice(page * size, page * size + length) for page in (at, source))
+        for row in hit:
+            other = tensor[(row + shift) % len(tensor)]
+            made[row][..., to, :] = other[..., of, :]
+            if back:
+                made[row][..., of, :] = other[..., to, :]
+        return made
+
+    return change
+
+
+def _emptied(at: int, size: int, hit: list[int]) -> Both:
+    def change(tensor: Tensor) -> Tensor:
+        made = tensor.clone()
+        made[hit, ..., at * size : (at + 1) * size, :] = 0
+        return made
+
+    return change

@@ -7,6 +7,7 @@ while a bench's module is computed. It is used only where, unchanged, it gives w
 from __future__ import annotations
 
 import math
+import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -182,11 +183,8 @@ def attending(bench: Bench, core: Core) -> Iterator[None]:
 
 
 def _register() -> None:
-    from trtdx.optional import need
-
-    try:
-        utils = need("transformers.modeling_utils", extra="torch", to="change an attention module")
-    except Exception:  # a model of other code, which calls torch's function
+    utils: Any = sys.modules.get("transformers.modeling_utils")
+    if utils is None:  # a model of other code, which calls torch's function
         return
     if NAME not in utils.ALL_ATTENTION_FUNCTIONS:
         utils.ALL_ATTENTION_FUNCTIONS.register(NAME, _interface)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.attribute.bench import Idea, put
 from trtdx.compare.attribute.product import is_embedding, is_vocabulary
+from trtdx.compare.attribute.twin_graph import graph_of
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def ideas(bench: Bench) -> Iterator[Idea]:
         got = bench.run()
     told = "; ".join(f"{name} is {found.told}" for name, (found, _) in list(changed.items())[:4])
     code = "DX992" if is_vocabulary(bench) and _is_tied(bench) else "DX977"
-    yield Idea(code, got, {"what": told}, f"with the candidate's own weights: {told}", rank=4, freedom=0.5)
+    # Whatever went wrong with a weight, this explains it: what says how it went wrong comes first.
+    yield Idea(code, got, {"what": told}, f"with the candidate's own weights: {told}", rank=4, freedom=3)
 
 
 def _is_tied(bench: Bench) -> bool:
@@ -172,10 +174,7 @@ def _is_multiplied(own: Tensor, found: Tensor) -> bool:
 
 def _constants(path: str, scope: str) -> list[tuple[str, Tensor]]:
     """Return the constants that nodes in a scope read, with the innermost module of the node."""
-    from trtdx.engines.onnx_graph import Graph
-    from trtdx.engines.onnx_model import open_model
-
-    graph = Graph(open_model(path))
+    graph = graph_of(path)
     found = []
     for at, node in enumerate(graph.nodes):
         if not graph.scopes[at] or not any(
@@ -265,10 +264,7 @@ def _less(one: list[str], other: list[str]) -> list[str]:
 
 
 def _nodes(path: str, scope: str) -> list[Node]:
-    from trtdx.engines.onnx_graph import Graph
-    from trtdx.engines.onnx_model import open_model
-
-    graph = Graph(open_model(path))
+    graph = graph_of(path)
     found = []
     for at, node in enumerate(graph.nodes):
         if not any(each == scope or each.endswith(f".{scope}") for each in graph.scopes[at]):

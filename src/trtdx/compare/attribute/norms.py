@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from trtdx.compare.attribute.bench import Bench, Outputs, Tensor
 
-EPSILONS = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+EPSILONS = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 ATTRIBUTES = ("variance_epsilon", "eps", "epsilon", "norm_eps")
 
 

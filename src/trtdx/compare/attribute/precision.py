@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from trtdx.compare.attribute.bench import Bench, Outputs, Tensor
 
 LARGEST_HALF = 65504.0
+NARROW = 0.01  # relative: one operation does not lose as much where its type is wide enough
+LEAST_SMALL = 0.02  # of all numbers that are too small for their type
 SMALLEST = {
     "float16": 2.0**-24,
     "normal float16": 2.0**-14,
@@ -36,6 +38,25 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     yield from _coarse(bench)
     if product is not None:
         yield from _coarse_products(bench, product)
+
+
+def too_narrow(bench: Bench) -> Iterator[Idea]:
+    """Yield what a type does by itself, where the reference computed in it is as wrong as the candidate."""
+    lossy = [name for name, truth in bench.truth.items() if bench.relative(name, truth) > NARROW]
+    if not lossy or bench.dtype not in ("float16", "bfloat16"):
+        return
+    low = getattr(torch, bench.dtype)
+    least = float(torch.finfo(low).tiny)
+    for name in lossy:
+        truth = bench.truth[name]
+        small = float(((truth.abs() < least) & (truth != 0)).double().mean())
+        if small > LEAST_SMALL:
+            rounded = bench.relative(name, truth.to(low).double()) / bench.relative(name, truth)
+            values = {"smallest": f"{least:.3g}", "dtype": bench.dtype, "where": name.rpartition(":")[2]}
+            how = f"{100 * small:.2g} % of {name} are below the smallest normal {bench.dtype}"
+            yield Idea("DX998", bench.truth, values, how, share=min(1.0, max(0.5 + small, 1 - rounded**2)))
+    how = f"all of it computed in {bench.dtype}, as the candidate does"
+    yield Idea("DX999", bench.truth, {"dtype": bench.dtype}, how, share=0.9, freedom=2, rank=1)
 
 
 def _overflow(bench: Bench) -> Iterator[Idea]:

@@ -173,6 +173,7 @@ def _zero_points(bench: Bench, product: Product) -> Iterator[Idea]:
         f"all inputs too large by {over:.4g}",
         freedom=1,
     )
+    yield from _offsets(bench, product, gap)
     weight = product.weight
     low, high = weight.amin(1, keepdim=True).clamp(max=0), weight.amax(1, keepdim=True).clamp(min=0)
     per_row, per_all = (low, high), (weight.min().clamp(max=0), weight.max().clamp(min=0))
@@ -186,6 +187,34 @@ def _zero_points(bench: Bench, product: Product) -> Iterator[Idea]:
                 {"which": f"{told} {which}", "offset": f"{float(shift.mean()):.4g}"},
                 f"{told} {which} without zero point",
             )
+
+
+def _offsets(bench: Bench, product: Product, gap: Tensor) -> Iterator[Idea]:
+    """Yield weights that are all too large by a number of steps of their quantiser: then outputs go with the inputs' sum."""
+    kept = bench._index(bench.main)
+    sums = product.x.double().sum(1).reshape(product.shape[:-1])
+    each = (gap * sums[kept].reshape(-1, 1)).sum(0) / (sums[kept] ** 2).sum().clamp(min=1e-300)
+    weight, truth = product.weight.double(), bench.truth[bench.main]
+    steps = {
+        "each channel": weight.abs().amax(1) / 127,
+        "each channel, from its least to its largest": (
+            weight.amax(1).clamp(min=0) - weight.amin(1).clamp(max=0)
+        )
+        / 255,
+        "all": (weight.abs().max() / 127).expand(weight.shape[0]),
+    }
+    for told, step in steps.items():
+        count = float((each * step).sum() / (step * step).sum().clamp(min=1e-300))
+        whole = round(count) if abs(count - round(count)) < 0.1 and round(count) else count
+        values = {"which": f"weights, a scale for {told}", "offset": f"{whole:.4g} steps"}
+        got = bench.changed({bench.main: truth + sums[..., None] * step * whole})
+        yield Idea("DX950", got, values, f"all weights too large by {whole:.4g} steps of {told}", freedom=1)
+    got = bench.changed({bench.main: truth + sums[..., None] * each})
+    values = {
+        "which": "weights, a number of its own for each channel",
+        "offset": f"{float(each.abs().mean()):.4g}",
+    }
+    yield Idea("DX950", got, values, "all weights of a channel too large by one number", freedom=3, rank=1)
 
 
 def saturated(left: Tensor, right: Tensor) -> Tensor:

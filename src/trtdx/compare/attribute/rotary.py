@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.bench import Idea, put
 from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 BASES = (100.0, 1e3, 5e3, 1e4, 2.5e4, 5e4, 1e5, 2.5e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8)
 FACTORS = (0.125, 0.25, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0, 40.0)
 OFFSETS = (-2, -1, 1, 2)
+CUTS = ("rotary_ndims", "rotary_dim")  # where an attention itself cuts what is turned off each head
 LLAMA3 = ((8.0, 1.0, 4.0, 8192.0), (32.0, 1.0, 4.0, 8192.0))
 
 
@@ -59,7 +61,17 @@ def ideas(bench: Bench) -> Iterator[Idea]:
 
 
 def _is_maker(module: Any) -> bool:
-    return hasattr(module, "inv_freq") and not list(module.children())
+    return bool(_kinds_of(module)) and not list(module.children())
+
+
+def _kinds_of(module: Any) -> list[str]:
+    """Return what stands before the names of a module's speeds: a kind of layers each, or nothing."""
+    names = [name for name, _ in module.named_buffers(recurse=False)] + ["inv_freq"]
+    return [
+        name.removesuffix("inv_freq")
+        for name in dict.fromkeys(names)
+        if name.endswith("inv_freq") and "original" not in name and hasattr(module, name)
+    ]
 
 
 def _of_maker(bench: Bench) -> Iterator[Idea]:
@@ -137,7 +149,34 @@ def _of_user(bench: Bench) -> Iterator[Idea]:
         angles = _angles(maker, _positions(bench, cos), cos, sin)
         if angles is not None:
             yield from _angle_ideas(bench, angles, lambda cos, sin: _run(bench, _with(cos, sin)))
+            yield from _of_one(bench, angles)
+            yield from _of_more(bench, angles, q.shape[-1])
             return
+
+
+def _of_more(bench: Bench, angles: Angles, width: int) -> Iterator[Idea]:
+    """Yield that a larger part of each head is turned than it should be."""
+    turned = 2 * angles.speeds.shape[0]
+    cut = next((name for name in CUTS if getattr(bench.module, name, 0) == turned == width), "")
+    width = getattr(bench.module, "head_dim", width) if cut else width
+    for size in sorted({2 * turned, 4 * turned, width}):
+        if turned < size <= width and size % 2 == 0:
+            steps = torch.arange(0, size, 2, dtype=torch.float64) / size
+            made = angles.made(speeds=angles.base**-steps)
+            values = {"found": f"{size} of {width}", "expected": f"{turned} of {width}"}
+            how = f"{size} of {width} numbers of each head turned"
+            with put(bench.module, **({cut: size} if cut else {})):
+                got = _run(bench, _replaced(*made))
+            yield Idea("DX964", got, values, how)
+
+
+def _replaced(cosine: Tensor, sine: Tensor) -> Turn:
+    """Return a turn by cosines and sines of another width."""
+
+    def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+        return own(q, k, cosine.to(cos.dtype), sine.to(sin.dtype), *more, **named)
+
+    return turn
 
 
 def _with(cosine: Tensor, sine: Tensor) -> Turn:
@@ -147,6 +186,26 @@ def _with(cosine: Tensor, sine: Tensor) -> Turn:
         )
 
     return turn
+
+
+def _of_one(bench: Bench, angles: Angles) -> Iterator[Idea]:
+    """Yield queries or keys alone that are turned for another position, or by other speeds."""
+
+    def one(which: str, cosine: Tensor, sine: Tensor) -> Turn:
+        def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+            made = own(
+                q, k, cosine.to(cos.dtype).expand_as(cos), sine.to(sin.dtype).expand_as(sin), *more, **named
+            )
+            right = own(q, k, cos, sin, *more, **named)
+            return (made[0], right[1]) if which == "queries" else (right[0], made[1])
+
+        return turn
+
+    for which in ("queries", "keys"):
+        for offset in OFFSETS:
+            got = _run(bench, one(which, *angles.made(positions=angles.positions + offset)))
+            told = f"positions of {which} alone shifted by {offset:+d}"
+            yield Idea("DX965", got, {"offset": f"{offset:+d}", "which": which}, told, freedom=0.3)
 
 
 def _layouts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
@@ -200,11 +259,11 @@ def _parts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
             {"found": told, "expected": f"{turned} of {width}"},
             f"{told} turned",
         )
-    for size in sorted({width // 4, width // 2, 3 * width // 4} - {turned, 0}):
-        if size % 2 or turned != width:
+    for size in sorted({turned // 4, turned // 2, 3 * turned // 4} - {0}):
+        if size % 2:
             continue
         values = {"found": f"{size} of {width}", "expected": f"{turned} of {width}"}
-        for stretched in (True, False) if width % size == 0 else (False,):
+        for stretched in (True, False) if turned % size == 0 else (False,):
             how = f"only {size} of {width} numbers of each head turned"
             yield Idea("DX964", _run(bench, _partial(size, stretched=stretched)), values, how)
 
@@ -237,10 +296,10 @@ def _positions(bench: Bench, cos: Tensor) -> Tensor:
 
 def _angles(maker: Any, positions: Tensor, cos: Tensor, sin: Tensor) -> Angles | None:
     """Return how a module makes its angles, if it makes these."""
-    speeds = maker.inv_freq.detach().double()
-    factor = float(getattr(maker, "attention_scaling", 1.0))
-    for layout in ("halves", "paired", "single"):
-        angles = Angles(speeds, factor, positions, layout, _base_of(maker))
+    for kind, layout in product(_kinds_of(maker), ("halves", "paired", "single")):
+        speeds = getattr(maker, f"{kind}inv_freq").detach().double()
+        factor = float(getattr(maker, f"{kind}attention_scaling", 1.0))
+        angles = Angles(speeds, factor, positions, layout, _base_of(maker, kind))
         made = angles.made()
         if made[0].shape[-1] == cos.shape[-1] and made[0].shape[-2] == cos.shape[-2]:
             gap = max(
@@ -277,14 +336,16 @@ def _angle_ideas(
         yield Idea("DX966", counted, {}, "positions counted from the first column, padding included")
 
 
-def _base_of(maker: Any) -> float:
-    """Return the base that a model's settings tell, else that of the second pair."""
+def _base_of(maker: Any, kind: str) -> float:
+    """Return the base that a model's settings tell for a kind of layers, else that of the second pair."""
     config = getattr(maker, "config", None)
     told = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if isinstance(told, dict) and isinstance(told.get(kind.rstrip("_")), dict):
+        told = told[kind.rstrip("_")]
     base = (told.get("rope_theta") if isinstance(told, dict) else None) or getattr(config, "rope_theta", None)
     if isinstance(base, (int, float)):
         return float(base)
-    speeds = maker.inv_freq
+    speeds = getattr(maker, f"{kind}inv_freq")
     return float(speeds[1]) ** -speeds.shape[0] if speeds.shape[0] > 1 else 1e4
 
 

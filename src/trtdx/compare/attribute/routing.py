@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import product as all_of
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute import shards
+from trtdx.compare.attribute.bench import Idea, put
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ class Routed(NamedTuple):
 
 def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield what could be wrong with the choice of experts."""
+    yield from _shards(bench)
     routed = _routed(bench)
     if routed is None:
         yield from _of_router(bench)
@@ -138,25 +142,31 @@ def _router_of(module: Any) -> Any:
     return next((getattr(module, name) for name in ROUTERS if hasattr(module, name)), None)
 
 
+def _block(bench: Bench) -> tuple[Any, bool]:
+    """Return the block of experts that the module is, or that it is the experts of."""
+    if hasattr(bench.module, "experts") and _router_of(bench.module) is not None:
+        return bench.module, False
+    parent, _, own = bench.path.rpartition(".")
+    owner = bench.model.get_submodule(parent) if parent and own == "experts" else None
+    router = _router_of(owner)
+    if router is None:
+        return None, False
+    made = copy.deepcopy(router).to(bench.exact)
+    return SimpleNamespace(gate=made), True
+
+
 def _routed(bench: Bench) -> Routed | None:
-    """Return what a block of experts does, if the module is one and it can be computed here."""
-    block = next(
-        (
-            each
-            for each in bench.module.modules()
-            if hasattr(each, "experts") and _router_of(each) is not None
-        ),
-        None,
-    )
-    if block is not bench.module or bench.main != f"{bench.path}:out":
+    """Return what a block of experts does, if the module is one, or its experts, and it can be computed here."""
+    block, inner = _block(bench)
+    if block is None or bench.main != f"{bench.path}:out":
         return None
     x = bench.first_input()
     rows = x.reshape(-1, x.shape[-1])
     try:
         with torch.no_grad():
             told = _router_of(block)(rows)
-            each = _each(block.experts, rows)
-            shared = _shared(block, rows)
+            each = _each(bench.module if inner else block.experts, rows)
+            shared = None if inner else _shared(block, rows)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None
     found = _weights_in(told, rows.shape[0])
@@ -261,3 +271,45 @@ def _of_router(bench: Bench) -> Iterator[Idea]:
                 each if each.shape == logits.shape else held if each.is_floating_point() else chosen
             )
         yield Idea("DX955", outputs, {"what": told}, told, freedom=0.4 * told.count(","))
+
+
+def _shards(bench: Bench) -> Iterator[Idea]:
+    """Yield experts whose last product, one tensor for all of them, was cut among ranks wrongly."""
+    owner = next((each for each in bench.module.modules() if _stacked(each) is not None), None)
+    if owner is None:
+        return
+    weight = _stacked(owner)
+    assert weight is not None
+    axis = 2 if weight.shape[2] != bench.first_input().shape[-1] or weight.shape[1] == weight.shape[2] else 1
+    for ranks in shards.RANKS:
+        if weight.shape[axis] % ranks:
+            continue
+        parts, sums = weight.chunk(ranks, axis), shards.is_partial(bench, ranks)
+        for kept in range(ranks):
+            one = torch.cat([each if at == kept else 0 * each for at, each in enumerate(parts)], axis)
+            values = {"ranks": str(ranks), "present": str(kept), "missing": "the others"}
+            how = f"only the sums of shard {kept} of {ranks} of the experts"
+            with put(owner, down_proj=one):
+                got = bench.run()
+            yield Idea("DX985", got, values, how, freedom=0.1 * ranks, rank=int(not sums))
+            if ranks == 2:
+                yield Idea("DX984", got, values, how, freedom=0.1 * ranks, rank=int(sums))
+            else:
+                less = torch.cat([0 * each if at == kept else each for at, each in enumerate(parts)], axis)
+                with put(owner, down_proj=less):
+                    told = {"ranks": str(ranks), "missing": str(kept), "present": "the others"}
+                    how = f"without shard {kept} of {ranks} of the experts"
+                    yield Idea("DX984", bench.run(), told, how, freedom=0.1 * ranks)
+        with put(owner, down_proj=torch.cat((*parts[1:], parts[0]), axis)):
+            values = {"ranks": str(ranks), "order": "turned by one"}
+            yield Idea(
+                "DX983", bench.run(), values, f"{ranks} shards of the experts turned by one", freedom=0.2
+            )
+        with put(owner, down_proj=ranks * weight):
+            yield Idea("DX986", bench.run(), {"ranks": str(ranks)}, f"the experts' sum taken {ranks} times")
+
+
+def _stacked(module: Any) -> Tensor | None:
+    """Return the last weights of all experts, where they are one tensor."""
+    held = getattr(module, "_parameters", {}).get("down_proj")
+    return held if held is not None and held.ndim == 3 else None

@@ -12,6 +12,7 @@ from trtdx.compare.attribute import (
     embedding,
     graph_diff,
     linear,
+    masks,
     mlp,
     norms,
     precision,
@@ -19,17 +20,16 @@ from trtdx.compare.attribute import (
     residual,
     rotary,
     routing,
+    twin_ideas,
 )
 from trtdx.compare.attribute.bench import Bench, Idea
 from trtdx.compare.attribute.suspect import Suspect
+from trtdx.compare.attribute.twin import StandIn, stand_in
 from trtdx.compare.nouns import Explained
 from trtdx.engines.lazy import torch
-from trtdx.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from trtdx.engines.engine import Engine
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["Suspect", "attribute", "cause", "degree"]
 EXPLAINED, PARTLY = 0.9, 0.5
@@ -52,6 +52,7 @@ FAMILIES: dict[str, Callable[[Bench], Iterator[Idea]]] = {
     "precision": precision.ideas,
     "chance": chance.ideas,
     "weights": graph_diff.ideas,
+    "folded": twin_ideas.ideas,
 }
 
 
@@ -80,18 +81,19 @@ def attribute(question: Suspect) -> list[Explained]:
     Raises:
         InputError: the reference cannot be computed again, or nothing of the candidate is given.
     """
-    engine = question.engine or _opened(question)
+    given = question.engine
+    ready = StandIn(question, "") if question.engine is not None else _opened(question)
+    question, engine = ready.suspect, ready.suspect.engine
     try:
         with torch.no_grad():
             bench = Bench(question, engine)
-            if bench.healthy:
-                return []
-            tried = _tried(bench)
+            tried = _tried(bench) if not bench.healthy else _of_type(bench)
             evidence = graph_diff.evidence(question, bench)
     finally:
-        if question.engine is None:
+        if given is None:
             engine.close()
-    return [_explained(each, tried, bench, evidence) for each in tried[:MOST_TOLD]]
+    told = {"tried_in": ready.told} if ready.told else {}
+    return [_explained(each, tried, bench, evidence, told) for each in tried[:MOST_TOLD]]
 
 
 def degree(found: list[Explained]) -> str:
@@ -116,18 +118,21 @@ def percent(share: float) -> str:
     return f"{100 * max(0.0, share):.4g} %" if share < 0.9995 else "100 %"
 
 
-def _opened(question: Suspect) -> Engine:
+def _opened(question: Suspect) -> StandIn:
+    """Return the reference's own model, or what stands for it."""
     side = question.reference
-    if side is None or side.spec.kind != "hf":
-        raise InputError(
-            "the reference is no torch model, so no mistake can be tried out in it",
-            fix="give the reference as hf:DIR",
-        )
-    return side.spec.open("")
+    if side is not None and side.spec.kind == "hf":
+        return StandIn(question._replace(engine=side.spec.open("")), "")
+    return stand_in(question)
 
 
 def _tried(bench: Bench) -> list[Tried]:
     """Return the best of each code, best first; of equals the simpler one."""
+    seen = _of_masks(bench)
+    if (
+        seen and seen[0].share > EXPLAINED
+    ):  # who sees whom differs itself: what follows from it explains nothing
+        return seen
     found: dict[str, Tried] = {}
     floor = min(0.5, max(1e-12, bench.noise / max(bench.residual, 1e-300)))
     for ideas in FAMILIES.values():
@@ -142,6 +147,20 @@ def _tried(bench: Bench) -> list[Tried]:
                 found[each.code] = now
     ranked = sorted(found.values(), key=lambda each: -each.score)
     return _ties_in_order(ranked)
+
+
+def _of_type(bench: Bench) -> list[Tried]:
+    """Return what the candidate's type does, where there is nothing else to explain."""
+    return _best_of(precision.too_narrow(bench)) or _of_masks(bench)
+
+
+def _of_masks(bench: Bench) -> list[Tried]:
+    return _best_of(masks.of_tensors(bench))
+
+
+def _best_of(ideas: Iterator[Idea]) -> list[Tried]:
+    found = sorted((Tried(each, each.share or 0.0, 1e-3) for each in ideas), key=lambda each: each.score)
+    return sorted({each.idea.code: each for each in found}.values(), key=lambda each: -each.score)
 
 
 def _safely(ideas: Callable[[Bench], Iterator[Idea]], bench: Bench) -> Iterator[Idea]:
@@ -173,11 +192,13 @@ def _ties_in_order(ranked: list[Tried]) -> list[Tried]:
     return sorted(top, key=lambda each: (each.idea.rank, -each.score)) + ranked[len(top) :]
 
 
-def _explained(each: Tried, tried: list[Tried], bench: Bench, evidence: list[str]) -> Explained:
+def _explained(
+    each: Tried, tried: list[Tried], bench: Bench, evidence: list[str], told: Mapping[str, str]
+) -> Explained:
     first = tried[0]
     others = [other for other in tried if other is not each]
     alike = [other.idea.code for other in others if abs(other.score - each.score) < TIE]
-    values = {"module": bench.path or "the model", "share": percent(each.share), **each.idea.values}
+    values = {"module": bench.path or "the model", "share": percent(each.share), **each.idea.values, **told}
     if alike:
         values["alike"] = ", ".join(alike)
     if others:

@@ -64,7 +64,7 @@ def _named_order(bench: Bench, order: Tensor, got: Outputs) -> Iterator[Idea]:
     if blocks:
         moved = " ".join(str(int(each)) for each in order[:: width // blocks] // (width // blocks))
         how = f"{blocks} shards in the order {moved}"
-        rank = int(width // blocks in head_widths(bench))
+        rank = int(blocks > 2 and width // blocks in head_widths(bench))  # halves are rather of two ranks
         yield Idea("DX983", got, {"ranks": str(blocks), "order": moved}, how, freedom=0.1, rank=rank)
     else:
         yield Idea("DX983", got, {"order": "another order"}, "outputs in another order", freedom=3, rank=2)
@@ -100,7 +100,7 @@ def _heads_in_order(bench: Bench, order: Tensor, got: Outputs, ranks: int) -> It
             values = {"which": "heads of the weight", "order": moved}
             simpler = 0 < ranks < width // head  # whole shards of several heads
             how = f"heads of {head} numbers in the order {moved}"
-            yield Idea("DX973", got, values, how, freedom=0.1, rank=2 * int(simpler))
+            yield Idea("DX973", got, values, how, freedom=0.1, rank=2 * int(simpler or ranks == 2))
 
 
 def _rows(bench: Bench, product: Product) -> Iterator[Idea]:
@@ -135,7 +135,7 @@ def _rows(bench: Bench, product: Product) -> Iterator[Idea]:
                 {"ranks": str(ranks), "order": moved},
                 f"{ranks} shards in the order {moved}",
                 freedom=0.1,
-                rank=int(own.shape[1] // ranks in head_widths(bench)),
+                rank=int(ranks > 2 and own.shape[1] // ranks in head_widths(bench)),
             )
 
 
@@ -160,10 +160,31 @@ def _columns(bench: Bench, product: Product) -> Iterator[Idea]:
         made = sum(float(found[a, b]) * (xs[a] @ weights[b].T) for a, b in found.nonzero().tolist())
         made = made.reshape(product.shape)
         got = outputs_with(bench, made if product.bias is None else made + product.bias)
-        yield from _named_sum(found, ranks, got)
+        yield from _named_sum(bench, found, ranks, got)
 
 
-def _named_sum(found: Tensor, ranks: int, got: Outputs) -> Iterator[Idea]:
+def is_partial(bench: Bench, ranks: int) -> bool:
+    """Whether one rank's share alone is rather a sum that was not taken than the others' shares that are lost.
+
+    Of two ranks both look alike; but where a sum is not taken, each rank has its own result.
+    """
+    side = bench.suspect.candidate
+    if ranks > 2 or side is None:
+        return ranks > 2
+    capture = side.capture
+    if len(capture.ranks) < 2:
+        told = capture.header.details.get("tensor_parallel")
+        return isinstance(told, int) and told > 1  # one rank of several: its own part is all it has
+    hashes = {
+        each.statistics.hash
+        for rank in capture.ranks
+        for each in capture.records(step=bench.suspect.step, rank=rank)
+        if each.name == bench.main
+    }
+    return len(hashes) > 1
+
+
+def _named_sum(bench: Bench, found: Tensor, ranks: int, got: Outputs) -> Iterator[Idea]:
     """Yield what a matrix of shards against shards means."""
     diagonal = found.diagonal()
     apart = bool((found == torch.diag(diagonal)).all())
@@ -177,10 +198,9 @@ def _named_sum(found: Tensor, ranks: int, got: Outputs) -> Iterator[Idea]:
             "missing": " ".join(str(at) for at, each in enumerate(diagonal.tolist()) if not each),
         }
         how = f"only the sums of shard {values['present']} of {ranks}"
-        one = present == 1
-        yield Idea("DX985" if one else "DX984", got, values, how, freedom=0.1 * ranks)
-        if one and ranks == 2:
-            yield Idea("DX984", got, values, how, freedom=0.1 * ranks, rank=1)
+        sums = is_partial(bench, ranks) if present == 1 else False
+        yield Idea("DX985", got, values, how, freedom=0.1 * ranks + 0.05 * (present - 1), rank=int(not sums))
+        yield Idea("DX984", got, values, how, freedom=0.1 * ranks, rank=int(sums))
     elif bool((found.sum(0) == 1).all()) and bool((found.sum(1) == 1).all()):
         order = " ".join(str(int(each)) for each in found.argmax(0))
         values = {"ranks": str(ranks), "order": order}

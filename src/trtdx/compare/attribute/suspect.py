@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.compare.exact import HIDDEN
 from trtdx.engines.lazy import torch
 from trtdx.engines.torch_replay import Prepared, prepared
 from trtdx.engines.torch_values import tensor_from_array
@@ -32,6 +33,7 @@ class Suspect(NamedTuple):
         dtype: what the candidate computes in; that of its output where it is not told.
         again: computes the candidate once more and gives its outputs at this place, where it can be run.
         call: which call of a module that is called several times.
+        masks: what says who sees whom in the module, of the reference and of the candidate, as they are.
     """
 
     path: str
@@ -46,6 +48,7 @@ class Suspect(NamedTuple):
     dtype: str = ""
     again: Callable[[], Mapping[str, Array]] | None = None
     call: int = 0
+    masks: Mapping[str, tuple[Array, Array]] = {}
 
 
 def prepared_from(suspect: Suspect, engine: Any) -> Prepared:
@@ -72,6 +75,13 @@ def _short(name: str, path: str) -> str:
 
 def _as_wanted(array: Array, dtype: str) -> Any:
     tensor = tensor_from_array(array)
+    if tensor.dtype == torch.bool and dtype.startswith(
+        ("float", "bfloat")
+    ):  # a mask of truth values, and one to add
+        made = torch.zeros(tensor.shape, dtype=getattr(torch, dtype))
+        return made.masked_fill(~tensor, torch.finfo(made.dtype).min)
+    if dtype == "bool" and tensor.is_floating_point():
+        return tensor > HIDDEN
     if dtype and tensor.is_floating_point():
         return tensor.to(getattr(torch, dtype))
     return tensor

@@ -66,6 +66,7 @@ class NetworkGraph:
         self.values = {value.name: value for value in (*self.inputs, *self.made)}
         self.scopes = [modules_of(layer.name) for layer in self.layers]
         self.classes: dict[str, str] = {}
+        self.inserted: frozenset[int] = frozenset()
 
     def kind(self, value: Value) -> Kind:
         return self._kinds.get(value.slot, Kind.CONSTANT)

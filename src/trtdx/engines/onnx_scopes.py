@@ -1,0 +1,171 @@
+"""Which module a node belongs to that tells nothing itself, because a quantiser, a converter or an optimiser made it.
+
+Such nodes are looked at in units: a product with the scales and casts around it, a pair of quantiser and dequantiser, or
+whatever else hangs together. A unit belongs
+
+- with a product, to the module its operands come from or the one that uses its result, whichever is further inside:
+  a projection is part of the attention that uses it or whose result it projects. What comes out of a norm or an
+  activation was not multiplied there, and the last product of a model, after the last norm, belongs to no module there is;
+- with a quantiser at its beginning, to the modules that use it: quantising what enters is their doing; behind a product
+  whose result is used by none, to the product's;
+- with a dequantiser or a cast alone, to the module that made what it reads;
+- else to the innermost module that all its neighbours are in.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import onnx_ir as ir
+
+    Scope = tuple[str, ...]
+
+_PRODUCT = re.compile(r"MatMul|Gemm|Conv|Attention")
+_CLOSED_CLASS = re.compile(r"Norm|GELU|Gelu|SiLU|ReLU|Sigmoid|Tanh|Activation|Embedding|Dropout|Softmax")
+_CLOSED_NAME = re.compile(
+    r"norm|(?:^|_)ln(?:_|\d|$)|(?:^|_)act(?:_|$)|embed|dropout|rotary|softmax", re.IGNORECASE
+)
+QUANTISERS = ("QuantizeLinear", "DynamicQuantizeLinear")
+_TYPES_ONLY = ("DequantizeLinear", "Cast")
+
+
+def shared(scopes: Sequence[Scope]) -> Scope:
+    """Return the modules that all scopes begin with."""
+    return tuple(each[0] for each in takewhile(lambda each: len(set(each)) == 1, zip(*scopes, strict=False)))
+
+
+class Places:
+    """Finds the modules of nodes that tell nothing."""
+
+    def __init__(
+        self,
+        nodes: Sequence[ir.Node],
+        reads: Sequence[Sequence[ir.Value]],
+        made: Mapping[ir.Value, int],
+        users: Mapping[ir.Value, Sequence[int]],
+        classes: Mapping[str, str],
+    ) -> None:
+        self._nodes, self._reads, self._made, self._users, self._classes = nodes, reads, made, users, classes
+
+    def of_all(self, told: Sequence[Scope | None]) -> list[Scope]:
+        """Return the scope of every node, given those that are told."""
+        self._told = told
+        found = dict(enumerate(told))
+        units = self._units()
+        for settle in (self._of_product, self._of_quantiser, self._of_types):
+            for unit in units:
+                if found[unit[0]] is None and (scope := settle(unit, found)) is not None:
+                    found |= dict.fromkeys(unit, scope)
+        for unit in units:
+            if found[unit[0]] is None:
+                around = [*self._before(unit, found), *self._after(unit, found)]
+                found |= dict.fromkeys(unit, shared(around))
+        return [found[at] or () for at in range(len(told))]
+
+    def _units(self) -> list[tuple[int, ...]]:
+        """Return the nodes that tell nothing, those together that hang together."""
+        parent: dict[int, int] = {at: at for at, scope in enumerate(self._told) if scope is None}
+
+        def root(at: int) -> int:
+            while parent[at] != at:
+                parent[at] = parent[parent[at]]
+                at = parent[at]
+            return at
+
+        for at in parent:
+            for user in self._users_of(at):
+                if user in parent and self._hangs_together(at, user):
+                    parent[root(user)] = root(at)
+        units: dict[int, list[int]] = {}
+        for at in parent:
+            units.setdefault(root(at), []).append(at)
+        return [tuple(unit) for unit in units.values()]
+
+    def _hangs_together(self, at: int, user: int) -> bool:
+        first, second = self._nodes[at].op_type, self._nodes[user].op_type
+        if first == "DequantizeLinear":
+            return False
+        if first in QUANTISERS:
+            return second == "DequantizeLinear"
+        return second not in QUANTISERS and not _PRODUCT.search(second)
+
+    def _users_of(self, at: int) -> Iterator[int]:
+        return (user for value in self._nodes[at].outputs for user in self._users.get(value, ()))
+
+    def _makers_of(self, at: int) -> Iterator[int]:
+        return (self._made[value] for value in self._reads[at] if value in self._made)
+
+    def _before(self, unit: Sequence[int], found: Mapping[int, Scope | None]) -> list[Scope]:
+        """Return the scopes of what makes a unit's operands, as far as they are known; changes of type are passed over."""
+        return self._around(unit, found, self._makers_of)
+
+    def _after(self, unit: Sequence[int], found: Mapping[int, Scope | None]) -> list[Scope]:
+        return self._around(unit, found, self._users_of)
+
+    def _around(
+        self,
+        unit: Sequence[int],
+        found: Mapping[int, Scope | None],
+        neighbours: Callable[[int], Iterable[int]],
+    ) -> list[Scope]:
+        seen, waiting, scopes = set(unit), list(unit), []
+        while waiting:
+            for other in neighbours(waiting.pop()):
+                if other in seen:
+                    continue
+                seen.add(other)
+                scope = found[other]
+                if scope is not None:
+                    scopes.append(scope)
+                elif self._nodes[other].op_type in (*QUANTISERS, *_TYPES_ONLY):
+                    waiting.append(other)
+        return scopes
+
+    def _of_product(self, unit: Sequence[int], found: Mapping[int, Scope | None]) -> Scope | None:
+        if not any(map(self._is_product, unit)):
+            return None
+        before, after = self._before(unit, found), self._after(unit, found)
+        one, other = self._opened(shared(before)), self._opened(shared(after))
+        if not before:
+            return other
+        if not after:
+            return () if one != shared(before) else one
+        if other[: len(one)] == one or (one != shared(before) and one[: len(other)] != other):
+            return other
+        return one if one[: len(other)] == other else shared([one, other])
+
+    def _of_quantiser(self, unit: Sequence[int], found: Mapping[int, Scope | None]) -> Scope | None:
+        if self._nodes[unit[0]].op_type not in QUANTISERS:
+            return None
+        before, after = self._before(unit, found), self._after(unit, found)
+        used = any(self._is_product(user) for at in unit for user in self._users_of(at))
+        if before and not used and any(self._is_product(maker) for maker in self._makers_of(unit[0])):
+            return shared(before)
+        return shared(after or before)
+
+    def _is_product(self, at: int) -> bool:
+        return bool(_PRODUCT.search(self._nodes[at].op_type))
+
+    def _of_types(self, unit: Sequence[int], found: Mapping[int, Scope | None]) -> Scope | None:
+        if any(self._nodes[at].op_type not in _TYPES_ONLY for at in unit):
+            return None
+        before = self._before(unit, found)
+        return shared(before or self._after(unit, found))
+
+    def _opened(self, scope: Scope) -> Scope:
+        """Return a scope without the modules at its end that have no products: norms, activations."""
+        while scope and self._is_closed(scope[-1]):
+            scope = scope[:-1]
+        return scope
+
+    def _is_closed(self, path: str) -> bool:
+        told = self._classes.get(path, "")
+        return bool(_CLOSED_CLASS.search(told) if told else _CLOSED_NAME.search(path.rpartition(".")[2]))
+
+
+__all__ = ["QUANTISERS", "Places", "shared"]
