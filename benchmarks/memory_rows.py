@@ -105,6 +105,8 @@ def config_of(row: dict[str, Any]) -> dict[str, Any]:
     for name, value in row["dims"].items():
         if value is not None and name != "attention":
             config[_NAMES.get(name, name)] = value
+    if kind == "t5":
+        config["is_encoder_decoder"] = True
     if kind == "deepseek_v3":
         config["n_routed_experts"] = config.pop("num_experts")
         config.pop("head_dim", None)

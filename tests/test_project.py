@@ -23,7 +23,7 @@ def test_every_command_is_in_the_docs():
     text = (ROOT / "docs" / "cli.md").read_text()
     captures = ("run", "show", "query", "import", "export", "replay", "build")
     for command in (
-        "diagnose", "inspect", "compare", "explain", "rules list", "rules show", "rules check", "rules new", "capture",
+        "diagnose", "inspect", "compare", "memory", "explain", "rules list", "rules show", "rules check", "rules new", "capture",
         *(f"capture {name}" for name in captures),
     ):  # fmt: skip
         assert f"## `trtdx {command}`" in text

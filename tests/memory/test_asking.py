@@ -343,3 +343,16 @@ def test_a_config_that_is_no_json_is_told(tmp_path):
     path.write_text("{ not json")
     with pytest.raises(TrtdxError):
         asked(str(path))
+
+
+def test_the_release_meant_is_the_last_stable_one_where_nobody_names_it():
+    found = asked("Llama-3.1-8B")
+    assert found.running.version == "1.2.1"
+    assert found.said["version"].startswith("default")
+    assert asked("Llama-3.1-8B", version="0.20.0").running.version == "0.20.0"
+
+
+def test_attention_that_adds_to_its_scores_has_no_fused_kernel(tmp_path):
+    model = config_file(tmp_path, "flan-t5-xl")
+    assert not asked(model, "--backend", "tensorrt").running.context_fmha
+    assert asked(model, "--backend", "tensorrt", "--context_fmha", "enable").running.context_fmha

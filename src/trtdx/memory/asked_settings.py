@@ -8,14 +8,13 @@ from trtdx.errors import InputError
 from trtdx.inspect.defaults import UNKNOWN, default_of
 from trtdx.inspect.options import table
 from trtdx.memory.format_names import FORMATS, dtype_from, format_from, kv_type_from
-from trtdx.memory.nouns import Formats, Layout, Limits, Running
+from trtdx.memory.nouns import LAST_STABLE, Formats, Layout, Limits, Running
 from trtdx.versions import at_least
 
 if TYPE_CHECKING:
     from trtdx.inspect.artifact import Artifact, Fact
     from trtdx.memory.nouns import Dims
 
-LAST_ENGINES = "1.2.1"  # whose build defaults are taken where no release is named
 PYTORCH_SINCE = "1.0.0"  # trtllm-serve and the LLM API use it unless told otherwise
 DEFAULT = "default"  # how `said` begins where nobody said a thing
 MOST = {"max_batch_size": 10**6, "max_num_tokens": 10**8, "max_seq_len": 10**8, "max_input_len": 10**8}
@@ -175,7 +174,11 @@ def running_of(chosen: Chosen, version: str, kind: str) -> Running:
     """Return backend, release and switches."""
     version = version or _stated_version(chosen, kind)
     backend = _backend(chosen, version, kind)
-    chosen.said["version"] = "--trtllm-version" if version else f"{DEFAULT}: the newest"
+    if not version:
+        version = LAST_STABLE
+        chosen.said["version"] = f"{DEFAULT}: the last stable release"
+    else:
+        chosen.said.setdefault("version", "--trtllm-version")
     fraction = chosen.take("free_fraction", "runtime.free_gpu_memory_fraction", default=0.9)
     if not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
         raise InputError(
@@ -183,7 +186,7 @@ def running_of(chosen: Chosen, version: str, kind: str) -> Running:
             "which is not between 0 and 1",
             fix="--kv_cache_free_gpu_memory_fraction 0.9: the rest is for what is allocated later",
         )
-    build = _EngineSwitches(chosen, version or LAST_ENGINES) if backend == "tensorrt" else None
+    build = _EngineSwitches(chosen, version) if backend == "tensorrt" else None
     everything = chosen.switch("gather_context_logits", "option.gather_all_token_logits", default=False)
     graphs = chosen.find(
         "option.cuda_graph_config", "option.use_cuda_graph", "option.pytorch_backend_config.use_cuda_graph"
@@ -317,7 +320,7 @@ def _compiles(chosen: Chosen) -> bool:
 def limits_of(chosen: Chosen, running: Running, dims: Dims) -> Limits:
     """Return the limits of one step and one sequence; an engine's defaults depend on its release."""
     engine = running.backend == "tensorrt"
-    release = running.version or (LAST_ENGINES if engine else "")
+    release = running.version
     batch = _limit(chosen, "max_batch_size", _usual(engine, release, "max_batch_size", 2048), release)
     beams = chosen.number("max_beam_width", "max_beam_width", default=1, most=10**4)
     length = _sequence(chosen, engine, release, dims)

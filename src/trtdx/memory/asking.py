@@ -11,7 +11,7 @@ from trtdx.errors import InputError, TrtdxError, UnknownNameError
 from trtdx.inspect.artifact import Artifact
 from trtdx.inspect.machine import machine_from
 from trtdx.memory.asked_dims import dims_from
-from trtdx.memory.asked_settings import Chosen, formats_of, layout_of, limits_of, running_of
+from trtdx.memory.asked_settings import DEFAULT, Chosen, formats_of, layout_of, limits_of, running_of
 from trtdx.memory.devices import device_from
 from trtdx.memory.model_source import HOW, NO_MODEL, UnknownModelError, read_model
 from trtdx.memory.nouns import Device, Setup
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trtdx.memory.model_source import ModelSource
     from trtdx.memory.nouns import Dims, Figure
 
+# Attention with a bias on its scores, by distance: the engines' fused kernel cannot add it.
+ADDS_TO_SCORES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 EMPTY = Artifact("command", "the command line")
 COUNTED = re.compile(r"(\d{1,4})\s*[x*]\s*(.+)", re.IGNORECASE)
 VARIABLE = re.compile(r"\b((?:TRTLLM|TLLM|FORCE|NCCL)_\w+)=['\"]?([^\s'\"]+)")
@@ -61,6 +63,8 @@ def setup_from(host: Host, asked: Asked) -> Answer:
     dims = dims_from(model, asked.dims, chosen)
     running = running_of(chosen, version, model.artifact.kind)
     _check_backend(running.backend, running.version)
+    if dims.model_type in ADDS_TO_SCORES and chosen.said.get("context_fmha", DEFAULT).startswith(DEFAULT):
+        running = msgspec.structs.replace(running, context_fmha=False)
     limits = limits_of(chosen, running, dims)
     layout = layout_of(chosen, count, dims)
     formats = formats_of(chosen, dims)

@@ -83,6 +83,8 @@ def engine_activation(setup: Setup, rank: int) -> Component:
         for block in _network(build).blocks(shape):
             name = block.name.partition(".")[2] if block.name[0].isdigit() else block.name
             parts[name] = parts.get(name, 0) + block.size
+    if setup.dims.encoder_layers:
+        parts["encoder"] = sum(parts.values())  # an engine of its own, about as large
     figure = Figure.within(sum(parts.values()), _doubt(setup, build.widths), extra=_extra(build))
     words = f"{thousands(shape.tokens)} tokens, {thousands(shape.rows)} rows of logits"
     return Component("activation", figure, words, parts)

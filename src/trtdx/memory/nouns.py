@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 MIB = 2**20
+LAST_STABLE = "1.2.1"  # of TensorRT-LLM, which is meant where no release is named
 
 
 class Figure(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.inspect.options import known_in, table
+from trtdx.memory.nouns import LAST_STABLE
 from trtdx.model import Stage
 from trtdx.versions import at_least, parsed
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trtdx.memory.nouns import Setup
-
-ASSUMED = "1.2.1"  # whose spelling is used where no release is named
 
 
 class Written(NamedTuple):
@@ -32,7 +31,7 @@ def is_engine(setup: Setup) -> bool:
 
 
 def release_of(setup: Setup) -> str:
-    return setup.running.version or ASSUMED
+    return setup.running.version or LAST_STABLE
 
 
 def option(setup: Setup, key: str, value: object) -> tuple[Written, ...]:
