@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from make_setups import B200, DEEPSEEK, H100, LLAMA_8B, make_setup
 
@@ -15,6 +16,7 @@ from trtdx.memory.harm import HARMS
 from trtdx.memory.ledger import plan
 from trtdx.memory.nouns import GIB, Device
 from trtdx.memory.report import written
+from trtdx.memory.sizes import used
 from trtdx.model import Stage
 
 A100 = Device(name="A100 40GB", total_bytes=round(39.4 * GIB), sm=80)
@@ -127,13 +129,13 @@ def test_a_cache_type_is_converted_for_engines_and_an_option_of_servers():
     )
     assert stages_of(make_setup(LLAMA_8B, backend="tensorrt"), "kv")[0] == (
         Stage.CONVERT,
-        "quantize.py --kv_cache_dtype fp8 ...",
+        "quantize.py --model_dir MODEL --output_dir CKPT --qformat full_prec --kv_cache_dtype fp8",
     )
 
 
 def test_an_older_release_gets_the_name_it_has():
     [(_, text)] = stages_of(make_setup(LLAMA_8B, version="0.20.0"), "kv")
-    assert text == "in --config: pytorch_backend_config: {kv_cache_dtype: fp8}"
+    assert text == "in --extra_llm_api_options: pytorch_backend_config: {kv_cache_dtype: fp8}"
 
 
 SERVERS = table().releases
@@ -212,3 +214,49 @@ def test_a_conversion_costs_more_than_a_restart():
     cost = {each.words: each.cost(setup) for each in changes_for(setup)}
     assert cost["weights in FP8"] > cost["KV cache in FP8"]
     assert cost["tensor parallelism over 2 GPUs"] > cost["weights in FP8"]
+
+
+def test_what_only_helps_in_part_is_told_where_nothing_is_enough():
+    found = advice(make_setup(LLAMA_8B, device=LITTLE))
+    assert all(each.ledger.fits for each in found)
+
+
+def test_what_leaves_room_comes_before_what_hardly_fits():
+    """Recurrent states fill the GPU: fewer of them is the way, though smaller steps are just enough too."""
+    hybrid = msgspec.structs.replace(
+        LLAMA_8B, attention_layers=4, state_layers=28, state_params_per_layer=10**6
+    )
+    limits = {"max_batch_size": 512, "max_seq_len": 1024}
+    without = used(plan(make_setup(hybrid, device=H100, limits=limits)).worst)
+    state = (H100.total_bytes - without + GIB // 10) // 512
+    hybrid = msgspec.structs.replace(hybrid, state_bytes_per_sequence=state)
+    found = advice(make_setup(hybrid, device=H100, limits=limits))
+
+    assert [each.changes[0].group for each in found[:2]] == ["batch", "tokens"]
+    assert found[1].cost < found[0].cost
+
+
+def test_before_trtllm_build_there_was_build_py():
+    old = make_setup(LLAMA_8B, backend="tensorrt", version="0.7.1", gemm_plugin=False, paged_kv=False)
+    texts = {text for each in changes_for(old) for text in (line.text for line in each.written(old))}
+    assert "build.py --use_gemm_plugin bfloat16" in texts
+    assert "build.py --paged_kv_cache" in texts
+    assert "build.py --use_weight_only --weight_only_precision int8" in texts
+    assert not any("trtllm-" in text or "convert_checkpoint" in text for text in texts)
+
+
+def test_plugins_are_named_by_their_type_before_auto_was_a_word():
+    for version, word in (("0.9.0", "bfloat16"), ("1.2.1", "auto")):
+        engine = make_setup(LLAMA_8B, backend="tensorrt", version=version, gemm_plugin=False)
+        assert stages_of(engine, "gemm_plugin") == [(Stage.BUILD, f"trtllm-build --gemm_plugin {word}")]
+
+
+def test_what_quantises_a_model_converts_it_too():
+    engine = make_setup(LLAMA_8B, backend="tensorrt")
+    gpus = next(each for each in changes_for(engine) if each.group == "gpus")
+    cache = next(each for each in changes_for(engine) if each.words == "KV cache in FP8")
+    lines = written((gpus, cache), engine)
+    assert sum("convert:" in line for line in lines) == 1
+    assert lines[0].startswith("convert: quantize.py --model_dir MODEL --output_dir CKPT --")
+    assert lines[0].count("--model_dir") == 1
+    assert "_size" in lines[0]

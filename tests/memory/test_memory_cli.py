@@ -242,3 +242,68 @@ def test_help_names_an_example_and_nothing_heavy_is_imported(trtdx):
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n{}\n"])
+def test_a_file_of_options_may_set_none(memory, tmp_path, text):
+    (tmp_path / "options.yaml").write_text(text)
+    assert memory(*FITS, "--config", "options.yaml").stdout == memory(*FITS).stdout
+
+
+def test_an_empty_folder_is_told_as_such(memory, tmp_path):
+    (tmp_path / "model").mkdir()
+    done = memory("model", "--gpu", "H100")
+    assert done.returncode == 2
+    assert "model is empty, or may not be read" in done.stderr
+    assert "trtexec" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--gemm_plugin", "auto"), ("--context_fmha", "disable"), ("--use_parallel_embedding", "--tp", "2")],
+)
+def test_flags_of_trtllm_build_mean_an_engine(memory, flags):
+    assert "cache bfloat16, tensorrt)" in memory(*FITS, *flags).stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--backend", "pytorch", "--gemm_plugin", "auto"), "--gemm_plugin is of trtllm-build"),
+        (("--backend", "tensorrt", "--enable_attention_dp"), "attention data parallelism is of the PyTorch"),
+        (("--ep_size", "4"), "does nothing: the model has no experts"),
+    ],
+)
+def test_flags_that_do_nothing_are_told(memory, flags, told):
+    done = memory(*FITS, *flags)
+    assert done.returncode == 0
+    assert told in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--trtllm-version", "abc"), "--trtllm-version 'abc' is no TensorRT-LLM release"),
+        (("--plot", "fits.bmp"), ".png, .svg or .html"),
+        (("--target", " , "), "--target names no load"),
+    ],
+)
+def test_a_wrong_value_is_told_by_the_flag_that_has_it(memory, flags, told):
+    done = memory(*FITS, *flags)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_advice_counts_the_caches_of_all_ranks_as_the_answer_does(memory):
+    words = ("DeepSeek-R1", "--gpu", "8xB200", "--ep", "8", "--enable_attention_dp")
+    text = memory(*words).stdout
+    now, then = (
+        float(re.search(pattern, text)[1])
+        for pattern in (r": ([\d.]+)M tokens, ", r"KV cache in FP8: ([\d.]+)M tokens")
+    )
+    assert then == pytest.approx(2 * now, rel=0.02)
+
+
+def test_an_old_release_is_planned_with_the_defaults_it_had(memory):
+    text = memory("Llama-2-7B", "--gpu", "A10", "--trtllm-version", "0.7.1").stdout
+    assert "max_batch_size 1, max_num_tokens 1024, max_seq_len 2048" in text

@@ -484,3 +484,15 @@ def test_pytorchs_own_limit_refuses_what_is_free():
     verdict = cause_of(text + STEP_FAILED.format(want="2.00 GiB", free="5.00 GiB", rest=own(70)))
     assert (verdict.code, verdict.false) == ("DX915", True)
     assert "limits it after the KV cache is made (it was set to 44.5 GiB)" in verdict.fixes[0].text
+
+
+def test_the_size_may_be_told_after_the_executors_report():
+    report = """\
+[TRT-LLM] [E] Executor creation failed due to insufficient GPU memory.
+The following component could not be created: Model resources created during usage
+Total GPU memory (GiB): 79.50
+Free GPU memory before component creation attempt (GiB): 0.15
+"""
+    failed = STEP_FAILED.format(want="512.00 MiB", free="150.00 MiB", rest="")
+    failure = post_mortem(read(PROFILE + report + failed)).failures[0]
+    assert failure.missing == 362 * MIB

@@ -9,7 +9,7 @@ from trtdx.memory.change import cost_of
 from trtdx.memory.changes import changes_for
 from trtdx.memory.ledger import plan
 from trtdx.memory.nouns import MIB
-from trtdx.memory.sizes import requests, usual_length
+from trtdx.memory.sizes import is_narrow, requests, usual_length
 from trtdx.memory.target import cheapest
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ MOST = 3
 SHORT_REQUEST, LEAST_BATCH = 1024, 64
 LEAST_REQUESTS = 4  # that other GPUs must hold to be worth their money, and that any change had better
 TIGHT = 1.5  # points against a change after which hardly anything fits
+NARROW = 0.5  # and against one after which it may still not fit
 
 
 class Advice(NamedTuple):
@@ -60,16 +61,16 @@ def advise(
         return tuple(_one_of_each(sorted(helping, key=lambda each: -each.score))[:most])
     enough = sorted(
         (each for each in helping if each.ledger.fits),
-        key=lambda each: (each.cost + TIGHT * (_requests(each.ledger) < LEAST_REQUESTS), -each.gain_bytes),
+        key=lambda each: (each.cost + _tightness(each.ledger), -each.gain_bytes),
     )
     found = _one_of_each(enough)
     together = _together(setup, ledger, planner)
     if together is not None and not any(_is_free(each) and each.cost <= together.cost for each in found):
         found = [together, *found]
+    if found:
+        return tuple(found[:most])
     partly = sorted((each for each in helping if not each.ledger.fits), key=lambda each: -each.score)
-    seen = {change.group for each in found for change in each.changes}
-    rest = [each for each in _one_of_each(partly) if each.changes[0].group not in seen]
-    return tuple([*found, *rest][:most])
+    return tuple(_one_of_each(partly)[:most])
 
 
 def _tried(setup: Setup, ledger: Ledger, changes: tuple[Change, ...], planner: Planner) -> Advice:
@@ -137,6 +138,10 @@ def _together(setup: Setup, ledger: Ledger, planner: Planner) -> Advice | None:
 
 def _runs(least: int, ledger: Ledger) -> bool:
     return bool(ledger.fits) and _requests(ledger) >= least
+
+
+def _tightness(ledger: Ledger) -> float:
+    return TIGHT * (_requests(ledger) < LEAST_REQUESTS) + NARROW * is_narrow(ledger.worst)
 
 
 def _requests(ledger: Ledger) -> int:

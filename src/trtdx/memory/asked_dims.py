@@ -43,6 +43,7 @@ ALIASES = {
     "num_nextn_predict_layers": "nextn_layers", "decoder_layers": "num_layers", "attention_bias_qkv": "attention_bias",
     "qkv_bias": "attention_bias", "sliding_window": "windows",
 }  # fmt: skip
+BY_LAYER = ("windows", "kv_heads_per_layer", "head_dim_per_layer", "inner_per_layer")
 TRUE, FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
 
@@ -92,7 +93,7 @@ def _parsed(name: str, value: str) -> Any:
         numbers = tuple(int(each.replace("_", "")) for each in value.split("/"))
     except ValueError:
         raise InputError(f"--dims {name}={value} is no whole number", fix=f"write {name}=32") from None
-    return numbers if name in ("windows", "kv_heads_per_layer") else numbers[0]
+    return numbers if name in BY_LAYER else numbers[0]
 
 
 def _complete(sizes: Sizes) -> None:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 from trtdx.errors import InputError
 from trtdx.inspect.defaults import UNKNOWN, default_of
 from trtdx.inspect.options import table
+from trtdx.memory.flags import OF_ENGINES
 from trtdx.memory.format_names import FORMATS, dtype_from, format_from, kv_type_from
+from trtdx.memory.mixed_formats import formats_by_module
 from trtdx.memory.nouns import LAST_STABLE, Formats, Layout, Limits, Running
-from trtdx.versions import at_least
+from trtdx.versions import at_least, has_engine_flow
 
 if TYPE_CHECKING:
     from trtdx.inspect.artifact import Artifact, Fact
     from trtdx.memory.nouns import Dims
 
 PYTORCH_SINCE = "1.0.0"  # trtllm-serve and the LLM API use it unless told otherwise
+OLDEST_TOLD = "0.8.0"  # whose defaults are written down
 DEFAULT = "default"  # how `said` begins where nobody said a thing
 MOST = {"max_batch_size": 10**6, "max_num_tokens": 10**8, "max_seq_len": 10**8, "max_input_len": 10**8}
 MOST_RANKS = 4096
@@ -119,6 +122,8 @@ def formats_of(chosen: Chosen, dims: Dims) -> Formats:
         dtype = _plain_dtype(chosen)
     elif quant is not None:
         weights, chosen.said["weights"] = _format(quant)
+    elif chosen.find("quant.method") is not None:
+        weights, chosen.said["weights"] = _packed(chosen)
     kv = chosen.text("kv", "runtime.kv_cache_dtype")
     if kv in ("", "auto"):
         kv = chosen.text("kv", "quant.kv_algo") or ""
@@ -128,12 +133,14 @@ def formats_of(chosen: Chosen, dims: Dims) -> Formats:
         kv = "int8"
     excluded = chosen.find("quant.excluded")
     names = tuple(each for each in excluded.value if isinstance(each, str)) if excluded else ()
+    mixed = chosen.find("quant.per_layer") if weights == "MIXED_PRECISION" else None
     return Formats(
         dtype=dtype_from(dtype),
         weights=weights,
         kv=kv_type_from(kv) if kv else "",
         group_size=chosen.number("group_size", "quant.group_size", default=_group(weights), most=10**6),
         excluded=names[:2000],
+        by_module=formats_by_module(mixed.value, dims.num_layers) if mixed else (),
         logits_dtype=dtype_from(chosen.take("logits_dtype", "logits_dtype", default="float32")),
     )
 
@@ -146,6 +153,14 @@ def _format(quant: Fact) -> tuple[str, str]:
         if quant.where.startswith("--"):
             raise
     return str(quant.value).upper(), f"{DEFAULT}: it is not known, and taken for eight bits ({quant.where})"
+
+
+def _packed(chosen: Chosen) -> tuple[str, str]:
+    """Return the nearest format to what a file packs in a way that TensorRT-LLM has no name for."""
+    bits, method = chosen.find("quant.bits"), chosen.find("quant.method")
+    nearest = {4: "W4A16_AWQ", 8: "W8A16"}.get(bits.value, "") if bits and type(bits.value) is int else ""
+    where = method.where if method else ""
+    return nearest, f"{DEFAULT}: the nearest to what it has ({where})" if nearest else where
 
 
 def _dtype(chosen: Chosen) -> str:
@@ -264,6 +279,10 @@ def _backend(chosen: Chosen, version: str, kind: str) -> str:
     ):
         chosen.said["backend"] = f"{DEFAULT}: engines run on it"
         return "tensorrt"
+    build = chosen.find(*OF_ENGINES)
+    if build is not None and has_engine_flow(version or LAST_STABLE):
+        chosen.said["backend"] = f"{DEFAULT}: {build.where} is of engines"
+        return "tensorrt"
     older = bool(version) and not at_least(version, PYTORCH_SINCE)
     chosen.said["backend"] = f"{DEFAULT} of TensorRT-LLM {version or 'since 1.0'}"
     return "tensorrt" if older else "pytorch"
@@ -276,7 +295,7 @@ class _EngineSwitches:
         self._chosen, self._version = chosen, version
 
     def on(self, name: str) -> bool:
-        usual = default_of(self._version, f"plugin.{name}")
+        usual = default_of(_told(self._version), f"plugin.{name}")
         return self._chosen.switch(
             name,
             f"plugin.{name}",
@@ -365,10 +384,15 @@ def _limit(chosen: Chosen, name: str, default: int, release: str) -> int:
 def _usual(engine: bool, release: str, name: str, otherwise: int) -> int:
     """Return what a release sets by itself; 0 where it deduces it."""
     if engine:
-        value = default_of(release, name)
+        value = default_of(_told(release), name)
         return otherwise if value is UNKNOWN else int(value or 0)
     option = table().option.get(name) or table().option.get(f"kv_cache_config.{name}")
     return option.default if option and isinstance(option.default, int) else otherwise
+
+
+def _told(release: str) -> str:
+    """Return the release whose defaults are known: those before it were built with the same."""
+    return release if at_least(release, OLDEST_TOLD) else OLDEST_TOLD
 
 
 def _sequence(chosen: Chosen, engine: bool, release: str, dims: Dims) -> int:
@@ -378,7 +402,11 @@ def _sequence(chosen: Chosen, engine: bool, release: str, dims: Dims) -> int:
         prompt = chosen.number("max_input_len", "max_input_len", default=1024, most=MOST["max_input_len"])
         chosen.said["max_seq_len"] = answer.where
         return prompt + answer.value
-    if engine and default_of(release, "max_output_len") is not UNKNOWN and chosen.find("max_seq_len") is None:
+    if (
+        engine
+        and default_of(_told(release), "max_output_len") is not UNKNOWN
+        and chosen.find("max_seq_len") is None
+    ):
         prompt = chosen.number("max_input_len", "max_input_len", default=1024, most=MOST["max_input_len"])
         chosen.said["max_seq_len"] = f"{DEFAULT}: max_input_len + 1024"
         return prompt + 1024

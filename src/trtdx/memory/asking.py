@@ -11,14 +11,24 @@ from trtdx.errors import InputError, TrtdxError, UnknownNameError
 from trtdx.inspect.artifact import Artifact
 from trtdx.inspect.machine import machine_from
 from trtdx.memory.asked_dims import dims_from
-from trtdx.memory.asked_settings import DEFAULT, Chosen, formats_of, layout_of, limits_of, running_of
+from trtdx.memory.asked_settings import (
+    DEFAULT,
+    Chosen,
+    formats_of,
+    layout_of,
+    limits_of,
+    running_of,
+)
 from trtdx.memory.devices import device_from
+from trtdx.memory.flags import OF_ENGINES
 from trtdx.memory.model_source import HOW, NO_MODEL, UnknownModelError, read_model
 from trtdx.memory.nouns import Device, Setup
 from trtdx.versions import has_engine_flow, parsed, sm_of_gpu
 from trtdx.words import parse_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trtdx.host import Host
     from trtdx.memory.model_source import ModelSource
     from trtdx.memory.nouns import Dims, Figure
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
 ADDS_TO_SCORES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 EMPTY = Artifact("command", "the command line")
 COUNTED = re.compile(r"(\d{1,4})\s*[x*]\s*(.+)", re.IGNORECASE)
+MOST_OF_AN_EMPTY_FILE = 1 << 16
 VARIABLE = re.compile(r"\b((?:TRTLLM|TLLM|FORCE|NCCL)_\w+)=['\"]?([^\s'\"]+)")
 
 
@@ -83,7 +94,11 @@ def setup_from(host: Host, asked: Asked) -> Answer:
         said=chosen.said,
     )
     exact = _exact_weights(host, model, setup)
-    notes = (*unread, *(f"{each.path}: {note}" for each in layers for note in each.unread))
+    notes = (
+        *unread,
+        *_idle(setup, Chosen((asked.flags, *given))),
+        *(f"{each.path}: {note}" for each in layers for note in each.unread),
+    )
     return Answer(msgspec.structs.replace(setup, weights_by_rank=exact), model, layers, notes)
 
 
@@ -95,6 +110,18 @@ def _draft(host: Host, name: str, version: str) -> tuple[Dims | None, tuple[str,
         return dims_from(read_model(host, name, version=version), "", Chosen(())), ()
     except TrtdxError as err:
         return None, (f"the draft model: {err.message.splitlines()[0]}",)
+
+
+def _idle(setup: Setup, given: Chosen) -> Iterator[str]:
+    """Yield the flags that do nothing on the backend that runs."""
+    build = given.find(*OF_ENGINES)
+    if setup.running.backend == "pytorch" and build is not None:
+        yield f"{build.where} is of trtllm-build: it does nothing on the PyTorch backend"
+    if setup.running.backend == "tensorrt" and setup.layout.attention_dp:
+        yield "attention data parallelism is of the PyTorch backend: an engine has none"
+    experts = given.find("moe_ep_size")
+    if experts is not None and experts.value != 1 and not setup.dims.num_experts:
+        yield f"{experts.where} does nothing: the model has no experts"
 
 
 def _environment(commands: tuple[str, ...]) -> dict[str, str]:
@@ -113,7 +140,10 @@ def _model(host: Host, name: str, dims: str, version: str) -> ModelSource:
 
 
 def _release(text: str) -> str:
-    machine = machine_from(runtime=text) if text else None
+    try:
+        machine = machine_from(runtime=text) if text else None
+    except InputError as err:
+        raise InputError(err.message.replace("--runtime", "--trtllm-version"), fix=err.fix) from err
     return machine.text("gpu.runtime") if machine else ""
 
 
@@ -123,13 +153,25 @@ def _options(host: Host, asked: Asked, version: str) -> tuple[Artifact, ...]:
     from trtdx.inspect.readers.llm_args import command_from_text
 
     commands = [command_from_text(host, text, "--command", version=version) for text in asked.commands]
-    files = [read_artifact(host, path, version=version) for path in asked.options]
+    files = [
+        Artifact("llm-args", path) if _is_empty(host, path) else read_artifact(host, path, version=version)
+        for path in asked.options
+    ]
     for file in files:
         if file.kind not in ("llm-args", "command"):
             raise InputError(
                 f"{file.path} is a {file.title}, not a file of options", fix="give the model itself first"
             )
     return (*reversed(commands), *reversed(files))
+
+
+def _is_empty(host: Host, path: str) -> bool:
+    """Return whether a file of options sets none: nothing, comments, or an empty table."""
+    if host.kind(path) != "file":
+        return False
+    with host.open(path) as stream:
+        lines = (stream.read(MOST_OF_AN_EMPTY_FILE) or b"").splitlines()
+    return all(line.strip() in (b"", b"---", b"{}") or line.lstrip().startswith(b"#") for line in lines)
 
 
 def _model_named(host: Host, asked: Asked, given: tuple[Artifact, ...]) -> str:

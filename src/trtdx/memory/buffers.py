@@ -12,7 +12,7 @@ from trtdx.memory.graphs import cuda_graphs
 from trtdx.memory.layers import stage_layers, stage_of
 from trtdx.memory.nouns import GIB, MIB, Component, Figure
 from trtdx.memory.storage import ceil_div, padded, width_of
-from trtdx.words import thousands
+from trtdx.words import many, thousands
 
 if TYPE_CHECKING:
     from trtdx.memory.nouns import Dims, Setup
@@ -129,7 +129,7 @@ def _torch_sampler(setup: Setup, rank: int) -> Component:
         parts["words"] = sequences * setup.dims.vocab_size * TRTLLM_SAMPLER_WORD
         parts["positions"] = sequences * limits.max_seq_len * 32
     figure = Figure.within(sum(parts.values()), 0.8)
-    return Component("decoder_buffers", figure, f"{thousands(sequences)} sequences", parts)
+    return Component("decoder_buffers", figure, many(sequences, "sequence"), parts)
 
 
 def _lora(setup: Setup, rank: int) -> Component:
@@ -154,7 +154,7 @@ def _recurrent_state(setup: Setup) -> Component:
     slots = max(setup.limits.max_batch_size, 1) * layout.pp
     here = ceil_div(dims.state_bytes_per_sequence, cut * layout.pp)
     figure = Figure.within(slots * here, 0.1, extra=MIB)
-    return Component("recurrent_state", figure, f"{thousands(slots)} sequences x {thousands(here)} bytes")
+    return Component("recurrent_state", figure, f"{many(slots, 'sequence')} x {thousands(here)} bytes")
 
 
 def _encoder_cache(setup: Setup) -> Component:

@@ -13,8 +13,6 @@ from trtdx.memory.change import Change, with_part
 from trtdx.memory.format_names import FORMATS, KV_BITS, KV_LEAST_SM
 from trtdx.memory.gpu_changes import device_changes, parallel_changes
 from trtdx.memory.harm import HARMS
-from trtdx.memory.spelling import Written
-from trtdx.model import Stage
 from trtdx.versions import at_least
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
 
     from trtdx.memory.harm import Harm
     from trtdx.memory.nouns import Device, Setup
+    from trtdx.memory.spelling import Written
 
 SMALLEST_STEP = 1024  # of max_num_tokens
 SHORTEST = 1024  # of max_seq_len
@@ -114,10 +113,7 @@ def _built(*flags: str) -> Callable[[Setup], tuple[Written, ...]]:
 
 
 def _converted(flag: str) -> Callable[[Setup], tuple[Written, ...]]:
-    return lambda setup: (
-        Written(Stage.CONVERT, f"convert_checkpoint.py {flag} ..."),
-        *spelling.build(setup, "..."),
-    )
+    return lambda setup: spelling.converted(setup, flag)
 
 
 def _tokens(setup: Setup) -> Iterator[Change]:
@@ -240,7 +236,9 @@ def _weights(setup: Setup) -> Iterator[Change]:
             sm >= 100 or setup.dims.num_experts
         ):  # NVFP4 is there; experts have no AWQ kernels
             continue
-        step = with_part("formats", weights=algo, group_size=16 if algo == "NVFP4" else 128, excluded=())
+        step = with_part(
+            "formats", weights=algo, group_size=16 if algo == "NVFP4" else 128, excluded=(), by_module=()
+        )
         yield Change("weights", f"weights in {algo}", step, _quantised(form.qformat), HARMS[harm], "weights")
 
 

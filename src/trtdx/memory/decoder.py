@@ -11,7 +11,7 @@ from trtdx.memory.families import since
 from trtdx.memory.layers import stage_of
 from trtdx.memory.nouns import MIB, Component, Figure
 from trtdx.memory.storage import padded, width_of
-from trtdx.words import thousands
+from trtdx.words import many, thousands
 
 if TYPE_CHECKING:
     from trtdx.memory.nouns import Setup
@@ -42,7 +42,9 @@ def runtime_buffers(setup: Setup, rank: int) -> Component:
         parts["hidden"] = limits.max_num_tokens * setup.dims.hidden_size * width_of(setup.formats.dtype)
     if last:
         parts |= _logits(setup, sequences)
-    words = f"{thousands(sequences)} sequences x ({thousands(limits.max_seq_len)} positions x {POSITION_BYTES} bytes"
+    words = (
+        f"{many(sequences, 'sequence')} x ({thousands(limits.max_seq_len)} positions x {POSITION_BYTES} bytes"
+    )
     return Component(
         "runtime_buffers",
         Figure.within(sum(parts.values()), 0.1, extra=2 * MIB),
@@ -78,6 +80,6 @@ def decoder_buffers(setup: Setup, rank: int) -> Component:
         "state": sequences * max(limits.max_seq_len, 1) * state,
         "floor": DECODER_FLOOR,
     }
-    words = f"{thousands(sequences)} sequences x ({thousands(vocabulary)} words x {word} + {thousands(limits.max_seq_len)} x {state})"
+    words = f"{many(sequences, 'sequence')} x ({thousands(vocabulary)} words x {word} + {thousands(limits.max_seq_len)} x {state})"
     known = 0.1 if limits.max_beam_width == 1 and not limits.max_draft_len else 0.4
     return Component("decoder_buffers", Figure.within(sum(parts.values()), known), words, parts)

@@ -15,7 +15,7 @@ from trtdx.memory.layers import stage_of
 from trtdx.memory.nouns import MIB, Component, Figure
 from trtdx.memory.packing import Network, Op
 from trtdx.memory.storage import ceil_div, padded, width_of
-from trtdx.words import thousands
+from trtdx.words import many
 
 if TYPE_CHECKING:
     from trtdx.memory.nouns import Dims, Setup
@@ -86,7 +86,7 @@ def engine_activation(setup: Setup, rank: int) -> Component:
     if setup.dims.encoder_layers:
         parts["encoder"] = sum(parts.values())  # an engine of its own, about as large
     figure = Figure.within(sum(parts.values()), _doubt(setup, build.widths), extra=_extra(build))
-    words = f"{thousands(shape.tokens)} tokens, {thousands(shape.rows)} rows of logits"
+    words = f"{many(shape.tokens, 'token')}, {many(shape.rows, 'row')} of logits"
     return Component("activation", figure, words, parts)
 
 

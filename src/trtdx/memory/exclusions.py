@@ -15,8 +15,14 @@ if TYPE_CHECKING:
 # What TensorRT-LLM leaves out by itself (model_config.py), whatever the checkpoint says.
 _ALWAYS = {"FP8_BLOCK_SCALES": ("*kv_b_proj*", "*eh_proj")}
 _EXPERTS_ONLY = ("*self_attn*", "*shared_expert*", "mtp*")
+# The modules of a layer that formats are told by.
+MODULES = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_a_proj",
+    "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "mlp.gate_proj", "mlp.up_proj",
+    "mlp.down_proj", "mlp.experts", "mlp.shared_experts", "mlp.latent", "mixer",
+)  # fmt: skip
 _STEMS = ("model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers",
-          "transformer.layers", "block")  # fmt: skip
+          "transformer.layers", "layers", "block")  # fmt: skip
 # What the same module is called elsewhere: engines, gpt-oss, Mixtral, Nemotron-H.
 _OTHER_NAMES = {
     "self_attn.q_proj": ("self_attn.qkv_proj", "attention.qkv", "attn.qkv", "mixer.q_proj"),
@@ -26,9 +32,10 @@ _OTHER_NAMES = {
     "mlp.gate_proj": ("mlp.gate_up_proj",),
     "mlp.up_proj": ("mlp.fc", "mlp.gate_up_proj", "mixer.up_proj"),
     "mlp.down_proj": ("mlp.proj", "mixer.down_proj"),
-    "mlp.experts": ("mlp.experts.0.gate_proj", "block_sparse_moe.experts", "mixer.experts"),
-    "mlp.shared_experts": ("mlp.shared_experts.gate_proj", "mlp.shared_expert.gate_proj", "mixer.shared_experts"),
-    "mixer": ("mixer.in_proj", "linear_attn", "linear_attn.in_proj_qkvz"),
+    "mlp.experts": ("mlp.experts.0.gate_proj", "block_sparse_moe.experts", "mixer.experts", "ffn.experts"),
+    "mlp.shared_experts": ("mlp.shared_experts.gate_proj", "mlp.shared_expert.gate_proj", "mixer.shared_experts",
+                           "ffn.shared_experts", "block_sparse_moe.shared_experts"),
+    "mixer": ("mixer.in_proj", "linear_attn", "linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv"),
 }  # fmt: skip
 
 
@@ -44,13 +51,25 @@ def patterns_of(algo: str, given: tuple[str, ...], family: Family) -> tuple[str,
     return (given or kept_by_default(algo, family)) + _ALWAYS.get(algo, ())
 
 
+REGEX = "re:"  # how compressed-tensors marks its regular expressions
+
+
+def _expression(pattern: str) -> str:
+    if not pattern.startswith(REGEX):
+        return fnmatch.translate(pattern)
+    try:
+        return re.compile(pattern.removeprefix(REGEX)[:1000]).pattern
+    except re.error:
+        return fnmatch.translate(pattern)
+
+
 class Exclusions:
     """Patterns made ready to be asked about every layer."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
-        wild = [each for each in patterns if any(mark in each for mark in "*?[")]
+        wild = [each for each in patterns if each.startswith(REGEX) or any(mark in each for mark in "*?[")]
         self._exact = frozenset(patterns) - set(wild)
-        self._wild = re.compile("|".join(map(fnmatch.translate, wild))) if wild else None
+        self._wild = re.compile("|".join(map(_expression, wild))) if wild else None
 
     def keeps(self, layer: int, name: str, *, mtp: bool = False) -> bool:
         """Return whether a module of a layer stays as it is."""

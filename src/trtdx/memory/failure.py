@@ -73,7 +73,22 @@ def failures_of(log: LogMemory) -> list[Failure]:
         if any(_is_told_again(said, each) for each in found):
             continue
         found.append(_failure(log, said))
-    return [_with_report(log, each) for each in found]
+    return [_with_size(log, _with_report(log, each)) for each in found]
+
+
+def _with_size(log: LogMemory, failure: Failure) -> Failure:
+    """Return the failure with the size that an allocator states after the executor's report of it."""
+    if failure.wanted is not None or failure.said.key != "executor.failed":
+        return failure
+    for said in log.all("torch.oom", rank=failure.rank):
+        if "wanted" in said.values and _is_told_again(said, failure):
+            return msgspec.structs.replace(
+                failure,
+                wanted=measured(said, "wanted"),
+                free=measured(said, "free") if "free" in said.values else failure.free,
+                evidence=(*failure.evidence, said),
+            )
+    return failure
 
 
 def _is_told_again(said: Said, earlier: Failure) -> bool:

@@ -24,6 +24,7 @@ class Family(NamedTuple):
     sinks: bool = False  # one number a head
     router_bias: bool = False
     shared_gate: bool = False  # of the shared expert: one row
+    experts_name: str = ""  # where they are not below the MLP
     query_gate: bool = False  # the query projection has a gate of its own size
     embedding_norm: bool = False
     engine_shares_head: bool = False  # an engine with tied embeddings keeps one table
@@ -49,7 +50,7 @@ FAMILIES = {
     "gemma": Family(engine_shares_head=True),
     "gemma2": Family(norms=4, engine_shares_head=True),
     "gemma3": Family(norms=4, query_key_norm="head", engine_shares_head=True),
-    "gemma4": Family(norms=4, query_key_norm="head", kept_nvfp4=_ATTENTION_KEPT),
+    "gemma4": Family(norms=4, query_key_norm="head", kept_nvfp4=_ATTENTION_KEPT, experts_name="experts"),
     "glm4": Family(norms=4),
     "glm4_moe": Family(query_key_norm="head", embedding_cut_since=NEVER, router_bias=True),
     "glm_moe_dsa": _DEEPSEEK._replace(indexer=_INDEXER, kept_nvfp4=(*_ATTENTION_KEPT, "mtp*")),

@@ -98,6 +98,12 @@ FLAGS: dict[str, FlagMeaning] = {
     "speculative_model": FlagMeaning("runtime.draft_model", "str"),
     "other_processes": FlagMeaning("option.other_processes", "size"),
 }
+# Flags of trtllm-build that mean nothing to the PyTorch backend.
+OF_ENGINES = (
+    "plugin.gemm_plugin", "plugin.gpt_attention_plugin", "plugin.context_fmha", "plugin.remove_input_padding",
+    "plugin.paged_kv_cache", "plugin.use_paged_context_fmha", "kv_cache_type", "multiple_profiles",
+    "use_parallel_embedding", "option.gather_all_token_logits",
+)  # fmt: skip
 PROGRAMS = ("trtllm-serve", "trtllm-build", "trtllm-bench", "trtllm-eval")
 
 

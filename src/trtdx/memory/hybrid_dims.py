@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from trtdx.inspect.readers.hf_config import ModelConfig
 
-STATE_BYTES = 4  # the recurrent state is kept in float32 unless mamba_ssm_cache_dtype says otherwise
+WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
 CONV_BYTES = 2
 RECURRENT = ("mamba", "linear_attention", "recurrent", "M", "conv")
+ATTENDING = ("*", "attention", "full_attention", "hybrid")
+DENSE, EXPERTS = ("-", "mlp"), ("E", "moe")
 
 
 class State(NamedTuple):
@@ -25,16 +27,33 @@ def hybrid_sizes(config: ModelConfig) -> dict[str, Any]:
     recurrent = sum(kind in RECURRENT for kind in kinds)
     if not recurrent:
         return {}
-    state = _linear_state(config) if "linear_attention" in kinds else _mamba_state(config)
+    state = _state(config, kinds)
     sizes: dict[str, Any] = {
-        "attention_layers": sum(kind in ("*", "attention", "full_attention", "hybrid") for kind in kinds),
+        "attention_layers": sum(kind in ATTENDING for kind in kinds),
         "state_layers": recurrent,
         "state_bytes_per_sequence": recurrent * state.bytes,
         "state_params_per_layer": state.params,
     }
-    if "-" in kinds or "E" in kinds:  # each layer is one thing only
-        sizes["mlp_layers"] = kinds.count("-")
+    if any(kind in DENSE + EXPERTS for kind in kinds):  # each layer is one thing only
+        sizes["mlp_layers"] = sum(kind in DENSE for kind in kinds)
+    if config.get("num_hidden_layers", "n_layer") is None:
+        sizes["num_layers"] = len(kinds)
     return sizes
+
+
+def _state(config: ModelConfig, kinds: list[str]) -> State:
+    if isinstance(config.get("linear_attn_config"), dict):
+        return _delta_state(config)
+    return _linear_state(config) if "linear_attention" in kinds else _mamba_state(config)
+
+
+def _state_width(config: ModelConfig) -> int:
+    """Return the bytes of a number of the recurrent state: as the model says, else as its weights are."""
+    for key in ("mamba_ssm_cache_dtype", "mamba_ssm_dtype", "dtype", "torch_dtype"):
+        word = str(config.get(key)).removeprefix("torch.")
+        if word in WIDTHS:
+            return WIDTHS[word]
+    return 2
 
 
 def _kinds(config: ModelConfig) -> list[str]:
@@ -57,6 +76,9 @@ def _kinds(config: ModelConfig) -> list[str]:
     every = config.get("full_attention_interval")  # Qwen3-Next
     if isinstance(every, int) and every > 0:
         return ["full_attention" if (at + 1) % every == 0 else "linear_attention" for at in range(layers)]
+    full = config.get("linear_attn_config.full_attn_layers")  # Kimi Linear counts from 1
+    if isinstance(full, list):
+        return ["full_attention" if at + 1 in full else "linear_attention" for at in range(layers)]
     indices = config.get("attn_layer_indices")  # Bamba
     if isinstance(indices, list):
         return ["attention" if at in indices else "mamba" for at in range(layers)]
@@ -87,7 +109,7 @@ def _mamba_state(config: ModelConfig) -> State:
     projected = 2 * inner + 2 * groups * state + heads if second else 2 * inner
     ranked = 0 if second else inner * (2 * state + hidden // 16) + hidden // 16 * inner + inner * state
     params = hidden * projected + inner * hidden + channels * kernel + ranked
-    return State(ssm * STATE_BYTES + channels * (kernel - 1) * CONV_BYTES, params)
+    return State(ssm * _state_width(config) + channels * (kernel - 1) * CONV_BYTES, params)
 
 
 def _linear_state(config: ModelConfig) -> State:
@@ -103,4 +125,19 @@ def _linear_state(config: ModelConfig) -> State:
     params = (
         hidden * (channels + value_heads * value_dim + 2 * value_heads) + value_heads * value_dim * hidden
     )
-    return State(matrix * STATE_BYTES + channels * (kernel - 1) * CONV_BYTES, params + channels * kernel)
+    kept = matrix * _state_width(config) + channels * (kernel - 1) * CONV_BYTES
+    return State(kept, params + channels * kernel)
+
+
+def _delta_state(config: ModelConfig) -> State:
+    """Return the state of Kimi's delta attention: a square for each head; gates of low or of full rank."""
+    hidden = _int(config, "hidden_size")
+    heads = _int(config, "linear_attn_config.num_heads", default=32)
+    head_dim = _int(config, "linear_attn_config.head_dim", default=128)
+    kernel = _int(config, "linear_attn_config.short_conv_kernel_size", default=4)
+    inner = heads * head_dim
+    low = head_dim * (hidden + inner)
+    gate = hidden * inner if config.get("linear_attn_config.use_full_rank_gate") is True else low
+    params = 4 * hidden * inner + low + gate + hidden * heads + 3 * inner * kernel
+    kept = inner * head_dim * _state_width(config) + 3 * inner * (kernel - 1) * CONV_BYTES
+    return State(kept, params)

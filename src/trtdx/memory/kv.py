@@ -187,18 +187,20 @@ def cost_of(
             continue
         window = windows[at % len(windows)] if windows else 0
         window = min(window, longest) if window else longest
-        size = layer_bytes(dims, layout, kind, family, layer.kv_heads)
+        size = layer_bytes(dims, layout, kind, family, layer.kv_heads, layer.head_dim)
         by_window[window] = by_window.get(window, 0) + size
     total = sum(by_window.values())
     return Cost(total, total, tuple(sorted(by_window.items())))
 
 
-def layer_bytes(dims: Dims, layout: Layout, kind: str, family: Family, kv_heads: int) -> int:
+def layer_bytes(
+    dims: Dims, layout: Layout, kind: str, family: Family, kv_heads: int, head_dim: int = 0
+) -> int:
     """Return what one layer keeps of a token: keys and values of this rank's heads, or the shared latent."""
     if dims.mla:
         return kv_bytes(dims.kv_lora_rank + dims.qk_rope_head_dim, kind) + family.indexer
     heads = kv_heads if layout.attention_dp else ceil_div(kv_heads, layout.tp)
-    return kv_bytes(2 * heads * dims.head_dim, kind)
+    return kv_bytes(2 * heads * (head_dim or dims.head_dim), kind)
 
 
 def kv_bytes(numbers: int, kind: str) -> int:

@@ -23,6 +23,8 @@ class Layer(NamedTuple):
     mixer: str  # ATTENTION, STATE or NOTHING
     inner: str  # DENSE, EXPERTS or NOTHING
     kv_heads: int
+    head_dim: int = 0  # 0: as all have it
+    inner_size: int = 0
 
 
 class Cut(NamedTuple):
@@ -54,9 +56,20 @@ def layers_of(dims: Dims) -> tuple[Layer, ...]:
     mixers = _mixers(dims)
     inners = _inners(dims, mixers)
     return tuple(
-        Layer(mixer, inners[at], _kv_heads(dims, at) if mixer == ATTENTION else 0)
+        Layer(
+            mixer,
+            inners[at],
+            _at(dims.kv_heads_per_layer, at) or dims.num_kv_heads if mixer == ATTENTION else 0,
+            _at(dims.head_dim_per_layer, at) if mixer == ATTENTION else 0,
+            _at(dims.inner_per_layer, at) if inners[at] == DENSE else 0,
+        )
         for at, mixer in enumerate(mixers)
     )
+
+
+def _at(values: tuple[int, ...], layer: int) -> int:
+    """Return a layer's own value; lists that are too short begin again."""
+    return values[layer % len(values)] if values else 0
 
 
 def _mixers(dims: Dims) -> list[str]:
@@ -66,7 +79,7 @@ def _mixers(dims: Dims) -> list[str]:
         count - states if dims.attention_layers is None else min(dims.attention_layers, count - states)
     )
     if dims.kv_heads_per_layer and not states:
-        return [ATTENTION if heads else NOTHING for heads in _per_layer(dims.kv_heads_per_layer, count)]
+        return [ATTENTION if _at(dims.kv_heads_per_layer, at) else NOTHING for at in range(count)]
     mixers = [NOTHING] * count
     for wanted, name in ((attention, ATTENTION), (states, STATE)):
         free = [at for at, mixer in enumerate(mixers) if mixer == NOTHING]
@@ -75,16 +88,14 @@ def _mixers(dims: Dims) -> list[str]:
     return mixers
 
 
-def _per_layer(values: tuple[int, ...], count: int) -> list[int]:
-    return [values[at % len(values)] for at in range(count)]
-
-
 def _inners(dims: Dims, mixers: list[str]) -> list[str]:
     """Return what comes after the mixer in each layer."""
     if dims.mlp_layers is None:
         return [
             EXPERTS
             if dims.num_experts and at >= dims.dense_layers and (at + 1) % max(dims.moe_every, 1) == 0
+            else NOTHING
+            if dims.inner_per_layer and not _at(dims.inner_per_layer, at)
             else DENSE
             for at in range(len(mixers))
         ]
@@ -93,14 +104,6 @@ def _inners(dims: Dims, mixers: list[str]) -> list[str]:
     for step, at in enumerate(free):
         inners[at] = EXPERTS if dims.num_experts and step >= dims.mlp_layers else DENSE
     return inners
-
-
-def _kv_heads(dims: Dims, at: int) -> int:
-    return (
-        dims.kv_heads_per_layer[at % len(dims.kv_heads_per_layer)]
-        if dims.kv_heads_per_layer
-        else dims.num_kv_heads
-    )
 
 
 @lru_cache(maxsize=2048)
@@ -146,10 +149,10 @@ def attention_weights(dims: Dims, cut: Cut, layer: Layer, family: Family) -> Ite
     if dims.mla:
         yield from _latent_weights(dims, cut)
         return
-    heads = ceil_div(dims.num_heads, cut.attention) * dims.head_dim
-    pairs = (
-        ceil_div(layer.kv_heads, cut.attention) * dims.head_dim
-    )  # fewer heads than ranks: each keeps one whole
+    head_dim = layer.head_dim or dims.head_dim
+    heads = ceil_div(dims.num_heads, cut.attention) * head_dim
+    # With fewer heads than ranks each rank keeps one whole.
+    pairs = ceil_div(layer.kv_heads, cut.attention) * head_dim
     gates = 2 if family.query_gate else 1
     yield Weight("attention", "self_attn.q_proj", heads * gates, dims.hidden_size)
     yield Weight("attention", "self_attn.k_proj", pairs, dims.hidden_size)
@@ -158,7 +161,7 @@ def attention_weights(dims: Dims, cut: Cut, layer: Layer, family: Family) -> Ite
         "attention",
         "self_attn.o_proj",
         dims.hidden_size,
-        ceil_div(dims.num_heads, cut.output) * dims.head_dim,
+        ceil_div(dims.num_heads, cut.output) * head_dim,
     )
 
 
@@ -190,7 +193,7 @@ def _latent_weights(dims: Dims, cut: Cut) -> Iterator[Weight]:
 def inner_weights(dims: Dims, cut: Cut, layer: Layer) -> Iterator[Weight]:
     """Yield the matrices of an MLP or of the shared experts."""
     if layer.inner == DENSE:
-        inner = ceil_div(dims.intermediate_size, cut.inner)
+        inner = ceil_div(layer.inner_size or dims.intermediate_size, cut.inner)
         if dims.gated:
             yield Weight("mlp", "mlp.gate_proj", inner, dims.hidden_size)
         yield Weight("mlp", "mlp.up_proj", inner, dims.hidden_size)
@@ -224,9 +227,8 @@ def plain_numbers(dims: Dims, cut: Cut, layer: Layer, family: Family) -> dict[st
         counts["norms"] += _attention_norms(dims, layer, family)
         counts["attention"] = _attention_biases(dims, cut, layer, family)
     if dims.mlp_bias and layer.inner == DENSE:
-        counts["mlp"] = (2 if dims.gated else 1) * ceil_div(
-            dims.intermediate_size, cut.inner
-        ) + dims.hidden_size
+        inner = ceil_div(layer.inner_size or dims.intermediate_size, cut.inner)
+        counts["mlp"] = (2 if dims.gated else 1) * inner + dims.hidden_size
     if layer.inner == EXPERTS:
         counts["router"] = dims.num_experts if family.router_bias else 0
         counts["shared_experts"] = dims.hidden_size if family.shared_gate else 0
@@ -237,12 +239,12 @@ def _attention_norms(dims: Dims, layer: Layer, family: Family) -> int:
     if dims.mla:
         return dims.q_lora_rank + dims.kv_lora_rank
     heads = {"": 0, "head": 2, "all": dims.num_heads + layer.kv_heads}[family.query_key_norm]
-    return heads * dims.head_dim
+    return heads * (layer.head_dim or dims.head_dim)
 
 
 def _attention_biases(dims: Dims, cut: Cut, layer: Layer, family: Family) -> int:
     count = ceil_div(dims.num_heads, cut.attention) if family.sinks else 0
     if dims.attention_bias and not dims.mla:
         heads = ceil_div(dims.num_heads, cut.attention) + 2 * ceil_div(layer.kv_heads, cut.attention)
-        count += heads * dims.head_dim
+        count += heads * (layer.head_dim or dims.head_dim)
     return count + (dims.hidden_size if dims.output_bias else 0)

@@ -22,7 +22,7 @@ from trtdx.memory.calibrate import (
 from trtdx.memory.constants import Constants, load_constants, store_constants
 from trtdx.memory.log import LogMemory, facts_of, memory_in, read_log
 from trtdx.memory.log_texts import HOST_MEMORY, OUT_OF_MEMORY
-from trtdx.memory.nouns import COMPONENTS, Ledger, RankLedger, Setup
+from trtdx.memory.nouns import COMPONENTS, GIB, Ledger, RankLedger, Setup
 from trtdx.memory.numbers import explained, index_of, without_temporary
 from trtdx.memory.oom import PostMortem, post_mortem
 from trtdx.model import Evidence, Finding, Report, Section, Summary, Symptom, headline
@@ -202,11 +202,20 @@ def _ledger_sections(ranks: Sequence[RankLedger], planned: Ledger | None) -> Ite
         yield Section("memory-log", "Memory, as the log tells it", columns, tuple(rows), "; ".join(notes[:4]))
 
 
+MOST_CONTEXT = 4 * GIB  # that the context and libraries of one process take
+
+
 def _rank_note(rank: RankLedger) -> str:
     told = [f"rank {rank.rank}:"]
     if rank.capacity:
         left = rank.capacity - rank.total_bytes.value
         told.append(f"{size_in_words(max(0, left))} of {size_in_words(rank.capacity)} are not accounted for")
+    before = rank.component("cuda_context")
+    if before is not None and before.bytes.value > MOST_CONTEXT and "other processes" in before.why:
+        told.append(
+            f"{size_in_words(before.bytes.value)} were in use before the cache and are not named: "
+            "more than a CUDA context takes, so look for other processes"
+        )
     if rank.kv_tokens.value:
         told.append(f"{thousands(rank.kv_tokens.value)} tokens of KV cache")
     if rank.kv_bytes_per_token.value:

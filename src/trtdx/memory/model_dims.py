@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from trtdx.memory.hybrid_dims import hybrid_sizes
+from trtdx.memory.layer_dims import layered_sizes
 from trtdx.memory.vision_dims import encoder_params
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def sizes_from_config(config: ModelConfig, artifact: Artifact) -> Sizes:
     """Return the sizes of a Hugging Face model: the shared facts, and what only its family states."""
     found = sizes_from_facts(artifact)
     found["model_type"] = (config.model_type, config.document.where("model_type"))
-    parts = (_heads, _mlp, _biases, _tied, _experts, _windows, _beside)
+    parts = (_heads, _mlp, _layered, _biases, _tied, _experts, _windows, _beside)
     for part in parts:
         for name, value, key in part(config, found):
             if value is not None:
@@ -140,6 +141,10 @@ def _mlp(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
         yield "intermediate_size", max(lists), "intermediate_size"
 
 
+def _layered(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
+    return layered_sizes(config, _value(found, "num_heads"), _value(found, "hidden_size"))
+
+
 def _biases(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
     model_type = config.model_type
     everywhere = model_type in ALL_BIASES or (model_type == "falcon" and config.get("bias") is True)
@@ -172,18 +177,39 @@ def _experts(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]
         yield "moe_intermediate_size", config.get(key), key
     if isinstance(config.get("experts_per_token"), int):  # gpt-oss has both names
         yield "experts_per_token", config.get("experts_per_token"), "experts_per_token"
+    for key in ("moe_latent_size", "routed_expert_hidden_size"):  # Nemotron 3, Kimi K3
+        yield "moe_latent_size", _whole(config.get(key)), key
+    yield "intermediate_size", _whole(config.get("dense_intermediate_size")), "dense_intermediate_size"
+    yield from _shared_experts(config)
+    yield from _expert_layers(config)
+
+
+# What the inner size of all shared experts together is called.
+SHARED_SIZES = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size",
+                "share_expert_dim")  # fmt: skip
+
+
+def _shared_experts(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
     shared = config.get("n_shared_experts", "num_shared_experts")
-    if config.get("shared_expert_intermediate_size"):
+    size = next((key for key in SHARED_SIZES if _whole(config.get(key))), "")
+    if size:
         shared = shared or 1
-        size = config.get("shared_expert_intermediate_size")
-        yield "shared_intermediate_size", size, "shared_expert_intermediate_size"
+        yield "shared_intermediate_size", config.get(size), size
+    elif config.get("enable_moe_block") is True:  # Gemma 4: an MLP beside the experts, in every layer
+        yield "shared_intermediate_size", _whole(config.get("intermediate_size")), "intermediate_size"
     if config.model_type in ("llama4_text", "llama4"):
         shared = 1
     yield "shared_experts", shared if isinstance(shared, int) else None, "n_shared_experts"
+
+
+def _expert_layers(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
+    """Yield which layers have experts: all but the first few, or every n-th."""
     yield "dense_layers", _whole(config.get("first_k_dense_replace")), "first_k_dense_replace"
     every = config.get("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step")
     if isinstance(every, int) and every > 1:
         yield "moe_every", every, "decoder_sparse_step"
+    if isinstance(every, list) and 1 in every:  # one for each layer: 0 is dense
+        yield "dense_layers", every.index(1), "moe_layer_freq"
 
 
 def _whole(value: Any) -> int | None:

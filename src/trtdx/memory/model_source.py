@@ -60,6 +60,8 @@ def read_model(host: Host, text: str, *, version: str = "") -> ModelSource:
 
 
 def _from_folder(host: Host, path: str, name: str, version: str) -> ModelSource:
+    if host.kind(path) == "directory" and not host.entries(path):
+        raise InputError(f"{path} is empty, or may not be read", fix=HOW)
     artifact = read_artifact(host, path, version=version)
     if artifact.kind not in KINDS:
         raise InputError(f"{path} is a {artifact.title}, which has no sizes of a model", fix=HOW)

@@ -85,6 +85,8 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
     intermediate_size: int
     vocab_size: int
     kv_heads_per_layer: tuple[int, ...] = ()  # where layers differ
+    head_dim_per_layer: tuple[int, ...] = ()
+    inner_per_layer: tuple[int, ...] = ()  # of the dense MLPs; 0: the layer has none
     gated: bool = True  # gate and up projections
     tied: bool = False  # the output head is the embedding
     attention_bias: bool = False  # on q, k, v
@@ -154,6 +156,7 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     kv: str = ""  # "auto" resolved: "bfloat16", "fp8", "int8", "nvfp4"; "" is dtype
     group_size: int = 128
     excluded: tuple[str, ...] = ()  # patterns of modules that stay in dtype
+    by_module: tuple[tuple[str, str], ...] = ()  # of MIXED_PRECISION, where it is known; the rest is in dtype
     logits_dtype: str = "float32"
 
 

@@ -46,7 +46,10 @@ def chart_of(points: Sequence[FrontierPoint], title: str) -> Chart:
 
 def write_frontier(points: Sequence[FrontierPoint], path: str, title: str, text: str = "") -> None:
     """Write the frontier as PNG, SVG or one HTML file that needs nothing else."""
-    if Path(path).suffix.lower() not in (".html", ".htm"):
+    kind = Path(path).suffix.lower()
+    if kind not in (".html", ".htm", ".png", ".svg"):
+        raise InputError(f"--plot {path}: no such picture is drawn", fix="name it .png, .svg or .html")
+    if kind in (".png", ".svg"):
         write(chart_of(points, title), path)
         return
     try:

@@ -10,6 +10,7 @@ import msgspec
 from trtdx.memory.nouns import COMPONENTS, RankLedger
 from trtdx.memory.sizes import FIXED, caches, in_the_way, is_narrow, requests, used, usual_length
 from trtdx.memory.spelling import merged
+from trtdx.memory.storage import known
 from trtdx.memory.words import band, formats_in_words, gib, in_gib, layout_in_words, on_what, short_count
 from trtdx.model import Evidence, Finding, Fix, Report, Section, Stage
 from trtdx.violation import Violation, finding_from
@@ -66,6 +67,11 @@ def _per_token(rank: RankLedger) -> str:
     return f"{rank.kv_bytes_per_token.value / 1024:.1f} KiB a token"
 
 
+# The components whose names are plural.
+MANY = ("cuda_context", "weights", "draft_weights", "encoder_weights", "communication", "activation", "runtime_buffers",
+        "decoder_buffers", "logits", "cuda_graphs", "kv_transfer", "other_process")  # fmt: skip
+
+
 def _what_fills(rank: RankLedger) -> str:
     """Return what takes the room, so that nobody has to look for it in the table."""
     weights = rank.bytes_of("weights")
@@ -75,7 +81,8 @@ def _what_fills(rank: RankLedger) -> str:
         name = in_the_way(rank)
         largest = next((each for each in rank.components if COMPONENTS[each.name] == name), None)
         size = gib(largest.bytes.value) if largest else ""
-        return f"{name} are {size} beside {gib(weights)} of weights"
+        verb = "are" if largest and largest.name in MANY else "is"
+        return f"{name} {verb} {size} beside {gib(weights)} of weights"
     room = rank.capacity - used(rank)
     return f"{gib(room)} are left for the KV cache, at {_per_token(rank)}"
 
@@ -156,7 +163,7 @@ def assumed(setup: Setup) -> list[str]:
         "max_seq_len": setup.limits.max_seq_len,
         "free_fraction": setup.running.free_fraction,
         "dtype": setup.formats.dtype,
-        "weights": f"{setup.formats.weights}, which is not known, as eight bits",
+        "weights": _taken_for(setup),
         "tp": setup.layout.tp,
         "backend": setup.running.backend,
         "version": setup.running.version or "the newest",
@@ -167,6 +174,12 @@ def assumed(setup: Setup) -> list[str]:
         for name, value in values.items()
         if setup.said.get(name, "").startswith("default") and not (name == "tp" and value == 1)
     ]
+
+
+def _taken_for(setup: Setup) -> str:
+    """Return what stands for a format that cannot be reckoned with as it is."""
+    name = setup.formats.weights
+    return f"taken for {name}" if known(name) else f"{name}, which is not known, as eight bits"
 
 
 def assumed_note(setup: Setup) -> str:
@@ -205,14 +218,14 @@ def advice_section(advice: Sequence[Advice], title: str = "what would give more 
 def written(changes: Sequence[Change], setup: Setup) -> list[str]:
     """Return the lines to write; flags of one program at one stage stand in one line."""
     lines = merged([line for change in changes for line in change.written(setup)])
-    return [str(line) for line in lines if not line.text.endswith("trtllm-build ...")]
+    return [str(line) for line in lines]
 
 
 def gain_in_words(advice: Advice) -> str:
     ledger = advice.ledger
     if not ledger.fits:
         return f"{gib(advice.gain_bytes)} less, still short by {gib(ledger.worst.short_bytes)}"
-    tokens = short_count(ledger.kv_tokens.value)
+    tokens = short_count(ledger.kv_tokens.value * caches(ledger.setup))
     before = max(advice.tokens_before, 1)
     times = ledger.kv_tokens.value / before
     return f"{tokens} tokens of cache ({times:.1f} times)" if times < 100 else f"{tokens} tokens of cache"
@@ -226,7 +239,9 @@ def fixes(advice: Sequence[Advice]) -> tuple[Fix, ...]:
         stage = min((line.stage for line in lines), key=list(Stage).index, default=Stage.LAUNCH)
         after = "fits" if each.ledger.fits else f"still short by {gib(each.ledger.worst.short_bytes)}"
         tokens = (
-            f" with {short_count(each.ledger.kv_tokens.value)} tokens of cache" if each.ledger.fits else ""
+            f" with {short_count(each.ledger.kv_tokens.value * caches(each.setup))} tokens of cache"
+            if each.ledger.fits
+            else ""
         )
         text = f"{each.words}: {after}{tokens}; {each.speed}"
         found.append(Fix(stage, text, "\n".join(line.text for line in lines) or None))
@@ -241,7 +256,7 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
     fixed = sum(worst.bytes_of(name) for name in FIXED)
     code = "DX890" if fixed >= worst.capacity else "DX891" if used(worst) >= worst.capacity else "DX893"
     values = {
-        "gpu": on_what(setup),
+        "gpu": setup.device.name if setup.device else "",
         "capacity": gib(worst.capacity),
         "weights": gib(worst.bytes_of("weights")),
         "short": gib(worst.short_bytes),

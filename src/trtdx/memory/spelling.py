@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.inspect.options import known_in, table
+from trtdx.memory.format_names import FORMATS
 from trtdx.memory.nouns import LAST_STABLE
 from trtdx.model import Stage
 from trtdx.versions import at_least, parsed
@@ -39,7 +41,7 @@ def option(setup: Setup, key: str, value: object) -> tuple[Written, ...]:
     release = release_of(setup)
     name = _flag_of(key, release)
     if not name or value is None:
-        return (Written(Stage.LAUNCH, in_yaml(_spelled(key, release), value)),)
+        return (Written(Stage.LAUNCH, in_yaml(_spelled(key, release), value, release)),)
     is_switch = table().flag["trtllm-serve"][name].type == "flag"
     return (Written(Stage.LAUNCH, f"trtllm-serve {name}{'' if is_switch else f' {value}'}"),)
 
@@ -59,13 +61,26 @@ def merged(lines: Sequence[Written]) -> list[Written]:
     """Return lines with the flags of one program at one stage put together."""
     found: list[Written] = []
     for line in dict.fromkeys(lines):
-        program, _, flags = line.text.partition(" ")
-        same = [at for at, each in enumerate(found) if each.stage is line.stage and _program(each) == program]
+        flags = line.text.partition(" ")[2]
+        same = [at for at, each in enumerate(found) if each.stage is line.stage and _joins(each, line)]
         if same and flags.startswith("-"):
-            found[same[0]] = Written(line.stage, f"{found[same[0]].text} {flags}")
-        elif not (same and flags == "..."):
+            before = found[same[0]].text
+            text = before.replace(CONVERTER, _program(line), 1)
+            new = [each for each in FLAG.findall(flags) if each not in FLAG.findall(before)]
+            found[same[0]] = Written(line.stage, " ".join([text, *new]))
+        else:
             found.append(line)
     return sorted(found, key=lambda each: list(Stage).index(each.stage))
+
+
+FLAG = re.compile(r"-\S+(?: (?!-)\S+)*")
+CONVERTER, QUANTISER = "convert_checkpoint.py", "quantize.py"
+
+
+def _joins(one: Written, other: Written) -> bool:
+    """Return whether two lines are of one run: what quantises a model converts it too."""
+    programs = {_program(one), _program(other)}
+    return len(programs) == 1 or programs == {CONVERTER, QUANTISER}
 
 
 def _program(line: Written) -> str:
@@ -83,16 +98,48 @@ def _spelled(key: str, release: str) -> str:
     return next((name for name in older if known_in(known.option[name], here, known.releases)), key)
 
 
-def in_yaml(key: str, value: object) -> str:
-    """Return a dotted key as one line of YAML for --config."""
+def in_yaml(key: str, value: object, release: str = LAST_STABLE) -> str:
+    """Return a dotted key as one line of YAML for --config, which had another name before 1.2."""
+    file = "--config" if at_least(release, "1.2.0") else "--extra_llm_api_options"
     section, _, leaf = key.rpartition(".")
     words = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     line = f"{{{leaf}: {words}}}" if section else f"{words}"
-    return f"in --config: {section or leaf}: {line}"
+    return f"in {file}: {section or leaf}: {line}"
+
+
+# How build.py of the examples wrote what trtllm-build of 0.8 and later does.
+OF_BUILD_PY = {
+    "--context_fmha enable": "--enable_context_fmha",
+    "--remove_input_padding enable": "--remove_input_padding",
+    "--paged_kv_cache enable": "--paged_kv_cache",
+    "--gemm_plugin": "--use_gemm_plugin",
+    "--gpt_attention_plugin": "--use_gpt_attention_plugin",
+}
 
 
 def build(setup: Setup, *flags: str) -> tuple[Written, ...]:
-    return (Written(Stage.BUILD, f"trtllm-build {' '.join(flags)}"),)
+    """Return flags of the build; plugins were named by their type before "auto" was a word."""
+    release, text = release_of(setup), " ".join(flags)
+    if not at_least(release, "0.12.0"):
+        text = text.replace("plugin auto", f"plugin {setup.formats.dtype}")
+    if at_least(release, BUILD_SINCE):
+        return (Written(Stage.BUILD, f"trtllm-build {text}"),)
+    for new, old in OF_BUILD_PY.items():
+        text = text.replace(new, old)
+    return (Written(Stage.BUILD, f"build.py {text}"),)
+
+
+BUILD_SINCE = "0.8.0"  # trtllm-build; before, each example had a build.py that converted too
+
+
+def converted(setup: Setup, flags: str, program: str = CONVERTER) -> tuple[Written, ...]:
+    """Return flags of the conversion, and the build that has to follow."""
+    if not at_least(release_of(setup), BUILD_SINCE):
+        return build(setup, flags)
+    return (
+        Written(Stage.CONVERT, f"{program} --model_dir MODEL --output_dir CKPT {flags}"),
+        *build(setup, "--checkpoint_dir CKPT --output_dir ENGINE"),
+    )
 
 
 def paged(setup: Setup) -> tuple[Written, ...]:
@@ -125,8 +172,14 @@ def chunked(setup: Setup, tokens: int) -> tuple[Written, ...]:
     paged = [] if at_least(release_of(setup), "0.19.0") else ["--use_paged_context_fmha enable"]
     return (
         *build(setup, f"--max_num_tokens {tokens}", *paged),
-        Written(Stage.LAUNCH, "enable_chunked_prefill: true  # Triton: enable_chunked_context"),
+        Written(Stage.LAUNCH, _chunks_on(release_of(setup))),
     )
+
+
+def _chunks_on(release: str) -> str:
+    if not at_least(release, "0.15.0"):
+        return "Triton's config.pbtxt: enable_chunked_context true"
+    return in_yaml("enable_chunked_prefill", True, release)
 
 
 def kv_type(setup: Setup, kind: str) -> tuple[Written, ...]:
@@ -134,10 +187,10 @@ def kv_type(setup: Setup, kind: str) -> tuple[Written, ...]:
     if not is_engine(setup):
         return option(setup, "kv_cache_config.dtype", kind)
     if kind == "int8":
-        text = "convert_checkpoint.py --int8_kv_cache ..."
-    else:
-        text = f"quantize.py --kv_cache_dtype {kind} ..."
-    return (Written(Stage.CONVERT, text), *build(setup, "..."))
+        return converted(setup, "--int8_kv_cache")
+    now = FORMATS.get(setup.formats.weights)
+    qformat = now.qformat if now and now.qformat else "full_prec"
+    return converted(setup, f"--qformat {qformat} --kv_cache_dtype {kind}", QUANTISER)
 
 
 def weights(setup: Setup, qformat: str) -> tuple[Written, ...]:
@@ -146,10 +199,8 @@ def weights(setup: Setup, qformat: str) -> tuple[Written, ...]:
         return (Written(Stage.CONVERT, text), Written(Stage.LAUNCH, "trtllm-serve NEW"))
     if qformat in ("int8_wo", "int4_wo"):
         precision = qformat.partition("_")[0]
-        text = f"convert_checkpoint.py --use_weight_only --weight_only_precision {precision} ..."
-    else:
-        text = f"quantize.py --qformat {qformat} ..."
-    return (Written(Stage.CONVERT, text), *build(setup, "..."))
+        return converted(setup, f"--use_weight_only --weight_only_precision {precision}")
+    return converted(setup, f"--qformat {qformat}", QUANTISER)
 
 
 def parallel(setup: Setup, name: str, value: int) -> tuple[Written, ...]:
@@ -163,6 +214,9 @@ def parallel(setup: Setup, name: str, value: int) -> tuple[Written, ...]:
         return option(setup, keys[name], value)
     flags = {"tp": "--tp_size", "pp": "--pp_size", "ep": "--moe_ep_size"}
     ranks = setup.layout.world // max(getattr(setup.layout, name) or 1, 1) * value
-    started = (Written(Stage.LAUNCH, f"mpirun -n {ranks} ..."),) if name != "ep" else ()
-    convert = Written(Stage.CONVERT, f"convert_checkpoint.py {flags[name]} {value} ...")
-    return (convert, *build(setup, "..."), *started)
+    started = (
+        (Written(Stage.LAUNCH, f"mpirun -n {ranks} tritonserver"),)
+        if name != "ep" and not at_least(release_of(setup), "0.15.0")
+        else ()
+    )
+    return (*converted(setup, f"{flags[name]} {value}"), *started)

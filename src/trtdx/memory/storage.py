@@ -107,6 +107,7 @@ _SIZES: dict[str, Callable[[Matrix], int]] = {
     "MXFP8": _mxfp8,
     "NVFP4": _four_bits(16),
     "NVFP4_AWQ": _four_bits(16),
+    "W4A16_NVFP4": _four_bits(16),
     "W4A8_NVFP4_FP8": _four_bits(32),
     "W4A16_MXFP4": _four_bits(32),
     "W4A8_MXFP4_FP8": _four_bits(32),
@@ -182,7 +183,7 @@ def _padding(algo: str, backend: str, one: Expert) -> _Padded:
     return _Padded(one.hidden, one.inner, one.hidden)
 
 
-_VECTORS = {**dict.fromkeys(MXFP4, 32), **dict.fromkeys(NVFP4, 16), "W4A8_NVFP4_FP8": 32}
+_VECTORS = {**dict.fromkeys(MXFP4, 32), **dict.fromkeys(NVFP4, 16), "W4A16_NVFP4": 16, "W4A8_NVFP4_FP8": 32}
 
 
 @lru_cache(maxsize=65536)

@@ -73,6 +73,8 @@ def parse_target(text: str, setup: Setup) -> Target:
         found[key] = int(number.rstrip("k")) * times
         if not 1 <= found[key] <= 10**8:
             raise InputError(f"--target {part!r} cannot be", fix="numbers are from 1 to 100,000,000")
+    if not found:
+        raise InputError("--target names no load", fix="write --target 'batch=64, seq=8192'")
     seq = found.get("seq") or found.get("input", 0) + found.get("output", 0) or setup.limits.max_seq_len
     batch = found.get("batch") or setup.limits.max_batch_size
     if found.get("tokens", batch) < batch:

@@ -11,9 +11,10 @@ SECTIONS = (
     "vision_config", "visual", "vision_tower_config", "audio_config", "thinker_config.vision_config",
     "thinker_config.audio_config",
 )  # fmt: skip
-WIDTHS = ("embed_dim", "hidden_size", "d_model", "width", "image_embedding_size")
-DEPTHS = ("num_hidden_layers", "depth", "layers", "encoder_layers")
-INNERS = ("intermediate_size", "encoder_ffn_dim", "mlp_dim")
+WIDTHS = ("embed_dim", "hidden_size", "d_model", "width", "image_embedding_size", "vt_hidden_size")
+DEPTHS = ("num_hidden_layers", "depth", "layers", "encoder_layers", "vt_num_hidden_layers")
+INNERS = ("intermediate_size", "encoder_ffn_dim", "mlp_dim", "vt_intermediate_size")
+OUTPUTS = ("out_hidden_size", "projection_dim", "output_dim", "text_hidden_size", "hidden_size")
 GATED = ("qwen2_5_vl", "pixtral")
 
 
@@ -29,11 +30,17 @@ def _of(config: dict[str, Any]) -> int:
         return 0
     inner = _first(config, INNERS) or int(width * float(config.get("mlp_ratio") or 4))
     matrices = 3 if any(str(config.get("model_type", "")).startswith(name) for name in GATED) else 2
-    out = _first(config, ("out_hidden_size", "projection_dim", "output_dim", "hidden_size")) or width
-    merged = width * (_first(config, ("spatial_merge_size",)) or 1) ** 2
+    out = _first(config, OUTPUTS) or width
+    merged = width * (_first(config, ("spatial_merge_size",)) or _kernel(config)) ** 2
     projection = merged * merged + merged * out
     patches = 3 * (_first(config, ("patch_size",)) or 14) ** 2 * width
     return depth * (4 * width * width + matrices * width * inner) + projection + patches
+
+
+def _kernel(config: dict[str, Any]) -> int:
+    """Return how many patches are merged on a side (Kimi: [2, 2])."""
+    sides = config.get("merge_kernel_size")
+    return sides[0] if isinstance(sides, list) and sides and sides[0] in range(1, 17) else 1
 
 
 def _first(config: dict[str, Any], names: tuple[str, ...]) -> int:

@@ -113,6 +113,7 @@ def _of_model(headers: list[Header], setup: Setup) -> tuple[Figure, ...]:
             weights=formats.weights,
             group_size=formats.group_size,
             excluded=formats.excluded,
+            by_module=formats.by_module,
         ),
         FILES,
         model.family,

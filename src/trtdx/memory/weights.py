@@ -6,7 +6,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.memory.exclusions import exclusions, patterns_of
+from trtdx.memory.exclusions import MODULES, exclusions, patterns_of
 from trtdx.memory.families import Family, family_of, since
 from trtdx.memory.layers import (
     ATTENTION,
@@ -45,11 +45,6 @@ if TYPE_CHECKING:
     from trtdx.memory.nouns import Setup
 
 TORCH, ENGINE = "pytorch", "tensorrt"
-_NAMES = (
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_a_proj",
-    "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "mlp.gate_proj", "mlp.up_proj",
-    "mlp.down_proj", "mlp.experts", "mlp.shared_experts", "mlp.latent", "mixer",
-)  # fmt: skip
 _BLOCKS = {"FP8_BLOCK_SCALES": 128, "NVFP4": 16, "NVFP4_AWQ": 16}
 _WITHOUT_ROPE = ("bloom", "mpt", "t5", "opt", "whisper", "bart")
 ROPE_TABLE_SINCE = "0.10.0"  # engines hold the table of sines and cosines
@@ -205,18 +200,27 @@ def _stage_layers(model: Model, stage: int) -> Counter[tuple[Layer, frozenset[st
         else ()
     )
     return Counter(
-        (layers[at], kept_names(patterns, at, mtp=False))
+        (layers[at], kept_names(patterns, at, mtp=False, experts=model.family.experts_name))
         for at in stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage)
     )
 
 
 @lru_cache(maxsize=16384)
-def kept_names(patterns: tuple[str, ...], layer: int, *, mtp: bool) -> frozenset[str]:
-    """Return the modules of a layer that are not quantised."""
+def kept_names(patterns: tuple[str, ...], layer: int, *, mtp: bool, experts: str = "") -> frozenset[str]:
+    """Return the modules of a layer that are not quantised. `experts`: what the family calls these."""
     if not patterns:
         return frozenset()
     asked = exclusions(patterns)
-    return frozenset(name for name in _NAMES if asked.keeps(layer, name, mtp=mtp))
+    called = {"mlp.experts": experts} if experts else {}
+    return frozenset(name for name in MODULES if asked.keeps(layer, called.get(name, name), mtp=mtp))
+
+
+def _algo(model: Model, name: str, kept: frozenset[str]) -> str:
+    """Return the format of a module of a layer; "" is none."""
+    formats = model.formats
+    if name in kept:
+        return ""
+    return dict(formats.by_module).get(name, "") if formats.by_module else formats.weights
 
 
 def _layer_parts(model: Model, cut: Cut, layer: Layer, kept: frozenset[str]) -> dict[str, int]:
@@ -249,7 +253,7 @@ def _matrices(model: Model, cut: Cut, layer: Layer) -> list[Weight]:
 def _stored(model: Model, weight: Weight, kept: frozenset[str]) -> int:
     formats = model.formats
     matrix = Matrix(weight.rows, weight.columns, width_of(formats.dtype), formats.group_size)
-    return linear_bytes("" if weight.name in kept else formats.weights, matrix)
+    return linear_bytes(_algo(model, weight.name, kept), matrix)
 
 
 def _expert(model: Model, cut: Cut, kept: frozenset[str]) -> int:
@@ -257,7 +261,7 @@ def _expert(model: Model, cut: Cut, kept: frozenset[str]) -> int:
     hidden = dims.moe_latent_size or dims.hidden_size
     inner = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, cut.expert)
     one = Expert(hidden, inner, dims.gated, dims.mlp_bias, width_of(formats.dtype), formats.group_size)
-    algo = "" if "mlp.experts" in kept else formats.weights
+    algo = _algo(model, "mlp.experts", kept)
     size = expert_bytes(algo, FILES if model.flow == FILES else model.moe_backend, one)
     if model.workspace_tokens and model.sm >= 100:
         # DeepGEMM spreads its scales out there: one byte for each 128 numbers.
@@ -278,7 +282,10 @@ def _ends(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
         found.append(("norms", norm))
         if not _head_is_embedding(model, stage):
             rows = ceil_div(dims.vocab_size, cut.head)
-            found.append(("lm_head", rows * (dims.hidden_size + model.family.head_bias) * width))
+            head = linear_bytes(
+                dict(model.formats.by_module).get("lm_head", ""), Matrix(rows, dims.hidden_size, width)
+            )
+            found.append(("lm_head", head + rows * model.family.head_bias * width))
     if last and stage and model.mtp_layers:
         found.append(("mtp", table))  # its layers embed the tokens they guess
     return found
@@ -370,6 +377,8 @@ def _figure(model: Model, cut: Cut, stage: int, parts: dict[str, int]) -> Figure
 
 def _uncertainty(formats: Formats, model: Model) -> tuple[float, float]:
     """Return by what share the weights may be smaller or larger."""
+    if formats.by_module:
+        return 0.02, 0.05
     if formats.weights and (not known(formats.weights) or formats.weights == "MIXED_PRECISION"):
         return 0.35, 0.35
     if formats.weights in NVFP4 and not formats.excluded:
@@ -381,7 +390,8 @@ def _uncertainty(formats: Formats, model: Model) -> tuple[float, float]:
 
 def _why(model: Model, cut: Cut) -> str:
     formats, layout = model.formats, model.layout
-    stored = f"{formats.weights}, the rest {formats.dtype}" if formats.weights else formats.dtype
+    names = " and ".join(sorted({algo for _, algo in formats.by_module})) or formats.weights
+    stored = f"{names}, the rest {formats.dtype}" if names else formats.dtype
     said = [stored]
     if layout.tp > 1 or layout.pp > 1:
         said.append(f"tp {layout.tp}, pp {layout.pp}")

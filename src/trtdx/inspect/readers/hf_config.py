@@ -63,6 +63,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "experts_per_token": (
         "num_experts_per_tok",
         "num_experts_per_token",
+        "top_k_experts",
         "moe_top_k",
         "ffn_config.moe_top_k",
     ),

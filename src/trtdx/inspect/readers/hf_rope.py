@@ -75,5 +75,5 @@ def _put_kind(facts: Facts, config: ModelConfig) -> None:
         facts.put("position_embedding", "alibi_with_scale", config.document.where("alibi"))
     elif model_type in ALIBI:
         facts.put("position_embedding", "alibi", where)
-    elif model_type in PLAIN_ROTARY and scaling.get("type", "") in SAME_POSITIONS:
+    elif model_type in PLAIN_ROTARY and str(scaling.get("type", "")) in SAME_POSITIONS:
         facts.put("position_embedding", "rope_gpt_neox", where)
