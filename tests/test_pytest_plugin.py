@@ -112,7 +112,7 @@ class TestLoading:
         )
         assert done.returncode == 0, done.stdout
         assert re.search(
-            r"trtdx: \S+, compares with goldens, statistics kernel (avx2|plain|numpy)", done.stdout
+            r"trtdx: \S+, compares with goldens, statistics kernel (avx512|avx2|plain|numpy)", done.stdout
         )
 
     def test_the_header_says_what_computes_networks_and_why(self, run):

@@ -115,15 +115,17 @@ static PyObject *view(PyObject *self, PyObject *args) {
     return PyMemoryView_FromMemory(size ? (char *)(uintptr_t)address : nothing, size, 0x100 /* read only */);
 }
 
-/* instructions(name) -> the instruction set in use from now on: "avx2" where it is wanted and there is, or "plain" */
+/* instructions(name) -> the instruction set in use from now on: "avx512" or "avx2" where it is wanted and there is, or
+ * "plain" */
 static PyObject *instructions(PyObject *self, PyObject *args) {
-    const char *name;
+    const char *name, *used = "plain";
     if (!PyArg_ParseTuple(args, "s", &name)) return NULL;
     lanes = &lanes_plain;
 #if defined(__x86_64__)
-    if (strcmp(name, "avx2") == 0 && has_avx2()) lanes = &lanes_avx2;
+    if (strcmp(name, "avx512") == 0 && has_avx512()) lanes = &lanes_avx512, used = "avx512";
+    if (strcmp(name, "avx2") == 0 && has_avx2()) lanes = &lanes_avx2, used = "avx2";
 #endif
-    return PyUnicode_FromString(lanes == &lanes_plain ? "plain" : "avx2");
+    return PyUnicode_FromString(used);
 }
 
 static PyMethodDef methods[] = {

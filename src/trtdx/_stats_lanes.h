@@ -1,5 +1,6 @@
 /* The loops over elements, included by _stats_core.h once for each instruction set: `TARGET` is the functions'
- * attribute, `AS(name)` their name there, `LANES_AVX2` is set where AVX2, FMA and F16C may be used.
+ * attribute, `AS(name)` their name there, `LANES_AVX2` is set where AVX2, FMA and F16C may be used, `LANES_AVX512` where
+ * AVX-512 F, BW, DQ and VL may be as well.
  *
  * Written as plain loops over integers, which compilers turn into vector code by themselves, and as loops over
  * vectors of doubles (an extension of GCC and Clang; two to a vector fit any processor's) where floating-point sums
@@ -356,6 +357,115 @@ PAIRED_WITH(pairs_f32, u32a, wide_f32)
 PAIRED_WITH(pairs_f16, u16a, wide_f16)
 PAIRED_WITH(pairs_bf16, u16a, wide_bf16)
 
+#ifdef LANES_AVX512
+/* Pairs of one type of sixteen bits, sixteen at a time; else as PAIRED.
+ *
+ * Widening to doubles is most of the work, so little else is done on doubles. Whether an error exceeds the worst
+ * relative one is first asked of floats, which says yes too often but never too seldom (`limits_of`); `exceeds` then
+ * looks closely at the few pairs around. Equal pairs are counted as bits, zeros of unlike sign apart. The sum of
+ * products comes from the sums of squares, unless these are so far apart that too few digits would be left. */
+#define CLOSELY 64 /* pairs; few, as equal errors of other sizes than `limits_of` lets pass may be anywhere */
+#define AHEAD 1024 /* bytes fetched ahead: one thread alone does not keep the memory busy enough without */
+
+static TARGET size_t AS(unlike_zeros)(const u16a *p, const u16a *q, size_t n) {
+    uint16_t found = 0; /* at most PAIRS */
+    for (size_t i = 0; i < n; i++) found += (uint16_t)((p[i] ^ q[i]) == 0x8000 && (p[i] | q[i]) == 0x8000);
+    return found;
+}
+
+#define LOW_FLOATS_BF16(p) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)(p)), 16))
+#define HIGH_FLOATS_BF16(p) /* the elements at odd places: as long as all are seen, their order is no matter */ \
+    _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)(p)), _mm256_set1_epi32(-0x10000)))
+#define LOW_FLOATS_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define HIGH_FLOATS_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p) + 1))
+
+#define ADD_EIGHT(FROM_R, FROM_C)                                                                           \
+    {                                                                                                       \
+        __m256 r32 = FROM_R, c32 = FROM_C;                                                                  \
+        __m256i over = _mm256_castps_si256(_mm256_fmsub_ps(high, r32, c32));                                \
+        __m256i under = _mm256_castps_si256(_mm256_fnmadd_ps(low, r32, c32));                               \
+        above = _mm256_ternarylogic_epi32(above, over, under, 0xF6); /* above | (over ^ under), for the sign */ \
+        __m512d r = _mm512_cvtps_pd(r32), c = _mm512_cvtps_pd(c32), d = _mm512_sub_pd(c, r);                \
+        __m512d size = _mm512_abs_pd(d);                                                                    \
+        top = _mm512_max_pd(size, top);                                                                     \
+        dd = _mm512_fmadd_pd(d, d, dd);                                                                     \
+        rr = _mm512_fmadd_pd(r, r, rr);                                                                     \
+        cc = _mm512_fmadd_pd(c, c, cc);                                                                     \
+        d1 = _mm512_add_pd(d1, d);                                                                          \
+        a1 = _mm512_add_pd(a1, size);                                                                       \
+    }
+#define ADD_SIXTEEN(P, Q, TYPE)                                                                             \
+    {                                                                                                       \
+        __m256i bits_r = _mm256_loadu_si256((const __m256i *)(P)), bits_c = _mm256_loadu_si256((const __m256i *)(Q)); \
+        equal += (unsigned)__builtin_popcount(_mm256_cmpeq_epi16_mask(bits_r, bits_c));                     \
+        negated |= _mm256_cmpeq_epi16_mask(_mm256_xor_si256(bits_r, bits_c), _mm256_set1_epi16(-0x8000));   \
+        ADD_EIGHT(LOW_FLOATS_##TYPE(P), LOW_FLOATS_##TYPE(Q))                                               \
+        ADD_EIGHT(HIGH_FLOATS_##TYPE(P), HIGH_FLOATS_##TYPE(Q))                                             \
+    }
+#define PAIRED_SIXTEEN(NAME, TYPE, WIDE, USUAL)                                                             \
+    static TARGET int AS(NAME##_exceeds)(const u16a *p, const u16a *q, size_t n, double worst) {            \
+        const LV unsigned_part = (LV){0} + INT64_MAX;                                                       \
+        LV above = {0};                                                                                     \
+        for (size_t i = 0; i < n; i += 4) {                                                                 \
+            DV r = AS(WIDE)(p + i).part[0], d = AS(WIDE)(q + i).part[0] - r;                                \
+            above |= (DV)((LV)d & unsigned_part) > (DV)((LV)(r * worst) & unsigned_part);                   \
+        }                                                                                                   \
+        return AS(count)(&above) != 0;                                                                      \
+    }                                                                                                       \
+    static TARGET int AS(NAME)(const void *reference, const void *candidate, size_t n, Pairs *pairs,        \
+                               double *row, int all_finite) {                                               \
+        const u16a *p = reference, *q = candidate;                                                          \
+        const double worst = pairs->max_rel < 0x1p100 ? pairs->max_rel : 0x1p100;                           \
+        const Limits limits = limits_of(worst);                                                             \
+        const __m256 low = _mm256_set1_ps(limits.low), high = _mm256_set1_ps(limits.high);                  \
+        __m512d top = _mm512_setzero_pd(), dd = top, rr = top, cc = top, d1 = top, a1 = top;                \
+        uint64_t equal = 0;                                                                                 \
+        unsigned negated = 0;                                                                               \
+        int exceeds = 0;                                                                                    \
+        size_t whole = n / 16 * 16, counted = whole;                                                        \
+        for (size_t i = 0; i < whole;) {                                                                    \
+            size_t first = i, stop = whole - i < CLOSELY ? whole : i + CLOSELY;                             \
+            __m256i above = _mm256_setzero_si256();                                                         \
+            for (size_t j = 0; j < CLOSELY * sizeof *p; j += 64) {                                          \
+                _mm_prefetch((const char *)((uintptr_t)(p + i) + AHEAD + j), _MM_HINT_T0);                  \
+                _mm_prefetch((const char *)((uintptr_t)(q + i) + AHEAD + j), _MM_HINT_T0);                  \
+            }                                                                                               \
+            for (; i < stop; i += 16) ADD_SIXTEEN(p + i, q + i, TYPE)                                       \
+            if (_mm256_movemask_ps(_mm256_castsi256_ps(above)) && !exceeds)                                 \
+                exceeds = AS(NAME##_exceeds)(p + first, q + first, stop - first, worst);                    \
+        }                                                                                                   \
+        if (whole < n) {                                                                                    \
+            uint16_t last_r[16] = {0}, last_c[16] = {0};                                                    \
+            __m256i above = _mm256_setzero_si256();                                                         \
+            memcpy(last_r, p + whole, (n - whole) * sizeof *last_r);                                        \
+            memcpy(last_c, q + whole, (n - whole) * sizeof *last_c);                                        \
+            ADD_SIXTEEN(last_r, last_c, TYPE)                                                               \
+            counted += 16;                                                                                  \
+            if (_mm256_movemask_ps(_mm256_castsi256_ps(above)) && !exceeds)                                 \
+                exceeds = AS(NAME##_exceeds)((const u16a *)last_r, (const u16a *)last_c, 16, worst);        \
+        }                                                                                                   \
+        double sizes = _mm512_reduce_add_pd(a1), squares = _mm512_reduce_add_pd(dd);                        \
+        double from_r = _mm512_reduce_add_pd(rr), from_c = _mm512_reduce_add_pd(cc);                        \
+        if (!(sizes <= DBL_MAX)) return 0;                                                                  \
+        if (from_r && from_c && (from_r < from_c * 0x1p-20 || from_c < from_r * 0x1p-20))                   \
+            return AS(USUAL)(reference, candidate, n, pairs, row, all_finite);                              \
+        row[0] += squares;                                                                                  \
+        row[1] += from_r;                                                                                   \
+        pairs->cc += from_c;                                                                                \
+        pairs->rc += (from_r - squares + from_c) / 2;                                                       \
+        pairs->d1 += _mm512_reduce_add_pd(d1);                                                              \
+        pairs->a1 += sizes;                                                                                 \
+        pairs->block_max = _mm512_reduce_max_pd(top);                                                       \
+        pairs->differing += counted - equal - (negated ? AS(unlike_zeros)(p, q, n) : 0);                    \
+        return ADDED | (exceeds ? EXCEEDS : 0);                                                             \
+    }
+PAIRED_SIXTEEN(pairs_f16_alike, F16, wide_f16, pairs_f16_f16)
+PAIRED_SIXTEEN(pairs_bf16_alike, BF16, wide_bf16, pairs_bf16_bf16)
+#define ALIKE(WITH_512, USUAL) AS(WITH_512)
+#else
+#define ALIKE(WITH_512, USUAL) AS(USUAL)
+#endif
+
 static const Lanes AS(lanes) = {
     {AS(block_f64), AS(block_f32), AS(block_f16), AS(block_bf16), NULL, NULL, NULL, AS(block_i16), AS(block_i32),
      AS(block_i64), NULL, AS(block_u16), AS(block_u32), AS(block_u64), NULL},
@@ -364,8 +474,8 @@ static const Lanes AS(lanes) = {
      AS(doubles_u64), AS(doubles_u8)},
     {{AS(pairs_f64_f64), AS(pairs_f64_f32), AS(pairs_f64_f16), AS(pairs_f64_bf16)},
      {AS(pairs_f32_f64), AS(pairs_f32_f32), AS(pairs_f32_f16), AS(pairs_f32_bf16)},
-     {AS(pairs_f16_f64), AS(pairs_f16_f32), AS(pairs_f16_f16), AS(pairs_f16_bf16)},
-     {AS(pairs_bf16_f64), AS(pairs_bf16_f32), AS(pairs_bf16_f16), AS(pairs_bf16_bf16)}},
+     {AS(pairs_f16_f64), AS(pairs_f16_f32), ALIKE(pairs_f16_alike, pairs_f16_f16), AS(pairs_f16_bf16)},
+     {AS(pairs_bf16_f64), AS(pairs_bf16_f32), AS(pairs_bf16_f16), ALIKE(pairs_bf16_alike, pairs_bf16_bf16)}},
     AS(relative),
 };
 
@@ -384,3 +494,4 @@ static const Lanes AS(lanes) = {
 #undef ADD_PAIRS
 #undef PAIRED
 #undef PAIRED_WITH
+#undef ALIKE

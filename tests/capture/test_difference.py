@@ -61,6 +61,43 @@ def test_all_kernels_agree(reference, candidate, rows, length, seed):
         np.testing.assert_allclose(found[name][1], lines, rtol=1e-9)
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    dtype=st.sampled_from(["float16", "bfloat16"]),
+    count=st.sampled_from([15, 16, 17, 1000, 1024, 3001]),
+    apart=st.sampled_from([1, 3, 40, 2000, 40000]),
+    kind=st.sampled_from(["any", "zeros", "tiny", "far", "negated"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_sixteen_bits_agree_where_many_errors_are_equal(dtype, count, apart, kind, seed):
+    rng = np.random.default_rng(seed)
+    infinite = 0x7C00 if dtype == "float16" else 0x7F80
+    one = rng.integers(0, 9 if kind == "tiny" else infinite, count)
+    other = np.clip(one + rng.integers(-apart, apart + 1, count), 0, infinite - 1)
+    signs = rng.integers(0, 2, count) << 15
+    turned = signs ^ ((rng.random(count) < 0.1) << 15) if kind == "negated" else signs
+    one, other = one | signs, other | turned
+    if kind == "zeros":
+        for each in (one, other):
+            each[rng.random(count) < 0.3] &= 0x8000
+        other[rng.random(count) < 0.1] ^= 0x8000
+    r, c = (each.astype(np.uint16).view(numpy_dtype(dtype)) for each in (one, other))
+    if kind == "far":
+        c = (c.astype(np.float32) * np.float32(1e-4)).astype(numpy_dtype(dtype))
+    found = {}
+    for name in HERE:
+        use_kernel(name)
+        comparer = Comparer(count)
+        comparer.add(np.ones(4), np.array([1, 1, 1, 1.003]))  # the worst so far is none of these types
+        comparer.add(r, c)
+        found[name] = comparer.sums
+    sums = found.pop("numpy")
+    for name, each in found.items():
+        assert each[:12] == sums[:12], name
+        for a, b in zip(each[12:18], sums[12:18], strict=True):
+            assert math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12 * (sums.rr + sums.cc)), name
+
+
 @pytest.mark.parametrize("name", HERE)
 def test_the_metrics_are_what_they_say(name):
     use_kernel(name)

@@ -175,8 +175,9 @@ def _picked(source: Source, places: Array) -> Array:
 
     from trtdx.capture.stats_numpy import floats
 
-    raw = np.frombuffer(memory(source.address, source.bytes), np.uint8)
-    return floats(raw.reshape(source.elements, -1)[places].reshape(-1), source.dtype)
+    whole = np.frombuffer(memory(source.address, source.bytes), f"u{source.bytes // source.elements}")
+    picked = whole.take(places.astype(np.int64))  # whole elements: half the time of picking their bytes
+    return floats(picked.view(np.uint8), source.dtype)
 
 
 def _ulps(reference: Array, candidate: Array, dtype: str) -> Array:

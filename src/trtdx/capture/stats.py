@@ -27,7 +27,7 @@ except ImportError:  # installed without a compiler
 
 ROW = struct.Struct("<6Q13d")  # `Row` in _stats_core.h
 NO_STATISTICS = (0,) * 5 + (float("nan"),) * 13
-INSTRUCTIONS = ("avx2", "plain", "numpy")  # best first
+INSTRUCTIONS = ("avx512", "avx2", "plain", "numpy")  # best first
 
 
 class Statistics(NamedTuple):
@@ -90,7 +90,7 @@ def source_from_torch(tensor: Any) -> Source:
 
 
 def kernel_in_use() -> str:
-    """Return what computes statistics: "avx2" or "plain" C, or "numpy"."""
+    """Return what computes statistics: "avx512", "avx2" or "plain" C, or "numpy"."""
     return _in_use.name
 
 
