@@ -16,6 +16,11 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def many(number: int, what: str) -> str:
+    """Return a large number with its noun: "1 line", "12 000 lines"."""
+    return f"{thousands(number)} {what}{'' if number == 1 else 's'}"
+
+
 def size_in_words(size: float) -> str:
     """Return a number of bytes in the largest unit it fills."""
     value = float(size)
