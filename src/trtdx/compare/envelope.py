@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.compare.graph_runs import OwnSteps, local_run
 from trtdx.compare.local import grafting
 from trtdx.compare.nouns import Aligned
 from trtdx.compare.pairs import Rows
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from trtdx.capture.reader import Record
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.nouns import Explained, Pair
     from trtdx.host import Host
 
     Array = np.ndarray[Any, Any]
@@ -122,6 +123,8 @@ class Runs:
         self.problem = ""  # why the reference could not be run again
         self._runs: dict[str, Run | None] = {}
         self._quantised: Quantised | None = None
+        self._steps: OwnSteps | None = None
+        self._in_graph: bool | None = None
 
     @property
     def possible(self) -> bool:
@@ -129,11 +132,39 @@ class Runs:
         return self.reference.spec.kind == "hf"
 
     @property
+    def in_graph(self) -> bool:
+        """Whether the reference is a float graph, and what is expected of the quantised candidate can be had from its weights."""
+        if self._in_graph is None:
+            models = self.reference.spec.kind == "onnx" and self.candidate.spec.is_model
+            self._in_graph = (
+                models and bool(self.quantised.modules) and not quantised_in(self.reference).modules
+            )
+        return self._in_graph
+
+    @property
     def quantised(self) -> Quantised:
         """What of the candidate is quantised."""
         if self._quantised is None:
             self._quantised = quantised_in(self.candidate)
         return self._quantised
+
+    def own_steps(self, pairs: Sequence[Pair]) -> OwnSteps:
+        """Return what the candidate's own quantisers do by their steps, made once."""
+        if self._steps is None:
+            self._steps = OwnSteps(self.candidate, self.folder)
+            self._steps.compute(pairs)
+        return self._steps
+
+    def held(self, pair: Pair, pairs: Sequence[Pair]) -> Explained | None:
+        """Return that a quantiser of the candidate holds values at the end of its range, and how much of a pair's error that is."""
+        from trtdx.compare.metrics import measure
+
+        truth = self.local_truth(pairs)
+        at = None if truth is None else truth.aligned(pair)
+        if truth is None or at is None:
+            return None
+        wrong = measure(pair._replace(reference=at), truth.side, self.candidate).difference.sums.dd
+        return self.own_steps(pairs).explained(pair, wrong)
 
     def truth(self) -> Run | None:
         return self._run(Way("truth", "float64"))
@@ -152,7 +183,8 @@ class Runs:
         fashion = "global" if pairs is None else "local"
         name = f"{fashion}-{way.name}-{way.dtype}" + ("-other" if way.other else "")
         if name not in self._runs:
-            self._runs[name] = self._made(name, way, pairs) if self.possible and not self.problem else None
+            possible = self.possible or (self.in_graph and pairs is not None and not way.other)
+            self._runs[name] = self._made(name, way, pairs) if possible and not self.problem else None
         return self._runs[name]
 
     def _made(self, name: str, way: Way, pairs: Sequence[Pair] | None) -> Run | None:
@@ -167,6 +199,11 @@ class Runs:
             return None
 
     def _computed(self, name: str, way: Way, pairs: Sequence[Pair] | None) -> Run:
+        if pairs is not None and self.in_graph:
+            how = self.quantised if way.name == "honest" else None
+            side = local_run(self.reference, pairs, self._donor(pairs), self.folder / name, how)
+            self.made.append(name)
+            return Run(side, {(each.step, each.name): each for each in side.capture.records()})
         spec, forced = self.reference.spec, self.reference.tokens() or None
         question, rows = self.question, 0
         changed = {"dtype": way.dtype}

@@ -19,7 +19,7 @@ from trtdx.compare.reading import layer_of, layers_in
 from trtdx.compare.replays import Replays
 from trtdx.compare.segments import SegmentRuns, replayed_side
 from trtdx.compare.side import BORDERS, EVERYTHING, open_side
-from trtdx.compare.verdict import LOCAL, judge
+from trtdx.compare.verdict import IN_GRAPH, LOCAL, judge
 from trtdx.errors import TrtdxError
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class _Search:
             if (
                 begun
                 and each.verdict is Verdict.WRONG
-                and each.basis != LOCAL
+                and each.basis not in (LOCAL, IN_GRAPH)
                 and not self._same(each, first)
             ):
                 self.judged[number] = each._replace(verdict=Verdict.POISONED)

@@ -14,6 +14,8 @@ from trtdx.capture.taps import path_matches
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import onnx_ir as ir
+
     from trtdx.compare.side import Side
     from trtdx.engines.torch_model import TorchEngine
 
@@ -31,12 +33,22 @@ class How(NamedTuple):
 
     bits: int
     activations: bool
+    by_channel: bool = False  # whether each channel of the weights has its own scale
 
 
 class Quantised(NamedTuple):
     """The modules of a candidate that are quantised; under "" what belongs to none."""
 
     modules: Mapping[str, How] = MappingProxyType({})
+    inputs: bool = (
+        False  # whether its engine may quantise what enters a product too, if the weights are quantised
+    )
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether most modules have a scale for each channel: then one that has not is no honest exception."""
+        ways = [how.by_channel for how in self.modules.values()]
+        return 2 * sum(ways) > len(ways)
 
     def how(self, path: str) -> How | None:
         """Return how a module of the reference is quantised in the candidate."""
@@ -71,8 +83,20 @@ def quantised_in(side: Side) -> Quantised:
             continue
         path = graph.scopes[at][-1] if graph.scopes[at] else ""
         before = found.get(path, How(bits, False))
-        found[path] = How(min(bits, before.bits), before.activations or node.op_type in ACTIVATIONS)
-    return Quantised(found)
+        found[path] = How(
+            min(bits, before.bits),
+            before.activations or node.op_type in ACTIVATIONS,
+            before.by_channel or _has_channels(node),
+        )
+    optimised = side.spec.options.get("level", "all") != "none"
+    return Quantised(found, inputs=side.spec.kind == "onnx" and optimised)
+
+
+def _has_channels(node: ir.Node) -> bool:
+    """Whether a node's weights have a scale, or at least a zero point, for each channel."""
+    at = {"DequantizeLinear": 1, "MatMulInteger": 3, "QLinearMatMul": 4, "QGemm": 4}.get(node.op_type)
+    value = node.inputs[at] if at is not None and at < len(node.inputs) else None
+    return value is not None and value.const_value is not None and value.const_value.size > 1
 
 
 def _told_by_config(path: Path) -> Quantised:
@@ -90,7 +114,7 @@ def _told_by_config(path: Path) -> Quantised:
 
 @contextmanager
 def quantising(engine: TorchEngine, quantised: Quantised) -> Iterator[None]:
-    """Let linear modules compute as quantised ones inside the block, with the coarsest healthy step."""
+    """Let linear modules compute as quantised ones inside the block, with the coarsest step of the candidate's way."""
     hooks, weights = [], []
     for path, module in engine.model.named_modules():
         weight = getattr(module, "weight", None)
@@ -99,27 +123,35 @@ def quantising(engine: TorchEngine, quantised: Quantised) -> Iterator[None]:
         how = quantised.how(path)
         if how is None:
             continue
-        weights.append((weight, weight.data))
-        weight.data = _rounded(weight.data, how.bits)
-        if how.activations and type(module).__name__ != "Embedding":
+        weights.append((weight, weight.data))  # a tied one twice: the later is put back first
+        table = "Embedding" in type(module).__name__
+        channels = (
+            None if table or not quantised.by_channel else 0 if type(module).__name__ == "Conv1D" else 1
+        )
+        weight.data = _rounded(weight.data, how.bits, channels)
+        if (how.activations or quantised.inputs) and not table:
             hooks.append(module.register_forward_pre_hook(_quantise_input))
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
-        for weight, data in weights:
+        for weight, data in reversed(weights):
             weight.data = data
 
 
-def _rounded(weight: Any, bits: int) -> Any:
-    """Return a weight on the grid of a symmetrical quantiser: one step for all, in blocks where bits are few."""
+def _rounded(weight: Any, bits: int, across: int | None = None) -> Any:
+    """Return a weight on the grid of a symmetrical quantiser: one step for all, in blocks where bits are few.
+
+    With an axis to sum over, each channel has its own step.
+    """
     most = 2 ** (bits - 1) - 1
     if bits < 8 and weight.shape[1] % BLOCK == 0:
         blocks = weight.reshape(weight.shape[0], -1, BLOCK)
         step = blocks.abs().amax(2, keepdim=True).clamp_min(1e-30) / most
         return ((blocks / step).round() * step).reshape(weight.shape)
-    step = weight.abs().max().clamp_min(1e-30) / most
+    peak = weight.abs().max() if across is None else weight.abs().amax(across, keepdim=True)
+    step = peak.clamp_min(1e-30) / most
     return (weight / step).round() * step
 
 

@@ -15,8 +15,9 @@ from trtdx.compare.align import Alignment, align
 from trtdx.compare.attribute import attribute
 from trtdx.compare.attribute.file_causes import file_cause
 from trtdx.compare.attribute.graph_diff import graph_differences
+from trtdx.compare.attribute.run import EXPLAINED
 from trtdx.compare.attribute.twin import GRAPHS, model_of
-from trtdx.compare.attribute.witnesses import together
+from trtdx.compare.attribute.witnesses import together, where_quantised
 from trtdx.compare.budget import Budget
 from trtdx.compare.envelope import Runs, in_reference_layout
 from trtdx.compare.finding import Tested, finding_of
@@ -37,6 +38,8 @@ from trtdx.compare.rerun import fed_in
 from trtdx.compare.side import Question, Side, Spec, open_side, parse_side
 from trtdx.compare.suspect import suspect_at
 from trtdx.compare.verdict import judge
+from trtdx.compare.weight_names import modules_by_weights
+from trtdx.engines.onnx_names import known_modules
 from trtdx.errors import InputError, TrtdxError
 from trtdx.model import Summary
 
@@ -85,7 +88,8 @@ def compare(
         progress: told in words what is being done.
     """
     specs = plan.sides or (parse_side(host, plan.reference), parse_side(host, plan.candidate))
-    with working_folder(plan.keep) as folder:
+    names = modules_by_weights(*specs)
+    with known_modules(specs[1].path, names), working_folder(plan.keep) as folder:
         plan, theirs = _as_captured(plan, specs, folder)
         budget = Budget(folder, plan.budget_bytes)
         progress(f"reading {specs[0].text}")
@@ -173,7 +177,7 @@ class _Comparison:
             tested = Tested(problem="no cause was asked for")
             if self.plan.attribute:
                 self.progress(f"testing causes at {located.where.tensor}")
-                tested = self._tested(located)
+                tested = self._tested(located, runs)
             notes += [tested.problem] if tested.problem else []
             finding = finding_of(located, tested, _command(self.plan), self.book)
         sections = (
@@ -196,7 +200,7 @@ class _Comparison:
             segment_runs=located.segment_runs,
         )
 
-    def _tested(self, located: Located) -> Tested:
+    def _tested(self, located: Located, runs: Runs) -> Tested:
         """Return what explains the first difference; where no cause can be tried, what differs in the files."""
         where = located.where
         assert where is not None
@@ -210,7 +214,14 @@ class _Comparison:
         except TrtdxError as err:
             problem = f"no cause was tried out: {err.message}"
         told, files = self._in_files(where.module)
-        return Tested(together(causes, files), problem, told)
+        if runs.quantised.how(where.module) is not None:
+            causes = where_quantised(causes)
+        causes = together(causes, files)
+        if located.finer is None and located.first is not None:
+            held = runs.held(located.first.pair, self.alignment.pairs)
+            if held is not None and held.share >= EXPLAINED:  # seen in the file itself: nothing is surer
+                causes, problem = [held, *causes], ""
+        return Tested(causes, problem, told)
 
     def _in_files(self, module: str) -> tuple[list[str], FileCause | None]:
         """Return what differs in the files of both sides at a module, in words, and which mistake that is."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-LOCAL, GLOBAL = "local replay in float64", "honest run in"
+LOCAL, IN_GRAPH, GLOBAL = "local replay in float64", "local replay of the graph", "honest run in"
 BY_CHANCE = {"local": 6.0, "global": 12.0}  # elements err by themselves locally, and together further down
 TOO_NARROW = (0.02, 96.0)  # what one operation loses, relative, and as many roundings as that must be
 CERTAINTY = {"local": 0.99, "global": 0.95, "error model": 0.85, "statistics": 0.6}
@@ -76,7 +76,8 @@ def judge(
             court.trivial(pair) or judged_by_tolerance(pair, reference, candidate, tolerance)
             for pair in flow.pairs
         ]
-    judged = court.by_runs(only_local=only_local) if runs.possible and court.open_questions else None
+    possible = runs.possible or (runs.in_graph and court.dtype == "float32")
+    judged = court.by_runs(only_local=only_local) if possible and court.open_questions else None
     return judged if judged is not None else court.by_model()
 
 
@@ -249,6 +250,8 @@ class _Court:
             measure(run.beside(pair, each)._replace(reference=at), truth.side, run.side)
             for run, each in others
         ]
+        own = self.runs.own_steps(self.flow.pairs).at(pair) if local else None
+        theirs += [own] if own is not None else []
         alike, dtype = self._alike(pair), self._noisiest(pair, local=local)
         limits = limits_for(dtype, local=local, alike=alike, ranks=self._ranks)
         if dtype == "int8" and self._own_dtype(pair) in ("float32", "float64"):
@@ -264,6 +267,8 @@ class _Court:
         """Whether both compute a tensor by the same code: then an honest difference is chance alone."""
         one, other = pair.reference, pair.candidate
         changed = other.join or one.changes or other.changes or other.after
+        if self.runs.in_graph:
+            return False  # what is expected is imitated
         return self._same_engine and one.first.place.op == other.first.place.op and not changed
 
     def _noisiest(self, pair: Pair, *, local: bool) -> str:
@@ -290,7 +295,8 @@ class _Court:
         beyond = weighed.beyond
         sure = 1 - 1 / beyond if beyond > 1 else 1 - beyond
         confidence = CERTAINTY[by] * (0.5 + 0.5 * min(max(sure, 0.0), 1.0) ** 0.5) * pair.confidence
-        basis = LOCAL if by == "local" else f"{GLOBAL} {self.dtype}" if by == "global" else by
+        local = IN_GRAPH if self.runs.in_graph else LOCAL
+        basis = local if by == "local" else f"{GLOBAL} {self.dtype}" if by == "global" else by
         tokens = self._tokens(pair, weighed.rows) if verdict in (Verdict.WRONG, Verdict.POISONED) else ()
         return Judged(
             pair,

@@ -12,6 +12,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtdx.engines.onnx_names import name_products
 from trtdx.errors import InputError
 from trtdx.inspect.readers.onnx_graph import GRAPH_INITIALIZER, MODEL_GRAPH
 from trtdx.inspect.readers.onnx_proto import TENSOR_EXTERNAL, TENSOR_RAW, TYPES
@@ -66,6 +67,7 @@ def open_model(path: str | Path) -> ir.Model:
     except Exception as err:  # onnx_ir wraps whatever a malformed graph makes it stumble over
         raise InputError(f"{file} cannot be read as a graph: {_root(err)}") from err
     graphs.external_data.set_base_dir(model.graph, ROOT)
+    name_products(model, file)
     return _completed(model)
 
 

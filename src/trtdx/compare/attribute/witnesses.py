@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 AS_MUCH = 0.01  # share by which two causes may differ and still explain as much
 FILES_ALONE = 0.7  # how sure a cause is that nothing but the files tells
 AGREED, ALONE = "agrees", "alone"
+WRONG_SCALE, SUMMED_TWICE = "DX948", "DX986"
 OTHER_WEIGHTS = "DX977"  # explains whatever is wrong with a weight, and does not say what
+
+
+def where_quantised(causes: Sequence[Explained]) -> list[Explained]:
+    """Return the causes of a difference in a quantised product: twice as much there is rather a scale than a sum taken twice."""
+    found = list(causes)
+    scale = next((each for each in found if each.code == WRONG_SCALE), None)
+    if scale is not None and found[0].code == SUMMED_TWICE and scale.share >= found[0].share - AS_MUCH:
+        found.remove(scale)
+        values = {name: value for name, value in scale.values.items() if name != "alike"}
+        return [msgspec.structs.replace(scale, values=values), *found]
+    return found
 
 
 def together(causes: Sequence[Explained], files: FileCause | None) -> list[Explained]:
