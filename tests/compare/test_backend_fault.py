@@ -1,7 +1,7 @@
 """A real fault of a backend: ONNX Runtime's product of bytes on processors without VNNI.
 
 Valgrind tells programs that there is none, and computes what such a processor computes. So the fault can be had anywhere:
-the whole comparison runs inside it, which takes about a minute of processor time.
+the whole comparison runs inside it, which takes some minutes.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def without_vnni(*words):
 
 
 @pytest.mark.heavy
+@pytest.mark.valgrind
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="needs valgrind")
 def test_sums_that_saturate_are_the_backends_fault_and_not_the_quantisers(tmp_path):
     if without_vnni("-c", PROBE).stdout.strip() != "True":
