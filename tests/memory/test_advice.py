@@ -190,7 +190,9 @@ def test_builders_are_told_of_flags_their_release_has(release):
 def test_flags_of_one_program_stand_in_one_line():
     setup = make_setup(LLAMA_8B)
     chunks = next(each for each in changes_for(setup) if each.group == "tokens")
-    assert written([chunks], setup) == ["launch: trtllm-serve --max_num_tokens 4096 --enable_chunked_prefill"]
+    assert written([chunks], setup) == [
+        "launch: trtllm-serve MODEL --max_num_tokens 4096 --enable_chunked_prefill"
+    ]
 
 
 def test_engines_are_told_of_switches_that_cost_memory_for_nothing():

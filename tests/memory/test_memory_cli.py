@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from typing import NamedTuple
@@ -71,7 +72,7 @@ def test_what_does_not_fit_is_a_finding_with_ways_out(memory):
     assert first.startswith("does not fit on A100 40GB: short by ")
     assert "weights alone are" in first
     assert "error[DX890]" in done.stdout
-    assert "trtllm-serve --tp_size 4" in done.stdout
+    assert "trtllm-serve MODEL --tp_size 4" in done.stdout
     assert memory(*DOES_NOT, "--fail-on", "never").returncode == 0
 
 
@@ -307,3 +308,12 @@ def test_advice_counts_the_caches_of_all_ranks_as_the_answer_does(memory):
 def test_an_old_release_is_planned_with_the_defaults_it_had(memory):
     text = memory("Llama-2-7B", "--gpu", "A10", "--trtllm-version", "0.7.1").stdout
     assert "max_batch_size 1, max_num_tokens 1024, max_seq_len 2048" in text
+
+
+@pytest.mark.parametrize(
+    "words", [("Llama-3.1-70B", "--gpu", "A100-40GB"), ("Qwen2.5-7B-AWQ", "--gpu-memory", "8GiB")]
+)
+def test_the_command_that_verifies_plans_with_the_first_fix(memory, words):
+    (finding,) = json.loads(memory(*words, "--json").stdout)["findings"]
+    again = shlex.split(finding["verify"])[2:]
+    assert json.loads(memory(*again).stdout)["memory"]["fits"]

@@ -65,6 +65,14 @@ def test_a_step_that_fails_after_the_cache_was_made_gets_the_fraction_that_leave
     assert (0.9 - new) * base < 6 * GIB  # and is not much more than needed
 
 
+def test_a_piece_much_smaller_than_the_cache_is_not_the_cache():
+    before = "".join(line for line in PROFILE.splitlines(True) if "Allocated" not in line)
+    failed = STEP_FAILED.format(want="7.80 GiB", free="3.10 GiB", rest=own(76))
+    assert cause_of(before + failed).failure.component == ""
+    whole = STEP_FAILED.format(want="42.30 GiB", free="40.10 GiB", rest=own(39))
+    assert cause_of(before + whole).failure.component == "kv_pool"
+
+
 def test_the_temporary_cache_is_not_taken_for_the_one_that_was_made():
     text = "\n".join(PROFILE.splitlines()[:3]) + "\n"
     text += STEP_FAILED.format(want="9.00 GiB", free="5.00 GiB", rest=own(74))

@@ -126,9 +126,11 @@ def _component(log: LogMemory, said: Said, rank: int, wanted: Figure | None, *, 
     if said.key in ("trt.refused", "trt.oom"):
         return _tensorrt_component(log, said, rank, wanted)
     order = _NEXT_TORCH if log.backend == "pytorch" else _NEXT_ENGINE
+    pool = pool_of(log, rank).bytes
+    other = pool is not None and wanted is not None and wanted.value < pool.value / 2  # a pool is one piece
     for key, component in order:
         if any(each.line < said.line for each in log.all(key, rank=rank)):
-            if component == "kv_pool" and after_pool:
+            if component == "kv_pool" and (after_pool or other):
                 return SERVING
             return component
     return "weights" if log.backend == "pytorch" else ""

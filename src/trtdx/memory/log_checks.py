@@ -8,7 +8,8 @@ from trtdx.memory.failure import Failure
 from trtdx.memory.log_ledger import ledger_of, ledgers_of, measured, pool_of, shortened
 from trtdx.memory.log_texts import HOST_MEMORY
 from trtdx.memory.nouns import COMPONENTS, GIB, Figure
-from trtdx.memory.oom_changes import SERVE, raise_fraction, smallest_changes
+from trtdx.memory.oom_changes import raise_fraction, smallest_changes
+from trtdx.memory.spelling import SERVE
 from trtdx.memory.verdict import OUT_OF_MEMORY, Verdict, evidence_of
 from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words, thousands

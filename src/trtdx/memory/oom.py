@@ -21,7 +21,8 @@ from trtdx.memory.log_checks import (
 )
 from trtdx.memory.log_ledger import completed, ledger_of, ledgers_of
 from trtdx.memory.nouns import RankLedger
-from trtdx.memory.oom_changes import BUILD, SERVE, smallest_changes
+from trtdx.memory.oom_changes import smallest_changes
+from trtdx.memory.spelling import BUILD, SERVE
 from trtdx.memory.verdict import OUT_OF_MEMORY, Verdict, evidence_of
 from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words

@@ -9,6 +9,7 @@ import msgspec
 
 from trtdx.memory.log_ledger import ledger_of
 from trtdx.memory.nouns import MIB
+from trtdx.memory.spelling import BUILD, SERVE
 from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words, thousands
 
@@ -23,8 +24,6 @@ MARGIN = 256 * MIB  # allocators round up, and the next allocation wants somethi
 DEFAULT_FRACTION = 0.9
 STEP = 256  # tokens
 FEWEST_TOKENS = 512
-SERVE = "trtllm-serve MODEL"
-BUILD = "trtllm-build --checkpoint_dir CKPT --output_dir ENGINE"
 
 
 def smallest_changes(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from trtdx.memory.nouns import COMPONENTS, RankLedger
 from trtdx.memory.sizes import FIXED, caches, in_the_way, is_narrow, requests, used, usual_length
-from trtdx.memory.spelling import merged
+from trtdx.memory.spelling import BUILD, SERVE, merged
 from trtdx.memory.storage import known
 from trtdx.memory.words import band, formats_in_words, gib, in_gib, layout_in_words, on_what, short_count
 from trtdx.model import Evidence, Finding, Fix, Report, Section, Stage
@@ -248,6 +249,17 @@ def fixes(advice: Sequence[Advice]) -> tuple[Fix, ...]:
     return tuple(found)
 
 
+def _with_change(again: str, setup: Setup, advice: Advice) -> str:
+    """Return the command that plans again with a change, where its flags are the change."""
+    device = advice.setup.device
+    if setup.device and device and device.name != setup.device.name and "--gpu-memory" not in again:
+        return f"{again} --gpu {shlex.quote(device.name)}"
+    lines = merged([line for change in advice.changes for line in change.written(advice.setup)])
+    if len(lines) != 1 or not lines[0].text.startswith((SERVE, BUILD)):
+        return again
+    return again + lines[0].text.removeprefix(SERVE).removeprefix(BUILD)
+
+
 def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again: str) -> Iterator[Finding]:
     """Yield the finding of a plan that does not fit, by what stands in the way."""
     if ledger.fits is not False:
@@ -268,7 +280,7 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
         "needed": gib(
             setup.limits.max_seq_len * setup.limits.max_beam_width * worst.kv_bytes_per_token.value
         ),
-        "again": again,
+        "again": _with_change(again, setup, advice[0]) if advice else again,
     }
     evidence = tuple(
         Evidence(f"rank {worst.rank}: {COMPONENTS[each.name]}", f"{gib(each.bytes.value)} {each.why}".strip())

@@ -70,9 +70,20 @@ def merged(lines: Sequence[Written]) -> list[Written]:
             found[same[0]] = Written(line.stage, " ".join([text, *new]))
         else:
             found.append(line)
-    return sorted(found, key=lambda each: list(Stage).index(each.stage))
+    whole = [Written(each.stage, _whole(each.text)) for each in found]
+    return sorted(whole, key=lambda each: list(Stage).index(each.stage))
 
 
+def _whole(text: str) -> str:
+    """Return a command as it can be pasted: flags alone do not say what is served or built."""
+    program, _, flags = text.partition(" ")
+    if not flags.startswith("-") or "--checkpoint_dir" in flags:
+        return text
+    return " ".join(({"trtllm-serve": SERVE, "trtllm-build": BUILD}.get(program, program), flags))
+
+
+SERVE = "trtllm-serve MODEL"
+BUILD = "trtllm-build --checkpoint_dir CKPT --output_dir ENGINE"
 FLAG = re.compile(r"-\S+(?: (?!-)\S+)*")
 CONVERTER, QUANTISER = "convert_checkpoint.py", "quantize.py"
 
