@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_setups import B200, DEEPSEEK, GPT_OSS_120B, H100, LLAMA_7B, LLAMA_8B, make_setup
 
-from trtdx.memory.kv import kv_bytes_per_token, kv_pool, mamba2_state_bytes, recurrent_state_of
+from trtdx.memory.kv import kv_bytes_per_token, kv_pool, recurrent_state_of
 from trtdx.memory.nouns import GIB, Dims, Figure, Setup
 
 QWEN3_06B = msgspec.structs.replace(
@@ -199,14 +199,13 @@ def test_memory_of_the_host_is_told_in_words() -> None:
 
 def test_recurrent_layers_keep_a_state_for_each_sequence() -> None:
     """Nemotron-H-8B: 24 layers of 128 heads of 64, 8 groups, a state of 128 numbers, a convolution over 4."""
-    layer = mamba2_state_bytes(128, 64, 8, 128, 4)
+    layer = 128 * 64 * 128 * 4 + (128 * 64 + 2 * 8 * 128) * 3 * 2
     hybrid = msgspec.structs.replace(
         LLAMA_8B, num_layers=28, attention_layers=4, state_layers=24, state_bytes_per_sequence=24 * layer
     )
 
     found = recurrent_state_of(make_setup(hybrid), 0)
 
-    assert layer == 128 * 64 * 128 * 4 + (128 * 64 + 2 * 8 * 128) * 3 * 2
     assert found is not None
     assert found.bytes.value == 64 * 24 * layer
     halved = recurrent_state_of(make_setup(hybrid, layout={"tp": 2}), 0)

@@ -9,8 +9,9 @@ from trtdx.memory.communication import communication
 from trtdx.memory.decoder import decoder_buffers, runtime_buffers
 from trtdx.memory.engine_activation import CUBLAS, rows_of
 from trtdx.memory.graphs import cuda_graphs
+from trtdx.memory.kv import kv_bytes_per_token, recurrent_state_of
 from trtdx.memory.layers import stage_layers, stage_of
-from trtdx.memory.nouns import GIB, MIB, Component, Figure
+from trtdx.memory.nouns import GIB, Component, Figure
 from trtdx.memory.storage import ceil_div, padded, width_of
 from trtdx.words import many, thousands
 
@@ -46,8 +47,9 @@ def buffers_of(setup: Setup, rank: int) -> tuple[Component, ...]:
     running, dims = setup.running, setup.dims
     if running.lora:
         found.append(_lora(setup, rank))
-    if dims.state_bytes_per_sequence:
-        found.append(_recurrent_state(setup))
+    state = recurrent_state_of(setup, rank)
+    if state is not None:
+        found.append(state)
     if dims.encoder_params:
         found.append(_encoder_cache(setup))
     if running.disaggregated_tokens:
@@ -148,23 +150,12 @@ def _lora(setup: Setup, rank: int) -> Component:
     return Component("lora", figure, f"{running.max_loras} adapters of rank {running.max_lora_rank}")
 
 
-def _recurrent_state(setup: Setup) -> Component:
-    dims, layout = setup.dims, setup.layout
-    cut = 1 if layout.attention_dp else layout.tp
-    slots = max(setup.limits.max_batch_size, 1) * layout.pp
-    here = ceil_div(dims.state_bytes_per_sequence, cut * layout.pp)
-    figure = Figure.within(slots * here, 0.1, extra=MIB)
-    return Component("recurrent_state", figure, f"{many(slots, 'sequence')} x {thousands(here)} bytes")
-
-
 def _encoder_cache(setup: Setup) -> Component:
     size = setup.limits.max_num_tokens * setup.dims.hidden_size * width_of(setup.formats.dtype)
     return Component("encoder_cache", Figure(size, 0, 4 * size, "formula"), "one step's tokens of images")
 
 
 def _kv_transfer(setup: Setup, rank: int) -> Component:
-    from trtdx.memory.kv import kv_bytes_per_token  # it reads ledgers of its own
-
     tokens = setup.running.disaggregated_tokens + setup.limits.tokens_per_block
     size = TRANSFER_COPIES * tokens * kv_bytes_per_token(setup, rank).value
     return Component(

@@ -11,7 +11,7 @@ from trtdx.memory.layers import ATTENTION, STATE, layers_of, stage_layers, stage
 from trtdx.memory.nouns import Component, Figure
 from trtdx.memory.storage import ceil_div
 from trtdx.memory.weights import ENGINE, mtp_layers
-from trtdx.words import size_in_words, thousands
+from trtdx.words import many, size_in_words, thousands
 
 if TYPE_CHECKING:
     from trtdx.memory.nouns import Dims, Layout, Setup
@@ -220,20 +220,5 @@ def recurrent_state_of(setup: Setup, rank: int) -> Component | None:
     slots = setup.limits.max_batch_size * layout.pp
     each = dims.state_bytes_per_sequence * count // dims.state_layers
     each = each if layout.attention_dp else ceil_div(each, layout.tp)
-    why = f"{slots} sequences x {thousands(each)} bytes"
+    why = f"{many(slots, 'sequence')} x {thousands(each)} bytes"
     return Component("recurrent_state", Figure.within(slots * each, 0.1), why)
-
-
-def mamba2_state_bytes(
-    heads: int,
-    head_dim: int,
-    groups: int,
-    state: int,
-    kernel: int,
-    *,
-    state_width: int = 4,
-    conv_width: int = 2,
-) -> int:
-    """Return what one Mamba-2 layer keeps of a sequence, before tensor parallelism."""
-    channels = heads * head_dim + 2 * groups * state
-    return heads * head_dim * state * state_width + channels * (kernel - 1) * conv_width

@@ -7,7 +7,6 @@ the same layers of launchers and loggers, and the same bound on memory.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -158,11 +157,3 @@ def _statements(events: Iterable[Event], own: int | None) -> Iterator[Said]:
 
 def _line(event: Event) -> int:
     return event.line
-
-
-def by_key(said: Iterable[Said]) -> dict[str, list[Said]]:
-    """Return statements by their kind."""
-    found: defaultdict[str, list[Said]] = defaultdict(list)
-    for each in said:
-        found[each.key].append(each)
-    return found
