@@ -24,11 +24,13 @@ def test_a_missing_matplotlib_is_named_with_its_extra():
         "try:\n draw(Chart(title='', x='', y=''))\nexcept Exception as err:\n print(type(err).__name__, err, err.fix)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "MissingExtraError matplotlib is needed to draw pip install 'trtdx[plot]'"
+    assert done.stdout.startswith("MissingExtraError matplotlib is needed to draw")
+    assert "pip install" in done.stdout
+    assert "[plot]" in done.stdout
 
 
 def test_other_kinds_of_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match="no kind of picture"):
+    with pytest.raises(InputError, match="not a kind of picture"):
         write(CHART, str(tmp_path / "x.gif"))
 
 

@@ -507,7 +507,7 @@ class TestGoldens:
         path.write_text(path.read_text().replace('{"name":"second"', '<<<<<<< HEAD\n{"name":"second"'))
         result = run("--trtdx")
         result.assert_outcomes(failed=1)
-        assert "line 4, is no line of goldens" in text_of(result)
+        assert "line 4, is not a line of goldens" in text_of(result)
         assert "resolve it if it is a merge conflict" in text_of(result)
 
     def test_a_disk_that_refuses_makes_recording_fail(self, run, pytester):

@@ -21,7 +21,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class TrtdxError(Exception):
@@ -41,9 +41,22 @@ class RulePageError(TrtdxError):
     pass
 
 
+MOST_BEGINNINGS = 10
+
+
+def _nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Return the names that begin as this one does, else those that are spelt much like it."""
+    wanted = name.strip().lower()
+    beginning = sorted(each for each in known if len(wanted) > 1 and each.lower().startswith(wanted))
+    if 0 < len(beginning) <= MOST_BEGINNINGS:
+        return beginning
+    spelt = {each.lower(): each for each in known}
+    return [spelt[each] for each in difflib.get_close_matches(wanted, list(spelt), n=3, cutoff=0.5)]
+
+
 class UnknownNameError(TrtdxError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+        near = _nearest(name, list(known))
         fix = f"did you mean {' or '.join(near)}?" if near else ""
         super().__init__(f"no {kind} is called {name!r}", fix=fix)
 
@@ -52,9 +65,15 @@ class CaseError(TrtdxError):
     pass
 
 
-class MissingExtraError(TrtdxError):
+class _ExtraError(TrtdxError):
+    def __str__(self) -> str:
+        """The fix is in the text: a script's traceback shows nothing else."""
+        return f"{self.message}: {self.fix}" if self.fix else self.message
+
+
+class MissingExtraError(_ExtraError):
     pass
 
 
-class BrokenExtraError(TrtdxError):
+class BrokenExtraError(_ExtraError):
     pass

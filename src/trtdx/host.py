@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import posixpath
 import signal
 import subprocess
 import sys
@@ -116,6 +117,9 @@ class Host(Protocol):
     def files(self, path: str) -> list[str]:
         """Return all files below a directory, in a fixed order."""
 
+    def real(self, path: str) -> str:
+        """Return where a path really lies: absolute, links followed."""
+
     def closed_folders(self, path: str) -> list[str]:
         """Return the folders below a directory, itself included, that cannot be listed."""
 
@@ -126,7 +130,7 @@ class Host(Protocol):
         """Replace a file in one step, so that a reader sees the old or the new one whole."""
 
     def append(self, path: str, data: bytes) -> None:
-        """Add to the end of a file in one write."""
+        """Add to the end of a file, in one write where the system takes it whole."""
 
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
         """Run a command to its end or its timeout, keeping its output."""
@@ -176,6 +180,9 @@ class RealHost:
             found += [str(Path(folder) / name) for name in sorted(names) if not name.startswith(".")]
         return found
 
+    def real(self, path: str) -> str:
+        return os.path.realpath(path)
+
     def closed_folders(self, path: str) -> list[str]:
         closed: list[str] = []
         for _ in os.walk(path, onerror=lambda err: closed.append(str(err.filename))):
@@ -202,7 +209,9 @@ class RealHost:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("ab", buffering=0) as file:
-                file.write(data)
+                rest = memoryview(data)
+                while rest:  # a full disk or a signal may take less than all of it
+                    rest = rest[file.write(rest) or 0 :]
         except OSError as err:
             raise InputError(f"cannot write {path}: {err.strerror or err}") from err
 
@@ -266,6 +275,9 @@ class RecordedHost:
     def files(self, path: str) -> list[str]:
         folder = PurePosixPath(path)
         return sorted(name for name in self._files if folder in PurePosixPath(name).parents)
+
+    def real(self, path: str) -> str:
+        return posixpath.normpath(path)
 
     def closed_folders(self, path: str) -> list[str]:
         return []

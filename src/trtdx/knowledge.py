@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from trtdx.host import Host
 
 
+KEPT_CACHES = 4
+
+
 class _Prepared(msgspec.Struct):
     """The packaged rules as they are cached."""
 
@@ -99,7 +102,16 @@ def _packaged(host: Host) -> list[Rule]:
         InputError
     ):  # a read-only home costs some milliseconds at each start, nothing else
         host.write(str(cache), msgspec.msgpack.encode(_Prepared(rules, memo())))
+        _drop_old_caches(cache.parent)
     return rules
+
+
+def _drop_old_caches(folder: Path) -> None:
+    """Keep the caches of the few installations used last, half-written ones of a killed process not among them."""
+    with contextlib.suppress(OSError):  # another process clears up too
+        caches = sorted(folder.glob("rules-*"), key=lambda file: file.stat().st_mtime, reverse=True)
+        for file in caches[KEPT_CACHES:]:
+            file.unlink(missing_ok=True)
 
 
 def _cache_folder(host: Host) -> Path:

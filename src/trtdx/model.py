@@ -100,6 +100,19 @@ class Harmless(msgspec.Struct, frozen=True):
     message: str
     where: str
     count: int
+    at_least: bool = False  # of a flood not every line is counted
+
+    @property
+    def lines(self) -> str:
+        return ("at least " if self.at_least else "") + counted(self.count, "line")
+
+
+class Unjudged(msgspec.Struct, frozen=True):
+    """Agreements that could not be judged, and why; `given`: although all they are between was given."""
+
+    reason: str  # where a side was not given: that side
+    codes: tuple[str, ...]
+    given: bool = False
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -112,6 +125,7 @@ class Summary(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()
     harmless: tuple[Harmless, ...] = ()
     partial: tuple[str, ...] = ()
+    unjudged: tuple[Unjudged, ...] = ()
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -122,6 +136,7 @@ class Section(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
+    after_findings: bool = False  # for looking things up in, once what is wrong has been read
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -78,7 +78,7 @@ def write(chart: Chart, path: str) -> None:
     """Write a chart as a PNG or SVG file, as its name says."""
     kind = Path(path).suffix.removeprefix(".").lower()
     if kind not in FORMATS:
-        raise InputError(f"{path} is no kind of picture that can be written", fix="name it .png or .svg")
+        raise InputError(f"{path} is not a kind of picture that can be written", fix="name it .png or .svg")
     RealHost().write(path, _saved(draw(chart), kind))
 
 

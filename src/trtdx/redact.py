@@ -44,8 +44,9 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(bearer|basic)\s{1,4}(?!\[redacted\])[A-Za-z0-9._~+/=-]{12,}", re.IGNORECASE)
+# The key's beginning is looked for backwards from here: `[\w.-]{0,60}` in front would be tried at every character.
 _ASSIGNED = re.compile(
-    r"(?P<key>[\w.-]{0,60}(?:pass(?:word|wd|phrase)?|pwd|secret|jwt|credential|token|"
+    r"(?P<key>(?:pass(?:word|wd|phrase)?|pwd|secret|jwt|credential|token|"
     r"(?:api|access|account|private|secret|hmac|auth|encryption)[_-]?key(?:[_-]?id)?)s?)"
     r"(?P<is>[\"']?\s{0,4}[:=]\s{0,4})(?P<value>\"[^\"\n]{1,400}\"|'[^'\n]{1,400}'|[^\s\"',;&}\[]{4,})",
     re.IGNORECASE,
@@ -65,8 +66,8 @@ _QUERY = re.compile(
 
 _IPV4 = re.compile(r"(?<![\d.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?::\d{2,5})?(?![\d.])")
 _IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
-_HOST = re.compile(
-    r"\b(?=[a-z0-9.-]*[a-z])[a-z0-9][a-z0-9-]{0,62}(?:\.[a-z0-9-]{1,62})*\.(?:com|net|org|io|ai|dev|local|internal|lan|corp|edu|gov|cloud)\b",
+_HOST = re.compile(  # from the start of a run of such characters only, which keeps it linear
+    r"(?<![a-z0-9.-])(?P<before>[.-]*)(?P<host>[a-z0-9][a-z0-9.-]*\.(?:com|net|org|io|ai|dev|local|internal|lan|corp|edu|gov|cloud)\b)",
     re.IGNORECASE,
 )
 _NCCL_HOST = re.compile(r"^(\s*)[\w.-]+(?=:\d+:\d+ \[)", re.MULTILINE)
@@ -105,14 +106,20 @@ def redacted(text: str) -> str:
 
 def _without_value(found: re.Match[str]) -> str:
     """Return `key=[redacted]`; what is called a token in a model's vocabulary, or is only counted, stays."""
-    value = found["value"].strip("\"'")
-    if value == MARK or _NOT_SECRET.search(found["key"]):
+    value, key = found["value"].strip("\"'"), _whole_key(found)
+    if value == MARK or _NOT_SECRET.search(key):
         return found[0]
-    if "token" in found["key"].lower() and (
+    if "token" in key.lower() and (
         value.replace(".", "").lstrip("-").isdigit() or value.startswith("<") or len(value) < 4
     ):
         return found[0]
     return f"{found['key']}{found['is']}{MARK}"
+
+
+def _whole_key(found: re.Match[str]) -> str:
+    before = found.string[max(0, found.start() - 60) : found.start()]
+    start = re.match(r"[\w.-]*", before[::-1])
+    return (start[0][::-1] if start else "") + found["key"]
 
 
 def redactor(*, hosts: bool) -> Callable[[str], str]:
@@ -129,4 +136,6 @@ def without_hosts(text: str) -> str:
     text = _SHORT_IPV6.sub("[address]", text)
     text = _IPV4.sub("[address]", text)
     text = _IPV6.sub("[address]", text)
-    return _HOST.sub(lambda found: found[0] if _PUBLIC.search(found[0]) else "[host]", text)
+    return _HOST.sub(
+        lambda found: found[0] if _PUBLIC.search(found["host"]) else f"{found['before']}[host]", text
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +34,26 @@ FILTERS = {
 }
 
 
+# Pages speak of many: "{started} ranks were started". Where the number is one, so are its noun and its verb.
+_ONE = re.compile(
+    r"(?<![\w.,:/-])1 (?P<adjective>(?:MPI|GPU|KV|other|new|output|input|draft) )?"
+    r"(?P<noun>rank|GPU|token|layer|head|row|element|request|node|slot|expert|value|tensor|position|channel|step|file|plan|prompt|line|block|input|"
+    r"output|weight|process(?=es)|stage|shard|machine)(?:e?s)\b(?P<verb> (?:are|were|have)\b)?"
+)
+_VERB = {"are": "is", "were": "was", "have": "has"}
+
+
 def filled(template: str, values: Mapping[str, str | None]) -> str | None:
     """Return the template with values put in, or None when a value is missing or unusable."""
     try:
-        return _Template().vformat(template, (), values)
+        return _ONE.sub(_singular, _Template().vformat(template, (), values))
     except (KeyError, ValueError, IndexError):
         return None
+
+
+def _singular(found: re.Match[str]) -> str:
+    verb = f" {_VERB[found['verb'].strip()]}" if found["verb"] else ""
+    return f"1 {found['adjective'] or ''}{found['noun']}{verb}"
 
 
 def placeholders(template: str) -> list[tuple[str, str]]:

@@ -53,6 +53,7 @@ class VersionTable(msgspec.Struct, frozen=True, kw_only=True):
     gpu: dict[str, int]
     tensorrt: dict[str, str]  # of tags without a row of their own
     kernels: tuple[Kernels, ...]
+    triton: dict[str, str]  # the release in Triton's images, by tag
 
 
 @cache
@@ -124,6 +125,20 @@ def container_tag(text: str) -> str:
     """Return the tag of a container, such as 24.08, that was named where a release was asked for."""
     found = CONTAINER_TAG.fullmatch(re.split(r"[:=@\s]", text.strip())[-1])
     return found[1] if found else ""
+
+
+def release_of_image(image: str) -> str:
+    """Return the release in one of NVIDIA's own images; nothing for other images, whose tags say what they like."""
+    name, _, tag = image.partition("@")[0].rpartition(":")
+    if "/" in tag or not name:
+        return ""
+    if name.endswith("/tritonserver"):
+        month = re.fullmatch(r"(\d\d\.\d\d)-trtllm-python-py3.*", tag)
+        return table().triton.get(month[1], "") if month else ""
+    if "/tensorrt-llm/" in name or name.endswith("/tensorrt-llm"):
+        found = re.match(r"v?\d+\.\d+\.\d+(?:\.?(?:rc|post)\d+)?", tag)
+        return stated_release(found[0]) if found else ""
+    return ""
 
 
 def releases_on(tag: str) -> tuple[str, ...]:

@@ -43,6 +43,12 @@ def listed(items: Iterable[object], most: int = 6, by: str = ", ") -> str:
     return by.join(words[:most]) + more
 
 
+def joined(items: Iterable[object], by: str = "and") -> str:
+    """Return all items as a sentence has them: "a", "a and b", "a, b and c"."""
+    *first, last = [str(item) for item in items] or [""]
+    return f"{', '.join(first)} {by} {last}" if first else last
+
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -50,6 +56,6 @@ def parse_size(text: str) -> int:
     """Return the bytes that a text such as "2GiB", "500 MB" or "4096" means."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is no size", fix="write sizes as 2GiB, 500MB or 4096")
+        raise InputError(f"{text!r} is not a size", fix="write sizes as 2GiB, 500MB or 4096")
     power = " kmgt".index(found[2].lower() or " ")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** power)

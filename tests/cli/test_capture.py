@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,7 +109,9 @@ def test_watch_stops_at_the_first_overflow_and_says_so(trtdx, small, tmp_path):
     assert done.returncode == 1
     (finding,) = json.loads(done.stdout)["findings"]
     assert finding["code"] == "DX960"
-    assert finding["message"].startswith("down is the first tensor that is not finite: 8 +Inf of 8 elements")
+    assert finding["message"].startswith(
+        "down is the first of the captured tensors that is not finite: 8 +Inf of 8 elements"
+    )
     assert any("float16 ends at 65504" in fix["text"] for fix in finding["fixes"])
     with Capture(tmp_path / "cap") as capture:
         assert capture.values(capture.record("up")).max() == 800  # what led to it
@@ -118,7 +121,7 @@ def test_watch_stops_at_the_first_overflow_and_says_so(trtdx, small, tmp_path):
 def test_an_overflow_is_told_of_without_watching_too(trtdx, small):
     done = trtdx("capture", small, "--input", "large.npz", "--out", "cap")
     assert done.returncode == 1
-    assert "error[DX960]: layers.1:out is the first tensor that is not finite" in done.stdout
+    assert "error[DX960]: layers.1:out is the first of the captured tensors that is not finite" in done.stdout
     assert trtdx("capture", "show", "cap").returncode == 1
 
 
@@ -162,7 +165,7 @@ def test_a_generation_streams_its_tokens_and_goes_on_later(trtdx):
         "--out",
         "cap",
     )
-    rest = trtdx("capture", TINY / "model.onnx", "--resume", "cap", "--tokens", "2")
+    rest = trtdx("capture", TINY / "model.onnx", "--resume", "cap", "--tokens", "4")
     assert rest.returncode == 0, rest.stderr
     assert first.stderr + rest.stderr == whole.stderr
     assert [line.split(":")[0] for line in whole.stderr.splitlines()] == [
@@ -174,6 +177,45 @@ def test_a_generation_streams_its_tokens_and_goes_on_later(trtdx):
     shown = trtdx("capture", "show", "cap", "--json")
     steps = sections(shown)["tokens"]["rows"]
     assert [row[0] for row in steps] == [0, 1, 2, 3]
+
+
+def test_a_run_that_was_cut_goes_on_to_where_it_was_meant_to_end(trtdx):
+    run = ("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tap", "norm")
+    trtdx(*run, "--tokens", "5", "--out", "whole")
+    trtdx("capture", TINY / "model.onnx", "--resume", "whole", "--after-step", "1", "--out", "rest")
+    shown = trtdx("capture", "show", "rest", "--json")
+    assert [row[0] for row in sections(shown)["tokens"]["rows"]] == [2, 3, 4]
+    refused = trtdx("capture", TINY / "model.onnx", "--resume", "whole", "--tokens", "5")
+    assert refused.returncode == 2
+    assert "whole has 5 tokens already" in refused.stderr
+
+
+def test_tokens_are_shown_as_text_where_a_tokenizer_is_beside_the_model(trtdx, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {f"word{number}": number for number in range(128)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="word0"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "model.onnx").write_bytes((TINY / "model.onnx").read_bytes())
+    done = trtdx("capture", "model.onnx", "--ids", "5,17", "--tokens", "2", "--tap", "norm", "--json")
+    assert all(row[2] == f"'word{row[1]}'" for row in sections(done)["tokens"]["rows"])
+
+
+def test_a_folder_with_several_graphs_says_which_can_be_named(trtdx, tmp_path):
+    (tmp_path / "exported").mkdir()
+    for file in ("config.json", "decoder.onnx", "encoder.onnx"):
+        (tmp_path / "exported" / file).write_text("{}")
+    done = trtdx("capture", "exported")
+    assert done.returncode == 2
+    assert "exported holds 2 ONNX files" in done.stderr
+    assert "exported/decoder.onnx, exported/encoder.onnx" in done.stderr
+
+
+def test_a_model_with_an_export_beside_its_weights_is_still_that_model(trtdx, tmp_path):
+    from trtdx.engines.opening import find_model
+
+    for file in ("config.json", "model.safetensors", "model.onnx"):
+        (tmp_path / file).touch()
+    assert find_model(str(tmp_path)).engines == ("torch",)
 
 
 def test_going_on_from_the_middle_needs_a_new_folder(trtdx):
@@ -191,7 +233,7 @@ def test_going_on_from_the_middle_needs_a_new_folder(trtdx):
         "--after-step",
         "0",
         "--tokens",
-        "2",
+        "3",
         "--out",
         "new",
     )
@@ -203,19 +245,19 @@ def test_going_on_from_the_middle_needs_a_new_folder(trtdx):
     ("words", "told"),
     [
         (["nothing.onnx"], "there is no nothing.onnx"),
-        (["."], "ONNX files and no model"),
-        (["notes.txt"], "is no model that can be computed here"),
+        (["."], "holds 2 ONNX files"),
+        (["notes.txt"], "is not a model that can be computed here"),
         (["small.onnx", "--engine", "torch"], "torch cannot compute small.onnx"),
-        (["small.onnx", "--tap", "layers[x]"], "is no choice of indices"),
-        (["small.onnx", "--steps", "x"], "no choice of steps"),
-        (["small.onnx", "--budget", "much"], "'much' is no size"),
-        (["small.onnx", "--ids", "a,b"], "no list of token ids"),
+        (["small.onnx", "--tap", "layers[x]"], "is not a choice of indices"),
+        (["small.onnx", "--steps", "x"], "not a choice of steps"),
+        (["small.onnx", "--budget", "much"], "'much' is not a size"),
+        (["small.onnx", "--ids", "a,b"], "not a list of token ids"),
         (["small.onnx", "--prompt", "hello"], "no tokenizer.json"),
         (["small.onnx", "--input", "missing.npz"], "missing.npz is not there"),
-        (["small.onnx", "--resume", "nothing"], "nothing is no capture"),
+        (["small.onnx", "--resume", "nothing"], "nothing is not a capture"),
         (["small.onnx", "--optimisation", "none", "--values", "layers.9:out", "--out", "v"], ""),
-        (["show", "small.onnx"], "small.onnx is no capture"),
-        (["query", "nothing", "select 1"], "nothing is no capture"),
+        (["show", "small.onnx"], "small.onnx is not a capture"),
+        (["query", "nothing", "select 1"], "nothing is not a capture"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_words(trtdx, small, tmp_path, words, told):
@@ -380,7 +422,7 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(trtdx, monkeypatch):
 def test_another_model_that_goes_on_is_named(trtdx, tmp_path):
     trtdx("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "2", "--out", "cap")
     (tmp_path / "copy.onnx").write_bytes((TINY / "model.onnx").read_bytes())
-    done = trtdx("capture", "copy.onnx", "--resume", "cap", "--tokens", "1")
+    done = trtdx("capture", "copy.onnx", "--resume", "cap", "--tokens", "3")
     assert done.returncode == 0, done.stderr
     assert "the steps before are of another model" in done.stdout
 
@@ -404,3 +446,25 @@ def test_compare_ends_with_1_and_names_the_mistake(trtdx):
     assert "error[DX961]" in found.stdout
     assert trtdx("compare", f"hf:{TINY}/model", f"onnx:{TINY}/model.onnx", *words).returncode == 0
     assert trtdx("compare", f"hf:{TINY}/model", "nothing").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("tap", "first", "fix"),
+    [
+        ("**", "model.layers.1.mlp.up_proj:out", "model.layers.1.mlp.up_proj.weight in model.safetensors: 1"),
+        ("**.down_proj:out", "model.layers.1.mlp.down_proj:in", "is computed before the tensors"),
+    ],
+)
+def test_an_infinity_is_traced_to_the_weight_or_to_what_came_in(trtdx, tmp_path, tap, first, fix):
+    torch, safetensors = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch")
+    pytest.importorskip("transformers")
+    model = tmp_path / "model"
+    shutil.copytree(TINY / "model", model)
+    weights = safetensors.load_file(model / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][5, 3] = torch.inf
+    safetensors.save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    done = trtdx("capture", model, "--ids", "5,17", "--watch", "nan", "--tap", tap, "--json")
+    finding = json.loads(done.stdout)["findings"][0]
+    assert finding["message"].startswith(f"{first} is the first")
+    assert fix in finding["fixes"][0]["text"]
+    assert str(model) in finding["verify"]

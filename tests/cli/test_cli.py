@@ -149,12 +149,32 @@ def test_a_log_cannot_drive_the_terminal(trtdx):
     assert "\x9b" not in out
 
 
+def test_explain_shows_the_page_and_what_it_is_tested_with_only_when_asked(trtdx):
+    assert "Fires on" not in trtdx("explain", "DX037").stdout
+    assert "Fires on" in trtdx("explain", "DX037", "-v").stdout
+    assert "Artifacts that" not in trtdx("explain", "DX096").stdout
+
+
 def test_explain_by_code_and_slug_and_the_nearest_name(trtdx):
     assert "Why it happens" in trtdx("explain", "DX210").stdout
     assert trtdx("explain", "World-Size-Mismatch").stdout == trtdx("rules", "show", "dx210").stdout
     done = trtdx("explain", "wrld-size-mismatch")
     assert done.returncode == 2
     assert "world-size-mismatch" in done.stderr
+    for command in (("explain", "DX40"), ("rules", "show", "dx40")):
+        assert "did you mean DX400 or DX401 or" in trtdx(*command).stderr
+
+
+def test_one_missing_log_among_several_is_told_and_the_others_are_read(trtdx, tmp_path):
+    bad, good, missing = tmp_path / "bad.log", tmp_path / "good.log", str(tmp_path / "missing.log")
+    bad.write_bytes(ERROR)
+    good.write_bytes(HEALTHY)
+    done = trtdx("diagnose", str(bad), missing)
+    assert done.returncode == 1
+    assert "DX210" in done.stdout
+    assert "missing.log" in done.stdout
+    assert trtdx("diagnose", str(good), missing).returncode == 2
+    assert trtdx("diagnose", missing).returncode == 2
 
 
 def test_rules_list(trtdx):
@@ -167,7 +187,7 @@ def test_rules_list(trtdx):
 def test_a_team_writes_checks_and_uses_its_own_rule(trtdx, tmp_path):
     page = trtdx("rules", "new", "ACME001", "proxy-eats-streams", "--in", "ours").stdout.strip()
     assert page == "ours/ACME001-proxy-eats-streams.md"
-    assert trtdx("rules", "check", "ours").stdout == "1 pages, 0 problems\n"
+    assert trtdx("rules", "check", "ours").stdout == "1 page, 0 problems\n"
     done = trtdx("diagnose", "--rules", "ours", "-", stdin=b"replace this text: 42\n")
     assert "error[ACME001]: the same with the value 42 of the log" in done.stdout
     assert trtdx("rules", "new", "ACME001", "proxy-eats-streams", "--in", "ours").returncode == 2
@@ -252,9 +272,27 @@ def test_a_read_only_home_costs_nothing_but_time(trtdx):
     assert "DX210" in done.stdout
 
 
+def test_the_cache_keeps_a_few_installations_and_no_rest_of_killed_ones(trtdx, tmp_path):
+    folder = tmp_path / "trtdx"
+    folder.mkdir()
+    for number in range(20):
+        old = folder / f"rules-{number:016x}.msgpack{'.7.part' if number % 2 else ''}"
+        old.touch()
+        os.utime(old, (number, number))
+    done = trtdx("explain", "DX400", env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert len(list(folder.iterdir())) == 4
+
+
 def test_a_spoilt_cache_is_made_anew(trtdx, tmp_path):
     env = {"XDG_CACHE_HOME": str(tmp_path)}
     trtdx("rules", "list", env=env)
     cached = next((tmp_path / "trtdx").glob("rules-*.msgpack"))
     cached.write_bytes(cached.read_bytes()[:1000])
     assert "DX210" in trtdx("diagnose", "-", stdin=ERROR, env=env).stdout
+
+
+def test_what_verifies_a_command_line_is_that_command_line(trtdx, tmp_path):
+    done = trtdx("inspect", "--command", "trtllm-serve m --no_such_flag 3")
+    assert "trtdx inspect --command 'trtllm-serve m --no_such_flag 3'" in done.stdout
+    assert "AS MENDED" not in done.stdout

@@ -39,6 +39,23 @@ def test_a_request_is_answered_with_the_flags_that_would_do(inspect):
     assert "--max_seq_len 9512 --max_num_tokens 9000" in done.stdout
 
 
+def test_the_cause_comes_before_the_shapes_which_are_folded_by_dimension(inspect):
+    done = inspect(ENGINE, "--request", "batch=3000,input_len=100")
+    assert done.stdout.index("[DX274]") < done.stdout.index("Shapes of batch=3000")
+    table = done.stdout.partition("Shapes of batch=3000")[2].partition("shapes fit")[0]
+    rows = [line for line in table.splitlines() if "1 to " in line]
+    assert len(rows) == len({line.strip().partition("  ")[0] for line in rows}) <= 6
+
+
+def test_of_much_traffic_the_worst_request_is_shown(inspect, tmp_path):
+    trace = tmp_path / "traffic.jsonl"
+    lengths = [*range(100, 150), *range(9000, 9100), 700_000, *range(9100, 9200)]
+    trace.write_text("\n".join(json.dumps({"input_len": each, "output_len": 9}) for each in lengths))
+    done = inspect(ENGINE, "--requests", str(trace))
+    assert "Shapes of input_len=700000,output_len=9" in done.stdout
+    assert "201 of 251 requests do not fit as asked; the worst is shown" in " ".join(done.stdout.split())
+
+
 def test_json_is_the_report_with_every_shape(inspect):
     done = inspect(ENGINE, "--request", "batch=8,input_len=900,output_len=100", "--json")
     report = msgspec.json.decode(done.stdout, type=Report)
@@ -63,10 +80,38 @@ def test_do_i_have_to_rebuild(inspect):
     assert "error[DX200]" in other.stdout
 
 
-def test_what_differs_is_no_failure(inspect):
+def test_a_difference_fails_by_what_it_does(inspect, tmp_path):
     done = inspect(ENGINE, "--against", MODEL)
-    assert done.returncode == 0
+    assert done.returncode == 1
+    assert "error[DX554]" in done.stdout
     assert "facts differ" in done.stdout
+    assert inspect(ENGINE, "--against", ENGINE).returncode == 0
+    assert inspect(ENGINE, "--against", MODEL, "--fail-on", "never").returncode == 0
+    for size in (8, 16):
+        (tmp_path / f"{size}.yaml").write_text(f"max_batch_size: {size}\n")
+    limits = (str(tmp_path / "8.yaml"), "--against", str(tmp_path / "16.yaml"))
+    assert inspect(*limits).returncode == 0
+    assert inspect(*limits, "--fail-on", "note").returncode == 1
+
+
+def test_an_option_is_one_fact_however_it_is_spelled(inspect, tmp_path):
+    (tmp_path / "options.yaml").write_text("max_batch_size: 8\ntensor_parallel_size: 2\n")
+    done = inspect(
+        "--command", "trtllm-serve org/name --max_batch_size 16 --tp_size 2",
+        "--against", str(tmp_path / "options.yaml"), "--json",
+    )  # fmt: skip
+    [section] = msgspec.json.decode(done.stdout, type=Report).sections
+    assert [row[0] for row in section.rows] == ["max_batch_size"]
+
+
+def test_a_model_shows_its_tensors_and_what_has_none_says_so(inspect, tmp_path):
+    model = inspect(MODEL, "--show", "tensors")
+    assert "model.layers.{0.." in model.stdout
+    (tmp_path / "options.yaml").write_text("max_batch_size: 8\n")
+    assert (
+        "Nothing that was given has any"
+        in inspect(str(tmp_path / "options.yaml"), "--show", "tensors").stdout
+    )
 
 
 @pytest.mark.parametrize("section", ["tensors", "profiles", "settings", "mapping", "debug", "facts", "all"])

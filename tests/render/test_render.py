@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trtdx.model import Evidence, Finding, Fix, Harmless, Report, Section, Severity, Stage, Summary, Symptom
 from trtdx.render import render_json, render_markdown, render_text
+from trtdx.render.markdown import is_command
 
 REPORT = Report(
     Summary(
@@ -59,3 +62,18 @@ def test_no_problem(golden):
             )
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("verify", "command"),
+    [
+        ("df -h /dev/shm", True),
+        ("NCCL_DEBUG=INFO mpirun -n 2 hostname", True),
+        ("trtdx inspect ./engine   # nothing is reported", True),
+        ('finish_reason is "stop"', False),
+        ("the same request without the field is answered", False),
+        ("head -c 4 FILE | xxd shows 'ftrt'", False),
+    ],
+)
+def test_markdown_puts_commands_in_code_and_sentences_not(verify, command):
+    assert is_command(verify) is command

@@ -12,6 +12,7 @@ import typer
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
+from trtdx.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +71,8 @@ def build(
     color: ColorOption = Color.AUTO,
 ) -> None:
     """Compile with TensorRT's builder, no GPU needed, and say what marking tensors for debugging changes."""
+    need("numpy", extra="trt", to="compile networks")
+
     from trtdx.engines.tensorrt.build import build as compile_network
     from trtdx.engines.tensorrt.build_errors import BuildCancelledError, BuildError
     from trtdx.engines.tensorrt.build_report import build_report

@@ -74,8 +74,15 @@ def run(
         ),
     ] = None,
     tokens: Annotated[
-        int, typer.Option("--tokens", metavar="N", min=1, help="How many tokens to generate at most.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            "--tokens",
+            metavar="N",
+            min=1,
+            help="How many tokens to generate at most, 8 where it is not said; with --resume, those already there count.",
+            show_default=False,
+        ),
+    ] = None,
     values: Annotated[
         str,
         typer.Option(

@@ -10,6 +10,7 @@ import typer
 
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
+from trtdx.compare.packages import need_packages
 from trtdx.host import RealHost
 
 if TYPE_CHECKING:
@@ -104,6 +105,14 @@ def command(
             show_default=False,
         ),
     ] = "",
+    effort: Annotated[
+        str,
+        typer.Option(
+            "--effort",
+            metavar="HOW",
+            help="How long to look for the cause: quick (10 s), normal (60 s), thorough, or seconds.",
+        ),
+    ] = "normal",
     reduce: Annotated[
         str,
         typer.Option(
@@ -148,7 +157,10 @@ def command(
     details: Annotated[bool, typer.Option("--details", "-v", help="Also show all evidence.")] = False,
 ) -> None:
     """Find the first tensor that is really wrong, not merely noisy, and which mistake made it."""
+    need_packages(reference, candidate)
+
     from trtdx.capture.feeding import parse_ids
+    from trtdx.compare.attribute.effort import parse_effort
     from trtdx.compare.run import Plan, compare
     from trtdx.compare.side import Question
     from trtdx.compare.tolerance import Tolerances
@@ -187,6 +199,7 @@ def command(
         save_mapping=save_mapping,
         keep=keep,
         budget_bytes=parse_size(budget) if budget else None,
+        effort=parse_effort(effort),
     )
     if bisect:
         answer(_bisected(host, plan, option or [], runs, book, tolerance))

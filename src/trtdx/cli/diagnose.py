@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
-from trtdx.cli.output import Color, FailOn, emit
+from trtdx.cli.output import Color, FailOn, emit, fails
 from trtdx.host import RealHost
 
 
@@ -75,7 +75,7 @@ def command(
         )
         emit(report, json=json, markdown=False, color=color, details=details, fail_on=fail_on, one_line=True)
     found, skipped = sources(host, named)
-    notes = [f"{each.name}: {each.reason}" for each in skipped]
+    notes = [each.reason if each.unreadable else f"{each.name}: {each.reason}" for each in skipped]
     with (
         saving(host, save, redactor(hosts=redact_hosts)) as case,
         reading(host, [each.name for each in found]) as progress,
@@ -86,4 +86,6 @@ def command(
     if not report.summary.bytes_read:  # not a clean bill of health
         empty = "the input is empty" if found else "there is no log in " + ", ".join(named)
         raise InputError(f"nothing was read: {'; '.join(report.summary.partial) or empty}")
-    emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
+    incomplete = any(each.unreadable for each in skipped) and not fails(report, fail_on)
+    status = 2 if incomplete else None  # what was not read may hold the error
+    emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on, status=status)

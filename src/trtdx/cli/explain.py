@@ -20,6 +20,9 @@ def command(
         list[str] | None,
         typer.Option("--rules", metavar="DIR", help="Also look in this folder of rule pages."),
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", "-v", help="Also show the examples the page is tested with.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the page as JSON.")] = False,
     color: Annotated[Color, typer.Option("--color", help="When to colour.")] = Color.AUTO,
 ) -> None:
@@ -33,4 +36,5 @@ def command(
     if json:
         write(msgspec.json.format(msgspec.json.encode(rule), indent=2).decode() + "\n")
     else:
-        write(render_page(rule, color=wants_color(color), width=100 if not sys.stdout.isatty() else None))
+        width = None if sys.stdout.isatty() else 100
+        write(render_page(rule, color=wants_color(color), width=width, details=details))

@@ -32,7 +32,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="PATH",
-            help="Model, checkpoint, engine, tokenizer, LoRA or Triton directories; plans, ONNX files, option files, build logs. Several are checked together.",
+            help="Model, checkpoint, engine, tokenizer, LoRA or Triton directories; plans, ONNX files, option files, build logs; scripts, Kubernetes manifests, compose files and Dockerfiles that start TensorRT-LLM. Several are checked together.",
             show_default=False,
         ),
     ] = None,

@@ -10,6 +10,7 @@ import typer
 
 from trtdx.cli import capture, compare, diagnose, explain, inspect, memory, rules
 from trtdx.errors import TrtdxError
+from trtdx.optional import needing_extras
 from trtdx.version import __version__
 
 app = typer.Typer(
@@ -56,7 +57,8 @@ def root(
 def main() -> None:
     """Run the command line; an error the user can act on is printed without a traceback and ends with 2."""
     try:
-        app(prog_name="trtdx")
+        with needing_extras(f"run trtdx {' '.join(sys.argv[1:2])}"):
+            app(prog_name="trtdx")
     except TrtdxError as err:
         print(f"error: {err.message}", file=sys.stderr)
         if err.fix:
@@ -68,3 +70,18 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception:
+        _print_bug()
+        sys.exit(2)
+
+
+def _print_bug() -> None:
+    """Print the traceback of a mistake of ours; its status is 2, because 1 says that something is wrong with the model."""
+    import traceback
+
+    traceback.print_exc()
+    print(f"error: this is a bug in trtdx {__version__}, not in what it looked at", file=sys.stderr)
+    print(
+        "  = fix: report it with the lines above and the command; what trtdx printed before holds",
+        file=sys.stderr,
+    )

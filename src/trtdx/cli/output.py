@@ -43,11 +43,11 @@ def wants_color(color: Color) -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _width() -> int:
-    """Return how wide lines may be: a pipe or file gets the usual width, so that it does not depend on who looked on."""
+def _width() -> int | None:
+    """Return how wide lines may be: as the terminal; in a pipe or file nothing is cut, whoever looks on."""
     if not sys.stdout.isatty():
-        return WIDTH
-    return max(LEAST_WIDTH, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+        return None
+    return max(LEAST_WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 def emit(

@@ -11,6 +11,7 @@ from trtdx.cli import explain
 from trtdx.cli.output import write
 from trtdx.errors import InputError
 from trtdx.host import RealHost
+from trtdx.words import counted
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and start rule pages.")
 app.command("show", epilog="Example: trtdx rules show DX012")(explain.command)
@@ -45,7 +46,7 @@ def list_rules(
         return
     for rule in wanted:
         write(f"{rule.code}  {rule.front.area:<12}{rule.kind.value:<10}{rule.title}\n")
-    write(f"{len(wanted)} rules\n")
+    write(f"{counted(len(wanted), 'rule')}\n")
 
 
 @app.command("check", epilog="Example: trtdx rules check our-rules/")
@@ -77,7 +78,7 @@ def check(
     else:
         write(
             "".join(f"{problem}\n" for problem in problems)
-            + f"{len(found)} pages, {len(problems)} problems\n"
+            + f"{counted(len(found), 'page')}, {counted(len(problems), 'problem')}\n"
         )
     raise typer.Exit(1 if problems else 0)
 

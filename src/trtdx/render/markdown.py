@@ -6,9 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from trtdx.render.table import cell_text
-from trtdx.render.text import read_in_words, shown, sureness
+from trtdx.render.text import read_in_words, shown, sureness, unjudged_in_words
 from trtdx.version import __version__
-from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,17 +17,16 @@ if TYPE_CHECKING:
 
 def render_markdown(report: Report) -> str:
     """Return the report as GitHub Markdown; log text stands in code blocks only, so it cannot become markup."""
-    parts = [_section(section) for section in report.sections]
+    parts = [_section(section) for section in report.sections if not section.after_findings]
     parts += [part for finding in report.findings for part in _finding(finding)]
+    parts += [_section(section) for section in report.sections if section.after_findings]
     summary = report.summary
     if not report.findings or not summary.inputs:
         verdict = f"### {_text(summary.text)}"
         parts = [verdict, *parts] if report.verdict_first else [*parts, verdict]
-    parts += [
-        f"- known harmless: {_text(e.message)} (`{e.code}`, {counted(e.count, 'line')})"
-        for e in summary.harmless
-    ]
-    parts += [f"- not read: {_code(note)}" for note in summary.partial]
+    parts += [f"- known harmless: {_text(e.message)} (`{e.code}`, {e.lines})" for e in summary.harmless]
+    parts += [f"- not read: {_text(note)}" for note in summary.partial]
+    parts += [f"- not judged: {_text(words)}" for words, _ in unjudged_in_words(summary, whole=False)]
     read = f" read {', '.join(read_in_words(summary))}" if summary.inputs else ""
     parts.append(f"<sub>trtdx {__version__}{read}</sub>")
     return "\n\n".join(parts) + "\n"
@@ -52,17 +50,35 @@ def _finding(finding: Finding) -> Iterator[str]:
     if finding.why:
         yield f"**Why:** {_text(finding.why.strip())}"
     for number, fix in enumerate(finding.fixes):
-        yield f"**{'Fix' if number == 0 else 'Or'}** ({fix.stage.value}): {_text(fix.text)}"
+        yield f"**{'Fix' if number == 0 else 'Or'}** ({fix.stage.value}): {_text(fix.text.removeprefix('or '))}"
         if fix.command:
             yield _fenced(fix.command, "sh")
     if finding.verify:
-        yield f"**Verify:** {_code(finding.verify)}"
+        yield f"**Verify:** {_code(finding.verify) if is_command(finding.verify) else _text(finding.verify)}"
     if finding.symptoms:
         rows = "\n".join(
             f"- {_text(each.message)} (`{each.code}`, {_code(each.where)})" for each in finding.symptoms
         )
         yield f"<details><summary>what followed from it ({len(finding.symptoms)})</summary>\n\n{rows}\n\n</details>"
     yield f"_{sureness(finding.confidence)}, at {_code(str(finding.where))}_"
+
+
+# What a page's way to verify begins with where it is a command, and the verbs that make a sentence of it.
+_PROGRAM = re.compile(
+    r"(?:[A-Z_]+=\S+ )*(?:sudo )?(?:trtdx|trtexec|trtllm-\w+|trtllm-bench|tritonserver|python3?|pip|uv|conda|apt-get|nvidia-\S+|nvcc|gcc|cmake|"
+    r"git|ls|ldd|ldconfig|lsmod|lscpu|uname|cat|head|grep|find|free|df|du|dmesg|env|ps|pgrep|ss|nc|ssh|getent|ulimit|unset|touch|tar|for|cd|"
+    r"mkdir|which|kubectl|docker|enroot|systemctl|srun|sbatch|sinfo|sacct|scontrol|mpirun|ompi_info|ibv_\w+|ucx_info|ray|curl|polygraphy|"
+    r"compute-sanitizer|huggingface-cli|deepstream-app|\./\S+|/\S+|\$\w+/\S+)(?= |$)"
+)
+_SENTENCE = re.compile(
+    r"\b(?:shows?|prints?|reports?|starts?|ends|names|reach(?:es)?|passes|lists|gives|works|succeeds|is|are|has|takes effect|and the)\b"
+)
+
+
+def is_command(text: str) -> bool:
+    """Say whether a way to verify is a command to paste, and not a sentence."""
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"|#.*", "", text)
+    return bool(_PROGRAM.match(text)) and not _SENTENCE.search(bare)
 
 
 def _text(text: str) -> str:

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING
+
+from trtdx.rule import ARTIFACT_EXAMPLES, LOG_EXAMPLES
 
 if TYPE_CHECKING:
     from trtdx.rule import Rule
 
 
-def render_page(rule: Rule, *, color: bool, width: int | None) -> str:
-    """Return the page: as it is written where there is no terminal, laid out where there is one."""
+def render_page(rule: Rule, *, color: bool, width: int | None, details: bool = False) -> str:
+    """Return the page: as it is written where there is no terminal, laid out where there is one.
+
+    The examples that the page is tested with are shown with `details` only.
+    """
     front = rule.front
     head = f"{front.code} {front.slug}: {front.severity.value} at the {front.stage.value} stage"
     if front.holds_for:
         head += f", TensorRT-LLM {front.holds_for}"
+    body = rule.body if details else without_examples(rule.body)
     if not color:
-        return f"{head}\n\n{rule.body}"
+        return f"{head}\n\n{body}"
     from rich.console import Console
     from rich.markdown import Markdown
 
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=width)
     console.print(head, style="bold")
-    console.print(Markdown(rule.body))
+    console.print(Markdown(body))
     return stream.getvalue()
+
+
+def without_examples(body: str) -> str:
+    """Return a page's text without the sections that hold what it is tested with."""
+    names = "|".join((*LOG_EXAMPLES, *ARTIFACT_EXAMPLES))
+    return re.sub(rf"(?ms)^## (?:{names})[ \t]*\n.*?(?=^## |\Z)", "", body).rstrip() + "\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import unicodedata
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,8 +13,12 @@ if TYPE_CHECKING:
 
     from trtdx.model import Cell, Section
 
-MOST_CELL = 60
-LEAST_CELL, LEAST_LAST = 20, 28  # what a column keeps where there is little room
+ELLIPSIS = "..."
+LEAST_CELL, LEAST_LAST, LEAST_END = (
+    20,
+    28,
+    12,
+)  # what a column, the last one, a name keep where there is little room
 WIDTH = 98  # two less than the findings': sections are indented
 
 
@@ -25,55 +31,83 @@ def cell_text(value: Cell) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def table_lines(section: Section, *, wide: bool = False, width: int = WIDTH) -> Iterator[str]:
+def table_lines(section: Section, *, width: int | None = WIDTH) -> Iterator[str]:
     """Yield the heading, if the columns have names, and the rows; numbers stand to the right.
 
-    A long cell is cut, except in the last column, where it goes on in the next line. Where a table is wider than
-    `width`, the middle of its longest names gives way.
+    The last column goes on in the next line. Where a table is wider than `width`, its longest names give way, first by
+    what they share with the names around them; two names that differ are never made the same. None cuts nothing.
     """
-    rows = [_cells(row, wide) for row in section.rows]
+    rows = [[_printable(cell_text(value)) for value in row] for row in section.rows]
     if not rows:
         return
     if any(section.columns):
         rows.insert(0, list(section.columns))
-    if not wide:
+    if width is not None:
         _narrow(rows, width)
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
     right = [_is_number_column(section, index) for index in range(len(widths))]
     indent = sum(widths[:-1]) + 2 * len(widths[:-1])
     for row in rows:
-        lines = _wrapped(row[-1], indent, width) if not right[-1] else [row[-1]]
+        lines = _wrapped(row[-1], indent, width or WIDTH) if not right[-1] else [row[-1]]
         yield "  ".join(map(_padded, [*row[:-1], lines[0]], widths, right)).rstrip()
         yield from (" " * indent + line for line in lines[1:])
 
 
-def _cells(row: tuple[Cell, ...], wide: bool) -> list[str]:
-    cells = [cell_text(value) for value in row]
-    return [_clipped(cell, wide or index == len(cells) - 1) for index, cell in enumerate(cells)]
-
-
 def _narrow(rows: list[list[str]], width: int) -> None:
-    """Cut the widest column but the last until the table fits; the last needs room for a few words at least."""
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
-    last = min(widths[-1], LEAST_LAST)
-    excess = sum(widths[:-1]) + 2 * len(widths[:-1]) + last - width
-    if excess <= 0 or len(widths) < 2:
-        return
-    at = max(range(len(widths) - 1), key=widths.__getitem__)
-    most = max(widths[at] - excess, LEAST_CELL)
-    for row in rows:
-        row[at] = _without_middle(row[at], most)
+    """Cut the widest columns but the last until the table fits; the last needs room for a few words at least."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    for _ in columns[:-1]:
+        widths = [max(map(_width, column)) for column in columns]
+        excess = sum(widths[:-1]) + 2 * len(widths[:-1]) + min(widths[-1], LEAST_LAST) - width
+        at = max(range(len(widths) - 1), key=widths.__getitem__)
+        if excess <= 0 or widths[at] <= LEAST_CELL:
+            break
+        columns[at] = _shortened(columns[at], max(widths[at] - excess, LEAST_CELL))
+    for row, cells in zip(rows, zip(*columns, strict=True), strict=True):
+        row[:] = cells
+
+
+def _shortened(names: list[str], most: int) -> list[str]:
+    """Return the names no longer than `most`, except where that would make two of them the same."""
+    parts = {name: tuple(re.split(r"(?<=[./])", name)) for name in names}
+    frequency = Counter(part for own in parts.values() for part in set(own))
+    short = {name: _without_repeats(parts[name], frequency, most) for name in names}
+    clashes = Counter(short.values())
+    return [short[name] if clashes[short[name]] == 1 else name for name in names]
+
+
+def _without_repeats(parts: tuple[str, ...], frequency: Counter[str], most: int) -> str:
+    """Return a path or dotted name without the parts that most of its neighbours have too; numbers and its end stay."""
+    left: list[str | None] = list(parts)
+    words = [at for at, part in enumerate(parts[:-1]) if not part[:-1].isdigit()]
+    for at in sorted(words, key=lambda at: (-frequency[parts[at]], at)):
+        if len(_without_gaps(left)) <= most:
+            break
+        left[at] = None
+    *_, last = parts
+    room = max(most - len(_without_gaps(left)) + len(last), LEAST_END)
+    left[-1] = _without_middle(last, room)
+    return _without_gaps(left)
 
 
 def _without_middle(text: str, most: int) -> str:
-    """Return a text cut in its middle: the ends of a name tell more than what is between."""
     if len(text) <= most:
         return text
-    left = (most - 3) // 2
-    return f"{text[:left]}...{text[len(text) - (most - 3 - left) :]}"
+    half = (most - len(ELLIPSIS)) // 2
+    return f"{text[:half]}{ELLIPSIS}{text[len(text) - (most - len(ELLIPSIS) - half) :]}"
+
+
+def _without_gaps(parts: list[str | None]) -> str:
+    return "".join(
+        part if part is not None else ELLIPSIS
+        for at, part in enumerate(parts)
+        if part is not None or at == 0 or parts[at - 1] is not None
+    )
 
 
 def _wrapped(text: str, indent: int, width: int) -> list[str]:
+    if text.startswith("  "):  # a command to be pasted: only a shell's own line breaks may break it
+        return [text]
     room = max(width - indent, LEAST_LAST)
     return textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False) or [""]
 
@@ -94,6 +128,5 @@ def _width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def _clipped(text: str, wide: bool) -> str:
-    clean = "".join(char if char.isprintable() else " " for char in text)
-    return clean if wide else _without_middle(clean, MOST_CELL)
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)

@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from trtdx.render.table import table_lines
-from trtdx.words import counted, size_in_words
+from trtdx.words import counted, listed, size_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,13 +19,23 @@ _COLORS = {"error": "31", "warning": "33", "note": "36", "dim": "2", "bold": "1"
 _SHOWN_EVIDENCE = 2
 _SHOWN_SYMPTOMS = 3
 _SHOWN_FIXES = 3
+_SHOWN_CODES = 4
 
 
-def render_text(report: Report, *, color: bool = False, details: bool = False, width: int = WIDTH) -> str:
-    """Return the report as lines; `details` shows all evidence and symptoms."""
+def render_text(
+    report: Report, *, color: bool = False, details: bool = False, width: int | None = WIDTH
+) -> str:
+    """Return the report as lines; `details` shows all evidence and symptoms.
+
+    Tables are cut to `width`, or not at all where it is None; prose is never wider than a reader likes.
+    """
     paint = _Paint(color, width)
-    blocks = ["\n".join(_section(section, paint, details)) for section in report.sections]
+    first, last = (
+        [each for each in report.sections if each.after_findings is late] for late in (False, True)
+    )
+    blocks = ["\n".join(_section(section, paint, details)) for section in first]
     blocks += ["\n".join(_finding(finding, paint, details)) for finding in report.findings]
+    blocks += ["\n".join(_section(section, paint, details)) for section in last]
     verdict = "\n".join(_summary(report, paint, details))
     blocks = [verdict, *blocks] if report.verdict_first else [*blocks, verdict]
     return "\n\n".join(blocks) + "\n"
@@ -37,8 +47,9 @@ def render_finding(finding: Finding, *, color: bool = False, details: bool = Fal
 
 
 class _Paint:
-    def __init__(self, color: bool, width: int = WIDTH) -> None:
-        self._color, self.width = color, width
+    def __init__(self, color: bool, width: int | None = WIDTH) -> None:
+        self._color, self.width = color, min(width or WIDTH, WIDTH)
+        self.table_width = None if width is None else width - 2  # sections are indented
 
     def __call__(self, text: str, *names: str) -> str:
         codes = ";".join(_COLORS[name] for name in names)
@@ -47,7 +58,7 @@ class _Paint:
 
 def _section(section: Section, paint: _Paint, details: bool) -> Iterator[str]:
     yield paint(shown(section.title), "bold")
-    for number, line in enumerate(table_lines(section, wide=details, width=paint.width - 2)):
+    for number, line in enumerate(table_lines(section, width=None if details else paint.table_width)):
         yield "  " + (paint(line, "dim") if number == 0 and any(section.columns) else line)
     yield from textwrap.wrap(shown(section.note), paint.width, initial_indent="  ", subsequent_indent="  ")
 
@@ -66,13 +77,17 @@ def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
         yield paint(
             f"   = and {counted(len(finding.fixes) - len(fixes), 'more way')} out (-v shows them)", "dim"
         )
-    yield from _wrapped("verify", finding.verify, paint.width)
+    is_long = finding.verify.startswith("trtdx ") and len(finding.verify) > paint.width - len("   = verify: ")
+    if is_long or " --command " in finding.verify:  # to be pasted, so it is not broken into lines
+        yield from ("   = verify:", f"       {paint(shown(finding.verify), 'command')}")
+    else:
+        yield from _wrapped("verify", finding.verify, paint.width)
     yield from _symptoms(finding, paint, details)
     yield paint(f"   = {sureness(finding.confidence)}; more: trtdx explain {finding.code}", "dim")
 
 
 def _fix(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
-    yield from _wrapped(label, f"[{fix.stage.value}] {fix.text}", paint.width)
+    yield from _wrapped(label, f"[{fix.stage.value}] {fix.text.removeprefix('or ')}", paint.width)
     if fix.command:
         for line in shown(fix.command, lines=True).splitlines():
             yield f"       {paint(line, 'command')}"
@@ -102,18 +117,39 @@ def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
         yield paint(read, "dim") if report.findings else f"{paint(summary.text, 'bold')}: {read}"
     if summary.harmless and report.findings and not details:
         total = sum(each.count for each in summary.harmless)
+        least = "at least " if any(each.at_least for each in summary.harmless) else ""
         yield paint(
-            f"   = {counted(total, 'line')} of {counted(len(summary.harmless), 'kind')} known to be harmless (-v lists them)",
+            f"   = {least}{counted(total, 'line')} of {counted(len(summary.harmless), 'kind')} known to be harmless (-v lists them)",
             "dim",
         )
     else:
         for each in summary.harmless:
             yield paint(
-                f"   = known harmless: {each.message} ({each.code}, {counted(each.count, 'line')}, first {shown(each.where)})",
+                f"   = known harmless: {each.message} ({each.code}, {each.lines}, first {shown(each.where)})",
                 "dim",
             )
     for note in summary.partial:
         yield paint(f"   = not read: {shown(note)}", "warning")
+    for words, given in unjudged_in_words(summary, whole=details):
+        for line in _wrapped("not judged", words, paint.width):
+            yield paint(line, "warning" if given else "dim")
+
+
+def unjudged_in_words(summary: Summary, *, whole: bool) -> Iterator[tuple[str, bool]]:
+    """Yield why agreements could not be judged, and whether all they are between was given.
+
+    What was not given is folded into one line unless the codes are wanted too.
+    """
+    for each in summary.unjudged:
+        if each.given or whole:
+            codes = list(dict.fromkeys(each.codes))
+            told = listed(codes, len(codes) if whole else _SHOWN_CODES)
+            because = "because" if each.given else "for lack of"
+            yield f"{counted(len(each.codes), 'agreement')}, {because} {each.reason} ({told})", each.given
+    lacked = [f"{each.reason} ({len(each.codes)})" for each in summary.unjudged if not each.given]
+    if lacked and not whole:
+        total = sum(len(each.codes) for each in summary.unjudged if not each.given)
+        yield f"{counted(total, 'agreement')}, for lack of {', '.join(lacked)}", False
 
 
 def read_in_words(summary: Summary) -> list[str]:

@@ -6,9 +6,10 @@ from collections import deque
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.tensorrt.bindings import bindings
+from trtdx.engines.tensorrt.bindings import bindings, new_builder
 from trtdx.errors import BrokenExtraError, MissingExtraError
 from trtdx.host import RealHost
+from trtdx.installation import install_packages
 from trtdx.testing.machine import packages_here
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ def new_network() -> Made:
         problems.append(made)
     if problems:
         raise BrokenExtraError(
-            "; ".join(problems), fix="pip install tensorrt-rtx   # makes networks without a GPU"
+            "; ".join(problems), fix=f"{install_packages('tensorrt-rtx')}   # makes networks without a GPU"
         )
     raise MissingExtraError(
         "neither tensorrt nor tensorrt_rtx is installed, and one is needed to make a network",
-        fix="pip install tensorrt-rtx   # makes networks without a GPU",
+        fix=f"{install_packages('tensorrt-rtx')}   # makes networks without a GPU",
     )
 
 
@@ -53,7 +54,7 @@ def _made(package: str) -> Made | str:
     """Return an empty network, or why this package makes none here."""
     try:
         trt = bindings(package)
-        builder = trt.Builder(log_of(trt))
+        builder = new_builder(trt, log_of(trt))
         return Made(builder.create_network(_flags(trt)), builder, trt)
     except BrokenExtraError as err:
         return err.message

@@ -111,7 +111,7 @@ class Dx:
     def module(self, module: Any) -> Any:
         """Take a torch module, to be run as it is; returns it."""
         if not hasattr(module, "named_modules"):
-            raise InputError(f"a {type(module).__name__} is no torch module")
+            raise InputError(f"a {type(module).__name__} is not a torch module")
         if not self._again(module):
             self._subjects.append(ModuleSubject(module))
         return module
@@ -131,7 +131,7 @@ class Dx:
     def _written(self, model: Any) -> Path:
         if not hasattr(model, "SerializeToString"):
             raise InputError(
-                f"a {type(model).__name__} is no ONNX model", fix="pass a path or an onnx.ModelProto"
+                f"a {type(model).__name__} is not an ONNX model", fix="pass a path or an onnx.ModelProto"
             )
         path = self._folder() / "model.onnx"
         path.write_bytes(model.SerializeToString())
@@ -154,7 +154,7 @@ class Dx:
             return
         if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
             raise InputError(
-                f"{name} is registered as a {type(tensor).__name__}, which is no tensor",
+                f"{name} is registered as a {type(tensor).__name__}, which is not a tensor",
                 fix=f"of a layer, pass its output: dx.register({name!r}, layer.get_output(0))",
             )
         run = self.tensors.runs[-1] if self.tensors.runs else self.tensors.begin()

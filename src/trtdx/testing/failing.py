@@ -79,7 +79,7 @@ def write_case(folder: Path, nodeid: str, dx: Dx, section: Section, failure: str
             "test", {"nodeid": nodeid, "engine": dx.engine, "versions": dx.versions(), "taps": dx.taps}
         )
         _keep(case, "failure.txt", failure)
-        _keep(case, "tensors.txt", "\n".join(table_lines(section, wide=True)))
+        _keep(case, "tensors.txt", "\n".join(table_lines(section, width=None)))
         messages = dx.messages()
         if messages:
             _keep(case, "tensorrt.log", "\n".join(messages))
