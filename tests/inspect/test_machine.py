@@ -34,7 +34,7 @@ def test_a_short_release_has_its_tensorrt():
 def test_what_is_no_release_is_refused(said):
     with pytest.raises(InputError) as caught:
         machine_from(runtime=said)
-    assert "no TensorRT-LLM release" in caught.value.message
+    assert "not a TensorRT-LLM release" in caught.value.message
     assert "1.2.1" in caught.value.fix
 
 

@@ -134,21 +134,21 @@ def test_an_engine_that_is_not_whole_is_built_again(tmp_path):
 
 def test_a_plan_that_does_not_tell_its_gpu_leaves_it_open(tmp_path):
     verdict, reason = answer(make_engine(tmp_path, sm=99), "1.2.1", "L40S")
-    assert verdict == "cannot be told"
+    assert verdict == "is not known"
     assert "it must have been built on compute capability 8.9" in reason
 
 
 @pytest.mark.parametrize(("runtime", "gpu", "named"), [("1.2.1", "", "--gpu"), ("", "L40S", "--runtime")])
 def test_what_was_not_said_is_asked_for(tmp_path, runtime, gpu, named):
     verdict, reason = answer(make_engine(tmp_path), runtime, gpu)
-    assert verdict == "cannot be told"
+    assert verdict == "is not known"
     assert named in reason
 
 
 def test_a_release_nobody_knows_is_said_so(tmp_path):
     release = "0.13.0.dev2024081300"
     verdict, reason = answer(make_engine(tmp_path, release), release, "L40S")
-    assert verdict == "cannot be told"
+    assert verdict == "is not known"
     assert "0.13.0 has 10.4.0.26" in reason
 
 

@@ -127,7 +127,7 @@ def test_bad_lines_are_counted_and_named(tmp_path):
     found = trace(tmp_path, *bad, {"input_len": 3})
     assert only(found).input_len == 3
     assert found.get("request.count") == 1
-    assert "7 lines are no requests: line 1: is not JSON" in found.unread[0]
+    assert "7 lines of the file cannot be read as a request: line 1: is not JSON" in found.unread[0]
     assert "and 2 more" in found.unread[0]
     assert any("states no prompt length" in each for each in found.items("request.bad_lines"))
 

@@ -12,6 +12,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from make_engine import make_engine
 from make_settings import engine
 from make_trace_log import (
     LAYOUTS,
@@ -27,8 +28,11 @@ from make_trace_log import (
 
 from trtdx.errors import InputError
 from trtdx.host import RealHost, RecordedHost
+from trtdx.inspect import Question, inspect
 from trtdx.inspect.shape_log import artifact_from, read_shape_log, shape_tables
 from trtdx.inspect.shape_statistics import Histogram
+from trtdx.knowledge import load_book
+from trtdx.model import Severity
 
 TENSORS, PROFILE = glm_tensors(), glm_profile()
 
@@ -322,3 +326,37 @@ def test_a_log_without_a_table_is_an_error_that_says_how_to_get_them(text):
     with pytest.raises(InputError, match="no table of shapes was found") as caught:
         read_shape_log(RecordedHost({"serve.log": text}), "serve.log")
     assert "TLLM_LOG_LEVEL=TRACE" in caught.value.fix
+
+
+def judged(path, *parts, engine_path=()):
+    path.write_bytes(log_bytes(*parts))
+    question = Question(paths=tuple(map(str, engine_path)), shape_logs=(str(path),))
+    return inspect(RealHost(), question, load_book(RealHost()))
+
+
+def test_shapes_outside_the_profile_are_an_error_with_the_limit_that_would_do(tmp_path):
+    report = judged(tmp_path / "rank.log", loaded(), ran(300, 3), ran(30000, 3))
+    (finding,) = report.findings
+    assert (finding.code, finding.severity) == ("DX275", Severity.ERROR)
+    assert "30000 (allowed 1 to 8192)" in finding.message
+    assert finding.fixes[0].command.endswith("--max_num_tokens 30000")
+    assert "error; first: DX275" in report.summary.text
+
+
+def test_several_dimensions_outside_are_one_finding_and_an_engine_keeps_its_other_flags(tmp_path):
+    make_engine(tmp_path / "engine", max_batch_size=2, max_num_tokens=256, gemm_plugin="auto")
+    report = judged(tmp_path / "rank.log", ran(300, 3), engine_path=[tmp_path / "engine"])
+    (finding,) = report.findings
+    command = finding.fixes[0].command
+    assert "--max_batch_size" in command
+    assert "--max_num_tokens 300" in command
+    assert "--gemm_plugin auto" in command
+
+
+def test_shapes_inside_the_profile_are_judged_and_without_one_they_are_not(tmp_path):
+    fits = judged(tmp_path / "rank.log", loaded(), ran(300, 3))
+    assert not fits.findings
+    assert "nothing disagrees (1 agreement judged)" in fits.summary.text
+    without = judged(tmp_path / "bare.log", ran(300, 3))
+    assert without.summary.text == "nothing could be judged"
+    assert "holds no optimization profiles" in without.summary.unjudged[0].reason

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.host import Host
-    from trtdx.model import Finding
+    from trtdx.inspect.agreement import Agreement, Judgement
+    from trtdx.inspect.shape_log import ShapeLog
     from trtdx.rule import RuleBook
 
 NOT_ON_DISK = ("machine", "request", "unknown")
@@ -37,15 +38,17 @@ class Question(msgspec.Struct, frozen=True):
 
 def inspect(host: Host, question: Question, book: RuleBook) -> Report:
     """Return overviews, the sections asked for, and what disagrees."""
+    from trtdx.inspect.agreement import judgement_of
+    from trtdx.inspect.agreements import table
+    from trtdx.inspect.shape_log import read_shape_log
+
     deployment, notes = collect(host, question)
-    sections = list(_sections(host, deployment, question))
     if question.against:
-        text = "; ".join(section.note for section in sections)
-        return Report(
-            Summary(text, inputs=len(question.paths) + 1, partial=tuple(notes)), (), tuple(sections)
-        )
-    findings = list(_findings(deployment, book))
-    return Report(_summary(deployment, findings, notes), tuple(findings), tuple(sections))
+        return _compared(host, deployment, question, book, notes)
+    logs = [read_shape_log(host, path) for path in question.shape_logs]
+    sections = [_placed(section) for section in _sections(host, deployment, question, logs)]
+    judgement = judgement_of((*table(), *map(_shapes_row, logs)), deployment, book)
+    return Report(_summary(deployment, judgement, notes), tuple(judgement.findings), tuple(sections))
 
 
 def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
@@ -55,13 +58,22 @@ def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
     from trtdx.inspect.readers.llm_args import command_from_text
 
     version = question.machine.text("gpu.runtime") if question.machine else ""
-    artifacts = [read_artifact(host, path, version=version) for path in question.paths]
+    paths = {
+        host.real(path): path for path in reversed(question.paths)
+    }  # named twice is one, by its first name
+    artifacts = [read_artifact(host, path, version=version) for path in reversed(paths.values())]
     artifacts += [command_from_text(host, text, "--command", version=version) for text in question.commands]
+    artifacts = [each for artifact in artifacts for each in (artifact, *artifact.parts)]
     referred, notes = _referred(host, artifacts, version)
-    given = [question.machine] if question.machine else []
-    found = [_with_profiles(artifact) for artifact in (*artifacts, *referred)]
+    found = [_located(host, _with_profiles(artifact)) for artifact in (*artifacts, *referred)]
+    found, given = _with_machine(found, question.machine)
     deployment = with_shapes_checked(host, Deployment((*found, *given, *question.requests)))
-    notes += [f"{each.path}: {note}" for each in deployment.artifacts for note in each.unread]
+    notes += [
+        note if note.startswith(each.path) else f"{each.path}: {note}"
+        for each in deployment.artifacts
+        for note in each.unread
+    ]
+    notes = _with_stand_ins(deployment, notes)
     if question.requests and not deployment.first(*TAKES_REQUESTS):
         raise InputError(
             "nothing that was given takes requests",
@@ -70,20 +82,53 @@ def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
     return deployment, notes
 
 
+def _with_machine(found: list[Artifact], named: Artifact | None) -> tuple[list[Artifact], list[Artifact]]:
+    """Return the artifacts, and the machine that was named; containers run on it, and its own words count first."""
+    if named is None or not any(each.kind == "machine" for each in found):
+        return found, [named] if named else []
+    merged = [
+        msgspec.structs.replace(each, facts=each.facts | named.facts) if each.kind == "machine" else each
+        for each in found
+    ]
+    return merged, []
+
+
+def _with_stand_ins(deployment: Deployment, notes: list[str]) -> list[str]:
+    """Return notes that say what is taken for a model of another machine, where one is."""
+    from trtdx.inspect.agreements.serving import engine_of, model_of, servers
+    from trtdx.inspect.readers.named_paths import NOT_LOOKED_AT
+
+    for server in servers(deployment, "llm-args", "command"):
+        name = server.text("runtime.model")
+        model = engine_of(deployment, server) or model_of(deployment, server)
+        if model is not None and name not in server.resolved:
+            absent = NOT_LOOKED_AT.format(path=name, role="model")
+            notes = [
+                note.replace(absent, f"{name} is not on this machine; {model.path} was taken for it")
+                for note in notes
+            ]
+    return notes
+
+
 def _referred(host: Host, artifacts: list[Artifact], version: str) -> tuple[list[Artifact], list[str]]:
     """Return the artifacts that others name: a command its repository, that one its engine and tokenizer."""
-    known = {artifact.path.rstrip("/") for artifact in artifacts}
-    waiting = [path for artifact in artifacts for path in artifact.refers_to]
+    known = {host.real(artifact.path) for artifact in artifacts}
+    waiting = [(path, artifact.unit) for artifact in artifacts for path in artifact.refers_to]
+    units: dict[str, set[str]] = {}
+    for path, unit in waiting:
+        units.setdefault(path.rstrip("/"), set()).add(unit)
     found: list[Artifact] = []
     while waiting:
-        path = waiting.pop(0).rstrip("/")
-        if path in known or host.kind(path) == "absent":
+        path, unit = waiting.pop(0)
+        path = path.rstrip("/")
+        if host.real(path) in known or host.kind(path) == "absent":
             continue
         if len(found) == MOST_REFERRED:
             return found, [f"{path}: not looked at; at most {MOST_REFERRED} artifacts that others name are"]
-        known.add(path)
-        found.append(_read_or_unknown(host, path, version))
-        waiting += found[-1].refers_to
+        known.add(host.real(path))
+        own = unit if len(units.get(path, {unit})) == 1 else ""
+        found.append(msgspec.structs.replace(_read_or_unknown(host, path, version), unit=own))
+        waiting += [(each, own) for each in found[-1].refers_to]
     return found, []
 
 
@@ -96,6 +141,14 @@ def _read_or_unknown(host: Host, path: str, version: str) -> Artifact:
         return Artifact("unknown", path, unread=(err.message.splitlines()[0],))
 
 
+def _located(host: Host, artifact: Artifact) -> Artifact:
+    """Return an artifact that knows where it really lies, and where the paths it names do."""
+    from trtdx.inspect.readers.named_paths import resolved_names
+
+    real = "" if host.kind(artifact.path) == "absent" else host.real(artifact.path)
+    return msgspec.structs.replace(artifact, real=real, resolved=resolved_names(host, artifact))
+
+
 def _with_profiles(artifact: Artifact) -> Artifact:
     """Return an engine with the inputs and profiles its build settings imply, unless they were read."""
     if artifact.kind != "engine" or artifact.profiles:
@@ -105,28 +158,39 @@ def _with_profiles(artifact: Artifact) -> Artifact:
     return msgspec.structs.replace(artifact, tensors=tensors_of(artifact), profiles=profiles_of(artifact))
 
 
-def _sections(host: Host, deployment: Deployment, question: Question) -> Iterator[Section]:
+def _sections(
+    host: Host, deployment: Deployment, question: Question, logs: list[ShapeLog]
+) -> Iterator[Section]:
     from trtdx.inspect.overview import overview
+    from trtdx.inspect.shape_tables import shape_tables
     from trtdx.inspect.show import sections_from
 
     shown = [artifact for artifact in deployment.artifacts if artifact.kind not in NOT_ON_DISK]
-    if question.against:
-        yield from _differences(host, shown, question)
-        return
     yield from map(overview, shown)
-    yield from sections_from(deployment, list(question.show))
+    yield from sections_from(host, deployment, list(question.show))
     yield from _answers(deployment, whole=not {"shapes", "all"}.isdisjoint(question.show))
-    for path in question.shape_logs:
-        yield from _shape_tables(host, path, deployment)
+    for log in logs:
+        yield from shape_tables(log, deployment.first("engine"))
 
 
-def _differences(host: Host, artifacts: list[Artifact], question: Question) -> Iterator[Section]:
-    from trtdx.inspect.against import differences
+def _compared(
+    host: Host, deployment: Deployment, question: Question, book: RuleBook, notes: list[str]
+) -> Report:
+    """Return what differs from another artifact, most consequential first."""
+    from trtdx.inspect.against import CODE, differences, violation_from
     from trtdx.inspect.readers import read_artifact
+    from trtdx.violation import finding_from
 
-    other = _with_profiles(read_artifact(host, question.against))
-    for artifact in artifacts[: len(question.paths)]:
-        yield differences(artifact, other)
+    version = question.machine.text("gpu.runtime") if question.machine else ""
+    other = _with_profiles(read_artifact(host, question.against, version=version))
+    shown = [artifact for artifact in deployment.artifacts if artifact.kind not in NOT_ON_DISK]
+    ours = shown[: max(1, len(question.paths))]
+    sections = [differences(artifact, other) for artifact in ours]
+    found = [violation_from(*pair) for pair in zip(ours, [other] * len(ours), sections, strict=True)]
+    findings = tuple(finding_from(book.get(CODE), each) for each in found if each is not None)
+    text = "; ".join(section.note for section in sections)
+    summary = Summary(text, inputs=len(ours) + 1, partial=tuple(notes))
+    return Report(summary, findings, tuple(map(_placed, sections)))
 
 
 def _answers(deployment: Deployment, whole: bool) -> Iterator[Section]:
@@ -153,33 +217,29 @@ def _must_be_rebuilt(engine: Artifact, machine: Artifact | None) -> Iterator[Sec
         yield rebuild_section(engine, machine)
 
 
-def _shape_tables(host: Host, path: str, deployment: Deployment) -> Iterator[Section]:
-    from trtdx.inspect.shape_log import read_shape_log, shape_tables
-
-    yield from shape_tables(read_shape_log(host, path), deployment.first("engine"))
-
-
-def _findings(deployment: Deployment, book: RuleBook) -> list[Finding]:
-    from trtdx.inspect.agreement import findings_from
-    from trtdx.inspect.agreements import table
-
-    return findings_from(table(), deployment, book)
+def _placed(section: Section) -> Section:
+    """Return a section that stands behind the findings unless it says what was looked at."""
+    return msgspec.structs.replace(section, after_findings=section.key != "overview")
 
 
-def _summary(deployment: Deployment, findings: list[Finding], notes: list[str]) -> Summary:
+def _shapes_row(log: ShapeLog) -> Agreement:
+    """Return the agreement of a log's shapes with the profiles they ran in, for every deployment."""
+    from trtdx.inspect.agreement import Agreement
+    from trtdx.inspect.shape_findings import CODE, shapes_in_profile
+
+    return Agreement(CODE, (), lambda deployment: shapes_in_profile(log, deployment.first("engine")))
+
+
+def _summary(deployment: Deployment, judgement: Judgement, notes: list[str]) -> Summary:
     inputs = sum(artifact.kind not in NOT_ON_DISK for artifact in deployment.artifacts)
-    return Summary(_verdict(deployment, findings), inputs=inputs, partial=tuple(notes))
+    return Summary(
+        _verdict(judgement), inputs=inputs, partial=tuple(notes), unjudged=tuple(judgement.unjudged)
+    )
 
 
-def _verdict(deployment: Deployment, findings: list[Finding]) -> str:
-    if not findings:
-        return f"nothing disagrees ({counted(_concerned(deployment), 'agreement')} about these artifacts)"
-    return headline(findings)
-
-
-def _concerned(deployment: Deployment) -> int:
-    """Return how many agreements had at least one of their sides before them."""
-    from trtdx.inspect.agreements import table
-
-    kinds = {artifact.kind for artifact in deployment.artifacts}
-    return sum(bool(kinds & set(row.sides)) for row in table())
+def _verdict(judgement: Judgement) -> str:
+    if judgement.findings:
+        return headline(judgement.findings)
+    if not judgement.judged:
+        return "nothing could be judged"
+    return f"nothing disagrees ({counted(judgement.judged, 'agreement')} judged)"

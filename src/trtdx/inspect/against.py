@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from trtdx.errors import InputError
 from trtdx.inspect.artifact import Artifact, shortened
 from trtdx.inspect.vocabulary import known_term
-from trtdx.model import Section
+from trtdx.model import Evidence, Section, Severity
+from trtdx.violation import Violation
+from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +40,52 @@ _OF_ONE_KIND = (
     "unparsed",
 )
 
+MODELS = {"hf", "checkpoint", "engine"}
+NONE_IF_UNSAID = ("rope_scaling",)  # facts that every model with the thing states, in files of all kinds
 _IDENTITY = ("architecture", "hidden_size", "num_layers", "num_heads", "intermediate_size")
 
 Row = tuple[str, str, str, str]
+
+
+# What a difference is to whoever must not have it: by the default --fail-on only wrong answers fail.
+SEVERITIES = {4: Severity.ERROR, 3: Severity.ERROR, 2: Severity.WARNING, 1: Severity.NOTE, 0: Severity.NOTE}
+REASONS = {
+    4: "Architecture and sizes are not the same: these are different models.",
+    3: "Both can be loaded and neither says a word, but they do not give the same answers.",
+    2: "What was made for the one does not load, or was not built, for the other.",
+    1: "Answers are the same; how many requests fit, how fast they run or how much memory they take is not.",
+    0: "What differs has no effect on answers, speed or memory.",
+}
+CODE = "DX554"
+NAMED = 4
+
+
+def violation_from(one: Artifact, other: Artifact, section: Section) -> Violation | None:
+    """Return what two artifacts differ in as one violation, as grave as the gravest difference."""
+    rows = [[str(cell) for cell in row] for row in section.rows]
+    if not rows:
+        return None
+    worst = _weight(rows[0][0])
+    gravest = [row for row in rows if _weight(row[0]) == worst]
+    values = {
+        "here": one.path,
+        "there": other.path,
+        "named_here": "--command COMMAND" if one.path == "--command" else shlex.quote(one.path),
+        "named_there": shlex.quote(other.path),
+        "count": counted(len(rows), "fact"),
+        "consequence": CONSEQUENCES[worst] or "without effect",
+        "what": listed([row[0] for row in gravest], NAMED),
+        "reason": REASONS[worst],
+    }
+    evidence = tuple(
+        Evidence(
+            artifact.facts[row[0]].where if row[0] in artifact.facts else artifact.path,
+            f"{row[0]}: {row[at]}",
+        )
+        for row in gravest
+        for at, artifact in ((1, one), (2, other))
+    )
+    return Violation(evidence, values, SEVERITIES[worst])
 
 
 def differences(one: Artifact, other: Artifact) -> Section:
@@ -62,14 +108,19 @@ def differences(one: Artifact, other: Artifact) -> Section:
 
 def _shared(one: Artifact, other: Artifact) -> list[str]:
     left_out = _NOT_COMPARED if one.kind == other.kind else (*_NOT_COMPARED, *_OF_ONE_KIND)
-    return [name for name in one.facts if name in other.facts and name not in left_out]
+    return [name for name in one.distinct() if name in other.facts and name not in left_out]
 
 
 def _names(one: Artifact, other: Artifact) -> list[str]:
     """Return the facts to compare: what both state and, of two of one kind, also what only one does."""
     if one.kind != other.kind:
-        return _shared(one, other)
-    return [name for name in dict.fromkeys((*one.facts, *other.facts)) if name not in _NOT_COMPARED]
+        lost = [
+            name
+            for name in NONE_IF_UNSAID
+            if {one.kind, other.kind} <= MODELS and one.has(name) != other.has(name)
+        ]
+        return [*_shared(one, other), *lost]
+    return [name for name in dict.fromkeys((*one.distinct(), *other.distinct())) if name not in _NOT_COMPARED]
 
 
 def _rows(one: Artifact, other: Artifact) -> Iterator[Row]:

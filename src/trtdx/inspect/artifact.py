@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trtdx.inspect.gaps import note_absent
 from trtdx.inspect.vocabulary import MalformedError, fitted, term
 from trtdx.model import Evidence
 
@@ -88,19 +89,30 @@ class Artifact(msgspec.Struct, frozen=True):
     kernels: tuple[Kernel, ...] = ()
     refers_to: tuple[str, ...] = ()  # paths this artifact names, to be inspected with it where they exist
     unread: tuple[str, ...] = ()  # what could not be looked at, and why: a partial answer says so
+    real: str = ""  # where it really lies, however it was named
+    spelled: str = ""  # a command line as it was given
+    resolved: dict[str, str] = {}  # paths it names that are on this machine, and where each really lies
+    parts: tuple[Artifact, ...] = ()  # what else the same file describes: other containers, and machines
+    unit: str = ""  # the container or job it belongs to; those of several are not held against each other
 
     @property
     def title(self) -> str:
         return KINDS[self.kind]
 
     def has(self, *names: str) -> bool:
-        return all(name in self.facts for name in names)
+        return all(self._fact(name) is not None for name in names)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a fact's value as its vocabulary type, or the default where nobody stated it."""
-        term(name)
-        fact = self.facts.get(name)
+        fact = self._fact(name)
         return default if fact is None else fact.value
+
+    def _fact(self, name: str) -> Fact | None:
+        known = term(name)
+        fact = self.facts.get(name)
+        if fact is None:
+            note_absent(self.kind, self.path, name, known.meaning)
+        return fact
 
     def integer(self, name: str) -> int | None:
         value = self.get(name)
@@ -124,6 +136,15 @@ class Artifact(msgspec.Struct, frozen=True):
             name[len(prefix) + 1 :]: fact
             for name, fact in self.facts.items()
             if name.startswith(prefix + ".")
+        }
+
+    def distinct(self) -> dict[str, Fact]:
+        """Return the facts without options that another fact states: max_batch_size and option.max_batch_size."""
+        places = {fact.where for name, fact in self.facts.items() if not name.startswith("option.")}
+        return {
+            name: fact
+            for name, fact in self.facts.items()
+            if not (name.startswith("option.") and fact.where in places)
         }
 
     def evidence(self, *names: str) -> tuple[Evidence, ...]:
@@ -197,6 +218,13 @@ class Deployment(msgspec.Struct, frozen=True):
 
     def of(self, *kinds: str) -> Iterator[Artifact]:
         return (artifact for artifact in self.artifacts if artifact.kind in kinds)
+
+    def units(self) -> list[Deployment]:
+        """Return what is meant to work together: each container or job with all that belongs to none."""
+        names = list(dict.fromkeys(artifact.unit for artifact in self.artifacts if artifact.unit))
+        return [
+            Deployment(tuple(each for each in self.artifacts if each.unit in ("", name))) for name in names
+        ] or [self]
 
     def first(self, *kinds: str) -> Artifact | None:
         return next(self.of(*kinds), None)

@@ -10,6 +10,7 @@ import shlex
 from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple
 
+from trtdx.inspect.agreements.serving import engine_of, servers
 from trtdx.inspect.engine_profiles import why_not_derived
 from trtdx.inspect.engine_settings import known_settings
 from trtdx.inspect.rebuild_command import build_command, flags_of
@@ -99,11 +100,11 @@ def over(requests: list[Request], excess: Callable[[Request], int]) -> Over | No
 def takers(deployment: Deployment) -> Iterator[Taker]:
     """Yield each engine whose limits are known, with the requests."""
     requests = list(requests_in(deployment.of("request")))
-    servers = tuple(deployment.of("llm-args", "command", "triton"))
     for engine in deployment.of("engine") if requests else ():
         settings = known_settings(engine)
         if settings:
-            yield Taker(engine, settings, requests, _chunked(servers), servers)
+            running = tuple(each for each in servers(deployment) if engine_of(deployment, each) is engine)
+            yield Taker(engine, settings, requests, _chunked(running), running)
 
 
 def each_taker(
@@ -168,13 +169,11 @@ class Server(NamedTuple):
 
 
 def servers_of(deployment: Deployment) -> Iterator[Server]:
-    """Yield servers of the PyTorch backend; where there is an engine, its limits are the ones that count."""
+    """Yield servers of the PyTorch backend; where one runs an engine, that one's limits are what counts."""
     requests = list(requests_in(deployment.of("request")))
-    if not requests or deployment.first("engine"):
-        return
-    for options in deployment.of("llm-args", "command"):
-        built = options.text("runtime.command").startswith("trtllm-build")
-        if not built and options.text("runtime.backend") in ("", "pytorch", "_autodeploy"):
+    for options in servers(deployment, "llm-args", "command") if requests else ():
+        by_pytorch = options.text("runtime.backend") in ("", "pytorch", "_autodeploy")
+        if by_pytorch and engine_of(deployment, options) is None:
             yield Server(options, requests)
 
 

@@ -43,7 +43,7 @@ def _release(text: str) -> str:
     if not tag:
         newest = table().release[-1].version
         raise InputError(
-            f"--runtime {text!r} is no TensorRT-LLM release", fix=f"name one, such as 1.2.1 or {newest}"
+            f"--runtime {text!r} is not a TensorRT-LLM release", fix=f"name one, such as 1.2.1 or {newest}"
         )
     on_it = releases_on(tag)
     made = f"TensorRT-LLM {' and '.join(on_it)} has its own images on this base; " if on_it else ""

@@ -25,6 +25,9 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: str  # bool, int, float, str, list, dict, table (a section with known keys), any
     values: tuple[str | int, ...] = ()
     value_since: dict[str, str] = {}  # the first release that takes a value, for those that came later
+    value_until: dict[str, str] = {}  # the last release that takes a value, for those that went
+    otherwise: str = ""  # what is taken in silence for an unknown value; empty: the value is refused
+    any_case: bool = False
     least: int | None = None
     default: bool | int | float | str | None = None
     since: str = ""
@@ -43,6 +46,9 @@ class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     many: bool = False
     values: tuple[str, ...] = ()
     value_since: dict[str, str] = {}
+    value_until: dict[str, str] = {}
+    otherwise: str = ""
+    any_case: bool = False
     only: tuple[str, ...] = ()  # the subcommands that have it
     since: str = ""
     until: str = ""
@@ -255,16 +261,20 @@ def wrong_choice(thing: Option | Flag, value: Any, version: str) -> str:
     release, releases = parsed(version), table().releases
     if not thing.values or not isinstance(value, str) or (release and release > Version(releases[-1])):
         return ""
-    taken = [
-        str(each)
-        for each in thing.values
-        if known_in(Option("str", since=thing.value_since.get(str(each), "")), release, releases)
-    ]
-    if value in taken or value.lower() in taken:
+    taken = [str(each) for each in thing.values if _is_taken(thing, str(each), release)]
+    known = [each.lower() for each in taken] if thing.any_case else taken
+    if value in taken or value.lower() in known:
         return ""
-    near = difflib.get_close_matches(value, taken, n=1, cutoff=0.75)
+    near = difflib.get_close_matches(value.lower(), [each.lower() for each in taken], n=1, cutoff=0.7)
+    meant = next((each for each in taken if near and each.lower() == near[0]), "")
     where = f" in {release}" if release and len(taken) < len(thing.values) else ""
-    return f"takes one of {', '.join(taken)}{where}" + (f"; did you mean {near[0]}?" if near else "")
+    silence = f", and {thing.otherwise} in silence for any other" if thing.otherwise else ""
+    return f"takes one of {', '.join(taken)}{where}{silence}" + (f"; did you mean {meant}?" if meant else "")
+
+
+def _is_taken(thing: Option | Flag, value: str, release: Version | None) -> bool:
+    span = Option("str", since=thing.value_since.get(value, ""), until=thing.value_until.get(value, ""))
+    return known_in(span, release, table().releases)
 
 
 def _is_number(value: Any) -> bool:

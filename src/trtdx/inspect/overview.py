@@ -23,7 +23,12 @@ class Line(NamedTuple):
 def overview(artifact: Artifact) -> Section:
     """Return the overview of one artifact."""
     rows = [(line.name, text) for line in LINES if (text := line.words(artifact))]
-    return Section("overview", f"{artifact.title}: {artifact.path}", ("", ""), tuple(rows))
+    name = (
+        f"{artifact.path} ({artifact.unit})"
+        if artifact.kind == "command" and artifact.unit
+        else artifact.path
+    )
+    return Section("overview", f"{artifact.title}: {name}", ("", ""), tuple(rows))
 
 
 def joined(*parts: str, by: str = ", ") -> str:
@@ -68,6 +73,17 @@ def _experts(a: Artifact) -> str:
         said(a, "num_experts", "{} experts"),
         said(a, "experts_per_token", "{} for a token"),
         said(a, "moe_intermediate_size", "inner size {}"),
+    )
+
+
+def _surroundings(a: Artifact) -> str:
+    shm = a.integer("container.shm_bytes")
+    return joined(
+        said(a, "container.system"),
+        said(a, "container.image"),
+        f"{a.integer('container.nodes')} machines" if (a.integer("container.nodes") or 1) > 1 else "",
+        counted(a.integer("container.gpus") or 0, "GPU") if a.has("container.gpus") else "",
+        f"{size_in_words(shm)} of shared memory" if shm else "",
     )
 
 
@@ -260,6 +276,7 @@ LINES = (
     Line("generation", _generation),
     Line("LoRA", _lora),
     Line("serving", _serving),
+    Line("runs in", _surroundings),
     Line("GPU", _gpu),
     Line("tensors", _io),
     Line("debug", _debug),

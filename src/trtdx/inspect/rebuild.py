@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
 
-YES, NO, UNKNOWN = "yes", "no", "cannot be told"
+YES, NO, UNKNOWN = "yes", "no", "is not known"
 BROKEN = ("plan.truncated", "plan.overlong", "plan.foreign", "weights.missing", "weights.lfs_pointers")
 
 

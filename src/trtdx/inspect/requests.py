@@ -10,6 +10,7 @@ import msgspec
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.inspect.artifact import Artifact, Facts
 from trtdx.streams import line_blocks
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -264,9 +265,9 @@ class Trace:
     def _notes(self) -> Iterator[str]:
         if self._bad:
             more = f" and {self._bad - len(self._bad_lines)} more" * (self._bad > len(self._bad_lines))
-            yield f"{self._bad} lines are no requests: {'; '.join(self._bad_lines)}{more}"
+            yield f"{counted(self._bad, 'line')} of the file cannot be read as a request: {'; '.join(self._bad_lines)}{more}"
         if self._uncounted:
-            yield f"{self._uncounted} requests have a prompt as text only; without its tokens it cannot be counted"
+            yield f"{counted(self._uncounted, 'request')} with a prompt as text only; without its tokens it cannot be counted"
         if self._bits:
             percent = 100 / 2 ** (self._bits - 1)
             yield (

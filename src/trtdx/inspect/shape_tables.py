@@ -29,13 +29,12 @@ def shape_tables(log: ShapeLog, engine: Artifact | None = None) -> list[Section]
     """Return the tables of a log; an engine lends its profiles where the log has none."""
     if not log.executions:
         return [Section("shape-executions", f"Shapes at run time in {log.path}", EXECUTIONS, (), _told(log))]
-    lent = (engine.profiles or profiles_of(engine)) if engine else ()
     found: list[Section] = []
     for number, each in enumerate(log.engines, 1):
         if each.executions:
-            profiles = each.profiles or lent
+            profiles = profiles_for(each, engine)
             which = f" (engine {number})" if sum(bool(one.executions) for one in log.engines) > 1 else ""
-            axes = list(_axes(each, profiles))
+            axes = list(axes_in(each, profiles))
             found += [
                 _ranges(log, axes, which, profiles),
                 _distribution(log, axes, which),
@@ -43,6 +42,11 @@ def shape_tables(log: ShapeLog, engine: Artifact | None = None) -> list[Section]
                 _executions(log, each, which),
             ]
     return found
+
+
+def profiles_for(logged: LoggedEngine, engine: Artifact | None) -> tuple[Profile, ...]:
+    """Return the profiles an engine of a log ran with; an engine that was given lends its own where the log has none."""
+    return logged.profiles or ((engine.profiles or profiles_of(engine)) if engine else ())
 
 
 def _told(log: ShapeLog) -> str:
@@ -108,8 +112,15 @@ class SeenAxis(NamedTuple):
     seen: Histogram
     bounds: tuple[int, int, int] | None
 
+    @property
+    def is_outside(self) -> bool:
+        """Return whether a size was seen that the profile does not allow."""
+        if self.bounds is None or self.seen.low is None or self.seen.high is None:
+            return False
+        return self.seen.low < self.bounds[0] or self.seen.high > self.bounds[2]
 
-def _axes(engine: LoggedEngine, profiles: tuple[Profile, ...]) -> Iterator[SeenAxis]:
+
+def axes_in(engine: LoggedEngine, profiles: tuple[Profile, ...]) -> Iterator[SeenAxis]:
     """Yield the dimensions that vary or could; tensors that share one are one row."""
     known = {each.index: each for each in profiles}
     found: dict[tuple[object, ...], SeenAxis] = {}
@@ -158,8 +169,8 @@ def _range_row(axis: SeenAxis) -> Cells:
     if axis.bounds is None:
         return (*words, "", "", "")
     least, _, most = axis.bounds
-    room = f"{most - high} ({100 * (most - high) // most} %)" if most else ""
-    if low < least or high > most:
+    room = f"{most - high} ({100 * (most - high) // most} %)" if most and not axis.is_outside else ""
+    if axis.is_outside:
         flags = " and ".join(axis.dimension.flags)
         verdict = f"outside the profile{', rebuild with ' + flags if flags else ''}"
     elif low == high == most and axis.dimension.name in ALLOCATED:

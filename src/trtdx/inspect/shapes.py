@@ -18,7 +18,7 @@ from trtdx.inspect.engine_profiles import TOKEN_CUTS, inputs_of, profiles_of, wh
 from trtdx.inspect.engine_settings import settings_of
 from trtdx.inspect.requests import requests_in
 from trtdx.model import Section
-from trtdx.words import counted
+from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -88,6 +88,16 @@ class Checker:
             if any(name in sizes and not low <= sizes[name] <= high for name, (low, high) in bounds.items()):
                 return False
         return True
+
+    def excess(self, request: Request) -> tuple[float, int]:
+        """Return how many times too large or small the worst dimension of a request is, and by how much all are."""
+        worst, total = 0.0, 0
+        for step in steps_of(self.settings, request, chunked=self.chunked):
+            for name, (low, high) in self._bounds[self._index_of(step)].items():
+                size = step.sizes.get(name, low)
+                worst = max(worst, size / max(high, 1), low / max(size, 1) if size < low else 0.0)
+                total += max(size - high, low - size, 0)
+        return worst, total
 
     def fits(self, request: Request) -> Iterator[Fit]:
         """Yield every input of every step of a request."""
@@ -261,7 +271,7 @@ def shape_section(
     """Return a table of every input in every step: its shape, what the engine allows, and whether it fits.
 
     A table of several requests has a first column more, with the request in words. One that is not `whole`
-    has only the inputs that do not fit.
+    has only what does not fit, a row for each dimension.
     """
     reason = why_not_derived(engine)
     if reason:
@@ -270,34 +280,46 @@ def shape_section(
     given = list(requests)
     asked = list(requests_in(given))
     wrong = [each for each in asked if not checker.takes(each)]
-    shown = _shown(asked, wrong)
+    shown = _shown(checker, asked, wrong)
     notes = [*_notes(checker, asked, wrong, shown), *(note for each in given for note in each.unread)]
     fits = [(request.words, fit) for request in shown for fit in _grouped(checker.fits(request))]
+    if not whole:
+        good = sum(not fit.misfits for _, fit in fits)
+        notes.insert(0, f"{good} of {len(fits)} shapes fit (--show shapes lists them).")
     columns = COLUMNS if whole else MISFIT_COLUMNS
-    rows = [
-        (words, *(_row(fit)[COLUMNS.index(column)] for column in columns))
-        for words, fit in fits
-        if whole or fit.misfits
-    ]
-    if len(rows) < len(fits):
-        notes.insert(0, f"{len(fits) - len(rows)} of {len(fits)} shapes fit (--show shapes lists them).")
+    rows: list[tuple[str | int | bool, ...]]
+    rows = [(words, *_row(fit)) for words, fit in fits] if whole else list(_folded(fits))
+    title = f"Shapes of {shown[0].words} in {engine.path}" if len(shown) == 1 else f"Shapes in {engine.path}"
     if len(shown) == 1:
-        title = f"Shapes of {shown[0].words} in {engine.path}"
-        return Section("shapes", title, columns, tuple(row[1:] for row in rows), " ".join(notes))
-    title = f"Shapes in {engine.path}"
-    return Section("shapes", title, ("request", *columns), tuple(rows), " ".join(notes))
+        rows = [row[1:] for row in rows]
+    else:
+        columns = ("request", *columns)
+    return Section("shapes", title, columns, tuple(rows), " ".join(notes))
 
 
 COLUMNS = ("step", "profile", "tensor", "shape", "allowed", "fits", "what is too large or small")
-MISFIT_COLUMNS = ("step", "tensor", "shape", "what is too large or small")
+MISFIT_COLUMNS = ("what is too large or small", "asked", "allowed", "set by", "inputs")
 
 
-def _shown(asked: list[Request], wrong: list[Request]) -> list[Request]:
-    """Return the requests to show: all when they are few, else those that do not fit, or the largest."""
+def _shown(checker: Checker, asked: list[Request], wrong: list[Request]) -> list[Request]:
+    """Return the requests to show: all when they are few, else the worst that does not fit, or the largest."""
     if len(asked) <= MOST_SHOWN:
         return asked
-    largest = max(asked, key=lambda each: (each.input_len + each.output_len) * each.batch)
-    return wrong[:MOST_SHOWN] or [largest]
+    if wrong:
+        return [max(wrong, key=checker.excess)]
+    return [max(asked, key=lambda each: (each.input_len + each.output_len) * each.batch)]
+
+
+def _folded(fits: list[tuple[str, Fit]]) -> Iterator[tuple[str | int, ...]]:
+    """Yield a row for each dimension that does not fit, with the inputs that have it."""
+    found: dict[tuple[str | int, ...], dict[str, None]] = {}
+    for words, fit in fits:
+        for axis in fit.misfits:
+            what, allowed = fit.axes[axis], f"{fit.low[axis]} to {fit.high[axis]}"
+            key = (words, what.meaning, fit.shape[axis], allowed, " and ".join(what.flags))
+            found.setdefault(key, {})[fit.tensor] = None
+    for cells, tensors in found.items():
+        yield *cells, listed(tensors, 2)
 
 
 def _grouped(fits: Iterator[Fit]) -> Iterator[Fit]:
@@ -340,7 +362,8 @@ def _notes(
     yield f"Profiles {checker.profiles[0].source}. Inputs whose shape never changes are left out."
     if len(shown) < len(asked):
         over, total = (sum(each.count for each in some) for some in (wrong, asked))
-        yield f"{over} of {counted(total, 'request')} do not fit as asked; {counted(len(shown), 'kind')} shown."
+        which = "the worst" if wrong else "the largest"
+        yield f"{over} of {counted(total, 'request')} do not fit as asked; {which} is shown."
     if settings.inflight:
         yield (
             "The whole batch is shown as one step. The C++ executor puts only as many requests into a step as "

@@ -78,6 +78,7 @@ class _Lexer:
         self._here: list[_Here] = []  # that begin after this line
         self._filled_in = 0
         self._target = ""  # the file that this command's output goes to
+        self._is_appended = False
 
     def run(self) -> None:
         while self._at < len(self._text) and not self.is_full:
@@ -123,6 +124,8 @@ class _Lexer:
     def _end_command(self, *, is_piped: bool = False) -> None:
         words = self._words
         self._words = []
+        if self._target and len(words) > 1 and words[0].text == "echo":
+            self._write_echo(words)
         if not is_piped and not self._here:
             self._target = ""
         if not words:
@@ -136,6 +139,13 @@ class _Lexer:
             self._set(assignments, words)
         else:
             self.commands.append(Command(tuple(words), words[0].line))
+
+    def _write_echo(self, words: list[Word]) -> None:
+        text = " ".join(word.text for word in words[1:] if word.text != "-e")
+        before, line = (
+            self.files.get(self._target, ("", words[0].line)) if self._is_appended else ("", words[0].line)
+        )
+        self.files[self._target] = (f"{before}{text}\n", line)
 
     def _set(self, assignments: list[re.Match[str] | None], words: list[Word]) -> None:
         unknown = {word.text.partition("=")[0] for word in words if not word.is_known}
@@ -158,7 +168,7 @@ class _Lexer:
         if operator in ("<<", "<<-"):
             self._here.append(_Here(word.text, operator == "<<-", is_literal))
         elif operator in (">", ">>", ">|"):
-            self._target = word.text
+            self._target, self._is_appended = word.text, operator == ">>"
 
     def _here_documents(self) -> None:
         """Pass over the texts that begin after this line, and keep what goes into a file."""

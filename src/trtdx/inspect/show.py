@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.artifact import shortened
+from trtdx.inspect.engine_profiles import why_not_derived
+from trtdx.inspect.stored_tensors import STORING, stored_tensors
 from trtdx.model import Section
 from trtdx.words import size_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trtdx.host import Host
     from trtdx.inspect.artifact import Artifact, Deployment
     from trtdx.model import Cell
 
 
 def tensors(artifact: Artifact, _: Deployment) -> Iterator[Section]:
     """Yield what goes in and out: name, type, and shape with the names of its dynamic dimensions."""
+    if artifact.kind == "engine" and (reason := why_not_derived(artifact)):
+        yield Section("tensors", f"tensors of {artifact.path}", (), (), f"not known: {reason}")
     if not artifact.tensors:
         return
     rows = tuple(
@@ -116,7 +121,7 @@ def facts(artifact: Artifact, _: Deployment) -> Iterator[Section]:
     """Yield every fact that was read and where it stands."""
     rows = tuple(
         (name, _cell(fact.value), fact.where.removeprefix(f"{artifact.path.rstrip('/')}/"))
-        for name, fact in sorted(artifact.facts.items())
+        for name, fact in sorted(artifact.distinct().items())
     )
     yield Section("facts", f"facts of {artifact.path}", ("fact", "value", "where"), rows)
 
@@ -137,9 +142,31 @@ SHOWS: dict[str, Callable[[Artifact, Deployment], Iterator[Section]]] = {
 }
 
 
-def sections_from(deployment: Deployment, wanted: list[str]) -> Iterator[Section]:
+def sections_from(host: Host, deployment: Deployment, wanted: list[str]) -> Iterator[Section]:
     """Yield the sections asked for, artifact by artifact; those of requests are answered with the requests."""
-    names = list(SHOWS) if "all" in wanted else [name for name in wanted if name in SHOWS]
+    names = list(SHOWS) if "all" in wanted else [name for name in dict.fromkeys(wanted) if name in SHOWS]
+    shown = set()
     for artifact in deployment.artifacts:
         for name in names:
-            yield from SHOWS[name](artifact, deployment)
+            found = list(SHOWS[name](artifact, deployment))
+            if name == "tensors" and artifact.kind in STORING:
+                found.append(stored_tensors(host, artifact))
+            shown |= {name} if found else set()
+            yield from found
+    for name in names if "all" not in wanted else ():
+        if name not in shown:
+            yield Section(
+                name, f"{name}: nothing to show", (), (), f"Nothing that was given has any: {NEEDS[name]}."
+            )
+
+
+NEEDS = {
+    "tensors": "give a model, a checkpoint, an engine of 0.8 or later, or an ONNX file",
+    "profiles": "give an engine of 0.8 or later, a verbose build log or a file of profiles",
+    "settings": "give an engine directory",
+    "mapping": "give a checkpoint, an engine or a model",
+    "quantization": "none of it is quantised",
+    "debug": "give an engine directory",
+    "kernels": "give a verbose build log",
+    "facts": "give an artifact",
+}

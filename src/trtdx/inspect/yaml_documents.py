@@ -50,9 +50,24 @@ def read_yaml(host: Host, path: str) -> YamlDocument:
 
 def parse_yaml(data: bytes, path: str) -> YamlDocument:
     """Return the mapping that a YAML text holds; keys are texts as they are spelled."""
+    builder = _Builder(path)
+    _build(builder, data)
+    return builder.document()
+
+
+def parse_yaml_stream(data: bytes, path: str) -> tuple[list[YamlDocument], str]:
+    """Return the mappings of a text with several documents, up to where it ends being YAML, and why it does."""
+    builder = _Builder(path, many=True)
+    try:
+        _build(builder, data)
+    except UnreadableError as err:
+        return builder.documents, str(err)
+    return builder.documents, ""
+
+
+def _build(builder: _Builder, data: bytes) -> None:
     if data.startswith(LFS_MARK):
         raise UnreadableError("is a Git-LFS pointer, not the file itself")
-    builder = _Builder(path)
     try:
         for event in _events(data):
             builder.take(event)
@@ -60,7 +75,6 @@ def parse_yaml(data: bytes, path: str) -> YamlDocument:
         raise UnreadableError(f"is not YAML: {_in_words(err)}") from err
     except (yaml.YAMLError, ValueError, RecursionError) as err:
         raise UnreadableError(f"is not YAML: {str(err).splitlines()[0]}") from err
-    return builder.document()
 
 
 def _events(data: bytes) -> Iterator[Any]:
@@ -93,8 +107,9 @@ class _Open:
 class _Builder:
     """Makes values of parser events without recursion, counting what each anchor would cost again."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, *, many: bool = False) -> None:
+        self._path, self._many = path, many
+        self.documents: list[YamlDocument] = []
         self._open: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
         scalars: Any = yaml.SafeLoader("")
@@ -124,14 +139,23 @@ class _Builder:
             self._end()
         elif isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
-            if self._documents > 1:
+            if self._documents > 1 and not self._many:
                 raise UnreadableError(f"holds a second document from line {start.line + 1}")
+
+        elif isinstance(event, yaml.DocumentEndEvent) and self._many:
+            if isinstance(self._root, dict):
+                self.documents.append(self.document())
+            self._root, self._lines, self._duplicates, self._anchors = None, {}, [], {}
 
     def _scalar(self, event: Any) -> None:
         self._count(1)
         if self._waits_for_key():
             self._take_key(event)
             return
+        if self._many and self._open and isinstance(self._open[-1].value, list):
+            self._lines[self._open[-1].path_of_next()] = (
+                event.start_mark.line + 1 + (event.style in ("|", ">"))
+            )
         value = self._value_of(event)
         if event.anchor:
             self._anchors[event.anchor] = (value, 1)

@@ -154,7 +154,7 @@ def test_a_tokenizer_that_is_named_is_the_models() -> None:
     assert finding.code == "DX509"
     assert "hf.other" in (finding.fixes[0].command or "")
     assert codes(command("trtllm-serve hf --tokenizer hf"), *example(TOKENIZERS)) == set()
-    alike = TOKENIZERS.replace("151669", "128256").replace("151645", "128009")
+    alike = TOKENIZERS.replace("151669", "128256").replace("151645", "128009").replace("151936", "128256")
     assert codes(command("trtllm-serve hf --tokenizer hf.other"), *example(alike)) == set()
 
 

@@ -84,14 +84,14 @@ def test_types_of_adapter_and_engine(theirs, ours, expected):
     assert codes(f'{ADAPTER}lora.dtype = "{theirs}"\n[engine]\ndtype = "{ours}"\n') == expected
 
 
-def test_a_resized_vocabulary_is_graver_than_a_replaced_one():
-    def severity(size):
+def test_a_resized_vocabulary_is_surer_than_a_replaced_one_and_both_are_wrong_in_silence():
+    def told(size):
         text = f'{ADAPTER}lora.modules_to_save = ["lm_head"]\nlora.vocab_size = {size}\n[engine]\nvocab_size = 32000\n'
         [(_, violation)] = found(text)
-        return violation.severity
+        return violation.severity, violation.confidence
 
-    assert severity(32005) is Severity.ERROR
-    assert severity(32000) is Severity.WARNING
+    assert told(32005) == (Severity.ERROR, 0.9)
+    assert told(32000) == (Severity.ERROR, 0.7)
 
 
 def test_whole_modules_of_the_adapter_an_llm_is_made_with_are_taken():

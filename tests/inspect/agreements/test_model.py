@@ -152,10 +152,12 @@ def test_a_vocabulary_may_be_filled_up_and_nothing_else(size, tp_size, expected)
     assert codes(text) == expected
 
 
-def test_a_lost_row_is_graver_than_one_too_many():
+def test_a_lost_row_and_another_vocabulary_are_graver_than_one_row_too_many():
     smaller = found("[hf]\nvocab_size = 32003\n[engine]\nvocab_size = 32000\n")
-    larger = found("[hf]\nvocab_size = 32000\n[engine]\nvocab_size = 64000\n")
-    assert [violation.severity for _, violation in (*smaller, *larger)] == [Severity.ERROR, Severity.WARNING]
+    other = found("[hf]\nvocab_size = 32000\n[engine]\nvocab_size = 64000\n")
+    padded = found("[hf]\nvocab_size = 32000\n[engine]\nvocab_size = 32256\n")
+    told = [violation.severity for _, violation in (*smaller, *other, *padded)]
+    assert told == [None, None, Severity.WARNING]  # None: as the page says, which is an error
 
 
 def test_float16_is_grave_only_for_models_that_are_known_to_overflow():
@@ -164,7 +166,7 @@ def test_float16_is_grave_only_for_models_that_are_known_to_overflow():
         [(_, violation)] = found(text)
         return violation.severity
 
-    assert told("gemma2") is None  # as the page says
+    assert told("gemma2") is Severity.ERROR
     assert told("llama") is Severity.NOTE
 
 

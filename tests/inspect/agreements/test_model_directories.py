@@ -57,6 +57,8 @@ def test_layers_beyond_those_of_the_configuration_are_told_and_a_few_for_predict
     [finding] = found(book, model)
     assert (finding.code, "12 layers, but the configuration says 6" in finding.message) == ("DX778", True)
     set_config(model, num_hidden_layers=11)
+    assert codes(book, model) == ["DX778"]
+    set_config(model, num_hidden_layers=11, num_nextn_predict_layers=1)
     assert codes(book, model) == []
 
 
@@ -307,7 +309,7 @@ def test_tokens_for_tools_only_are_not_missed(book, model):
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
-        ("{% if messages %}x{% endfi %}", "`endfi` is no tag that Jinja knows"),
+        ("{% if messages %}x{% endfi %}", "`endfi` is not a tag that Jinja knows"),
         ("{% for m in messages %}{% endif %}", "`endif` stands where `for` is open"),
         ("{% if messages %}x", "`if` is never closed"),
         ("{% else %}", "`else` stands outside of what it belongs to"),

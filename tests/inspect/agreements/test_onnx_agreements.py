@@ -85,7 +85,7 @@ def test_a_sound_model_alone_gives_nothing(findings):
         (make.added(("a", 4), ("b", 4)), ranges(x=rows(2, 2, 4), y=rows(2, 3, 4)), "DX143", "at the opt shapes the inputs of the Add node add"),
         (make.added(), ranges(x=rows(1, 2, 4), y=rows(1, 2, 8)), "DX937", "dimension batch is 1 / 2 / 4"),
         (make.added(("a", 4), ("b", 4)), ranges(x=rows(2, 2, 4), y=rows(2, 2, 8)), "DX937", "at the max shapes"),
-        (make.added(), ranges(x=rows(1, 2, 4), y=rows(1, 2, 4), zz=rows(1, 2, 4)), "DX936", "gives shapes for zz, which is no input"),
+        (make.added(), ranges(x=rows(1, 2, 4), y=rows(1, 2, 4), zz=rows(1, 2, 4)), "DX936", "gives shapes for zz, which is not an input"),
         (make.added(), ranges(x=rows(0, 0, 0), y=rows(0, 0, 0)), "DX940", "x, y can only be empty"),
     ],
 )  # fmt: skip

@@ -9,6 +9,8 @@ from trtdx.inspect.agreement import findings_from
 from trtdx.inspect.agreements import table
 from trtdx.inspect.promises import deployment_from_example
 from trtdx.knowledge import load_book
+from trtdx.model import Severity
+from trtdx.rule import Harm
 from trtdx.template import placeholders
 
 BOOK = load_book(RealHost())
@@ -74,3 +76,40 @@ def test_every_page_with_words_for_a_finding_is_an_agreement():
 
 def test_there_are_enough_agreements():
     assert len({row.code for row in table()}) >= 45
+
+
+# What is only suspicious: it may be meant so, or it costs accuracy without making answers wrong.
+SUSPICIOUS = {
+    "DX104": "without its scales an FP8 cache runs at a scale of 1, which often does",
+    "DX478": "a 4-bit cache that was not calibrated for is less accurate",
+    "DX485": "a smaller attention window may be chosen to save memory",
+    "DX501": "a client may write the beginning token itself",
+    "DX820": "an id only for filling never reaches the model",
+    "DX822": "an id only for filling never reaches the model",
+    "DX824": "the tokenizer's limit is only a hint",
+    "DX840": "an output layer in few bits is less accurate",
+    "DX841": "the engine is another conversion, which may be as good",
+    "DX855": "files beyond the ranks are not read",
+    "DX877": "a data type may be chosen",
+    "DX896": "an adapter is converted on loading",
+    "DX938": "no request need have the shapes that do not fit",
+}
+
+
+@pytest.mark.parametrize("case", [each for each in FIRING if each[0].front.harm is Harm.SILENT], ids=named)
+def test_what_makes_answers_wrong_in_silence_fails_the_default_gate(case):
+    rule, number = case
+    found = findings_from(table(), deployment_from_example(rule.artifacts_fire[number]), BOOK)
+    worst = max(found, key=lambda finding: finding.severity.badness)
+    assert worst.severity is Severity.ERROR or rule.code in SUSPICIOUS
+
+
+def test_what_is_called_suspicious_does_not_fail_it():
+    def severities(code):
+        rule = BOOK.get(code)
+        for text in rule.artifacts_fire:
+            yield from (
+                finding.severity for finding in findings_from(table(), deployment_from_example(text), BOOK)
+            )
+
+    assert [code for code in SUSPICIOUS if set(severities(code)) == {Severity.ERROR}] == []

@@ -132,16 +132,19 @@ def test_an_integer_cache_without_scales_is_graver_than_a_float_one():
     assert severity("NVFP4") is None
 
 
-@pytest.mark.parametrize("more", ["", "kv_lora_rank = 512\n"])
-def test_scales_that_the_pytorch_backend_would_not_use_are_not_missed(more):
-    algo = "NVFP4" if more else "FP8"
-    model = f"[hf]\n{more}weights.kv_scales = false\n"
-    assert codes(f'{model}quant.kv_algo = "{algo}"\n') == []
-    assert codes(f'{model}[llm-args]\nruntime.kv_cache_dtype = "{algo.lower()}"\n') == []
+def test_scales_that_the_pytorch_backend_would_not_use_are_only_a_note():
+    [(_, violation)] = found('[hf]\nweights.kv_scales = false\nquant.kv_algo = "FP8"\n')
+    assert violation.severity is Severity.NOTE
+    assert codes('[hf]\nweights.kv_scales = false\n[llm-args]\nruntime.kv_cache_dtype = "fp8"\n') == []
+    latent = "[hf]\nkv_lora_rank = 512\nweights.kv_scales = false\n"
+    assert codes(f'{latent}quant.kv_algo = "NVFP4"\n') == []
+    assert codes(f'{latent}[llm-args]\nruntime.kv_cache_dtype = "nvfp4"\n') == []
 
 
 def test_the_engine_flow_still_needs_the_scales_of_an_fp8_cache():
-    assert codes('[checkpoint]\nquant.kv_algo = "FP8"\nweights.kv_scales = false\n') == ["DX104"]
+    bare = '[checkpoint]\nquant.kv_algo = "FP8"\nweights.kv_scales = false\n'
+    assert codes(bare) == ["DX104"]
+    assert codes(f'{bare}quant.algo = "FP8"\nweights.scales = true\n') == ["DX104"]
 
 
 def test_options_of_a_file_are_held_against_the_model(tmp_path):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.inspect.agreements import tokens
+from trtdx.inspect.agreements import tokens, triton_tokens
 from trtdx.inspect.promises import deployment_from_example
 from trtdx.model import Severity
 
 
 def found(text):
     deployment = deployment_from_example(text)
-    return [(row.code, violation) for row in tokens.ROWS for violation in row.check(deployment)]
+    return [
+        (row.code, violation)
+        for row in tokens.ROWS + triton_tokens.ROWS
+        for violation in row.check(deployment)
+    ]
 
 
 def codes(text):

@@ -350,7 +350,7 @@ def test_pointers_and_cut_shards_are_told_apart(tmp_path):
     assert facts["weights.lfs_pointers"] == ["model-00001-of-00004.safetensors"]
     assert facts["weights.truncated"][0].startswith("model-00002-of-00004.safetensors: has ")
     assert facts["weights.corrupt"] == [
-        "model-00004-of-00004.safetensors: is no safetensors file but a web page (the answer of a failed download)"
+        "model-00004-of-00004.safetensors: is not a safetensors file but a web page (the answer of a failed download)"
     ]
     assert "weights.has_lm_head" not in facts or facts["weights.has_lm_head"]  # absence is not known
 

@@ -119,7 +119,7 @@ def test_a_sentencepiece_model_is_counted_by_its_pieces():
 
 def test_a_cut_sentencepiece_model_is_told():
     data, _ = sentencepiece_model()
-    assert "no SentencePiece model" in recorded({"tokenizer.model": data[:-3]})["unparsed"][0]
+    assert "not a SentencePiece model" in recorded({"tokenizer.model": data[:-3]})["unparsed"][0]
 
 
 def test_a_tiktoken_file_is_counted_by_its_ranks():
@@ -277,7 +277,7 @@ def test_a_processor_keeps_its_template_in_a_json_file(tmp_path):
         ("tokenizer.json", b'{"model": {"vocab": {"a": "b"}}}', "not what such a file holds"),
         ("tokenizer.json", b'{"post_processor":' + b"[" * 100_000, "nested too deeply"),
         ("tokenizer_config.json", b"\xff\xfe{\x00", "not JSON"),
-        ("tokenizer.model", b"\x0a\xff\xff\xff\xff\xff", "no SentencePiece model"),
+        ("tokenizer.model", b"\x0a\xff\xff\xff\xff\xff", "not a SentencePiece model"),
     ],
 )
 def test_files_that_cannot_be_parsed_are_told(name, data, words):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def table() -> tuple[Agreement, ...]:
     """Return every agreement that is checked."""
     from trtdx.inspect.agreements import (
+        containers,
         files,
         lora,
         machine,
@@ -24,10 +25,12 @@ def table() -> tuple[Agreement, ...]:
         shapes,
         tokens,
         triton,
+        triton_tokens,
         weight_files,
     )
 
     modules = (
-        model, tokens, quantization, parallel, runtime, triton, lora, machine, onnx, shapes, weight_files, files,
+        model, tokens, quantization, parallel, runtime, triton, triton_tokens, lora, machine, onnx, shapes, weight_files, files,
+        containers,
     )  # fmt: skip
     return tuple(row for module in modules for row in module.ROWS)

@@ -55,7 +55,7 @@ def whole(artifact: Artifact) -> bool:
     return not artifact.unread and not any(artifact.items(name) for name in INCOMPLETE)
 
 
-@agreement("DX086", *ON_DISK, "onnx")
+@agreement("DX086", *ON_DISK, "onnx", needs=("hf|tokenizer|checkpoint|engine|lora|onnx",))
 def files_fetched(deployment: Deployment) -> Iterator[Violation]:
     """Files are the files themselves, not the pointers Git LFS leaves in their place."""
     for artifact in deployment.artifacts:
@@ -73,7 +73,7 @@ def files_fetched(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX087", *ON_DISK)
+@agreement("DX087", *ON_DISK, needs=("hf|tokenizer|checkpoint|engine|lora",))
 def weights_whole(deployment: Deployment) -> Iterator[Violation]:
     """Files of weights are as long as their headers say, and their headers can be right."""
     for artifact in deployment.of(*ON_DISK):
@@ -165,7 +165,7 @@ def _effect(stated: str, stored: str) -> str:
     return "three bits of each weight are rounded away"
 
 
-@agreement("DX133", *ON_DISK)
+@agreement("DX133", *ON_DISK, needs=("hf|tokenizer|checkpoint|engine|lora",))
 def files_parse(deployment: Deployment) -> Iterator[Violation]:
     """Configuration and tokenizer files can be parsed."""
     for artifact in deployment.of(*ON_DISK):
@@ -196,7 +196,7 @@ def _encoded_anew(artifact: Artifact, file: str, reason: str) -> dict[str, str]:
     return {"remedy": f"save {file} as UTF-8 without a byte-order mark", "command": command}
 
 
-@agreement("DX772", *ON_DISK)
+@agreement("DX772", *ON_DISK, needs=("hf|tokenizer|checkpoint|engine|lora",))
 def values_of_their_type(deployment: Deployment) -> Iterator[Violation]:
     """Values are of the type that whoever reads them expects."""
     for artifact in deployment.of(*ON_DISK):
@@ -229,14 +229,13 @@ def config_there(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX253", "hf", "tokenizer", "command", "llm-args", "triton")
+@agreement("DX253", "hf", "tokenizer", "command", "llm-args", "triton", needs=("hf",))
 def tokenizer_there(deployment: Deployment) -> Iterator[Violation]:
     """A tokenizer is among the files of a model, or is named elsewhere."""
-    if any(_brings_tokenizer(artifact) for artifact in deployment.artifacts):
-        return
     for model in deployment.of("hf"):
         stated = model.has("tokenizer.files", "architecture") and not model.items("tokenizer.files")
-        if stated and not model.get("encoder_decoder"):
+        lent = any(_brings_tokenizer(each) for each in deployment.artifacts if _may_lend(each, model))
+        if stated and not lent and not model.get("encoder_decoder"):
             yield Violation(
                 (
                     Evidence(
@@ -247,6 +246,11 @@ def tokenizer_there(deployment: Deployment) -> Iterator[Violation]:
                 Severity.WARNING,
                 0.8,
             )
+
+
+def _may_lend(artifact: Artifact, model: Artifact) -> bool:
+    """Return whether a tokenizer of this artifact can be meant for a model: another model has its own."""
+    return artifact.kind != "hf" or artifact.get("vocab_size") == model.get("vocab_size")
 
 
 def _brings_tokenizer(artifact: Artifact) -> bool:

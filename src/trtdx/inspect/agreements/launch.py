@@ -81,8 +81,7 @@ def tokenizer_named(deployment: Deployment) -> Iterator[Violation]:
         lender = next(
             (each for each in deployment.of("hf") if names(server, "runtime.tokenizer", each)), None
         )
-        model = next((each for each in deployment.of("hf") if names(server, "runtime.model", each)), None)
-        model = model or model_of(deployment)
+        model = model_of(deployment, server)
         if lender is None or model is None or lender is model:
             continue
         facts = ("tokenizer.size", "tokenizer.eos_id")
@@ -99,11 +98,11 @@ def tokenizer_named(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX874", "hf", "llm-args", "command")
 def predicting_layers(deployment: Deployment) -> Iterator[Violation]:
     """Multi-token prediction is asked of a model that has layers for it."""
-    model = model_of(deployment)
-    kind = model.text("model_type") if model else ""
-    if model is None or kind not in WITHOUT_MTP:
-        return
     for server in servers(deployment, "llm-args", "command"):
+        model = model_of(deployment, server)
+        kind = model.text("model_type") if model else ""
+        if model is None or kind not in WITHOUT_MTP:
+            continue
         if server.text("runtime.speculative").upper() == "MTP" and not server.has("runtime.draft_model"):
             values = {
                 "kind": kind,
@@ -115,12 +114,38 @@ def predicting_layers(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(evidence, values, confidence=0.9)
 
 
+# Kinds of speculative decoding that are refused without a model to draft with: "Draft model must be provided for EAGLE",
+# "EAGLE3 draft model must be specified", "Draft model must be specified" (llm_args.py, 1.0.0 to 1.3.0rc22).
+WITH_DRAFT_MODEL = ("eagle", "eagle3", "drafttarget", "pard", "dflash")
+
+
+@agreement("DX566", "llm-args", "command")
+def draft_named(deployment: Deployment) -> Iterator[Violation]:
+    """Speculative decoding names its kind, and the model that drafts where its kind has one."""
+    for server in servers(deployment, "llm-args", "command"):
+        kind = server.text("runtime.speculative")
+        names = [
+            f"option.{name}" for name in server.family("option") if name.startswith("speculative_config.")
+        ]
+        named = server.has("runtime.draft_model") or any(name.endswith(("_model", "_path")) for name in names)
+        if kind.lower().replace("_", "") in WITH_DRAFT_MODEL and not named:
+            what, lack = f"{kind} has no draft model", "speculative_model_dir"
+            evidence = server.evidence("runtime.speculative")
+        elif names and not kind and not server.has("runtime.invalid_values"):
+            what, lack = "speculative_config does not say which kind it is", "decoding_type"
+            evidence = server.evidence(names[0])
+        else:
+            continue
+        values = {"what": what, "lack": lack, "path": place_of(server), "verify": verify_of(server)}
+        yield Violation(evidence, values, confidence=0.9)
+
+
 @agreement("DX319", "hf", "llm-args", "command")
 def draft_vocabulary(deployment: Deployment) -> Iterator[Violation]:
     """A draft model of its own has the vocabulary of the model it drafts for."""
-    model = model_of(deployment)
-    target = model.integer("vocab_size") if model else None
     for server in servers(deployment, "llm-args", "command"):
+        model = model_of(deployment, server)
+        target = model.integer("vocab_size") if model else None
         draft = server.integer("runtime.draft_vocab_size")
         is_draft = server.text("runtime.speculative").lower().replace("_", "") == "drafttarget"
         if model is None or not target or not draft or not is_draft:
@@ -132,7 +157,7 @@ def draft_vocabulary(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(evidence, values, None if draft > target else Severity.WARNING, 0.9)
 
 
-@agreement("DX875", *SIDES, "hf", "machine")
+@agreement("DX875", *SIDES, "hf", "machine", needs=("hf|llm-args|command|triton", "machine"))
 def cache_on_gpu(deployment: Deployment) -> Iterator[Violation]:
     """A key/value cache in NVFP4 is kept on a GPU that computes it."""
     machine = deployment.first("machine")
@@ -167,6 +192,7 @@ ROWS: tuple[Agreement, ...] = (
     adapter_beside_model,
     tokenizer_named,
     predicting_layers,
+    draft_named,
     draft_vocabulary,
     cache_on_gpu,
 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from trtdx.inspect.agreements.serving import is_read_with_command
+from trtdx.inspect.gaps import lacking
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,13 +52,13 @@ def chains(deployment: Deployment) -> list[tuple[Artifact, ...]]:
     """Return model, checkpoint and engine in the order they were made; what is not at hand is left out."""
     found: list[tuple[Artifact, ...]] = []
     for engine in deployment.of("engine"):
-        checkpoint = _origin(deployment, engine, "checkpoint")
-        model = _origin(deployment, checkpoint or engine, "hf")
+        checkpoint = origin(deployment, engine, "checkpoint")
+        model = origin(deployment, checkpoint or engine, "hf")
         found.append(tuple(each for each in (model, checkpoint, engine) if each is not None))
     used = {id(each) for chain in found for each in chain}
     for checkpoint in deployment.of("checkpoint"):
         if id(checkpoint) not in used:
-            model = _origin(deployment, checkpoint, "hf")
+            model = origin(deployment, checkpoint, "hf")
             found.append((model, checkpoint) if model is not None else (checkpoint,))
     return found
 
@@ -91,7 +93,7 @@ def pairs_made(deployment: Deployment) -> Iterator[Step]:
                 yield Step(source, target)
 
 
-def model_of(deployment: Deployment, artifact: Artifact) -> Artifact | None:
+def model_made_into(deployment: Deployment, artifact: Artifact) -> Artifact | None:
     """Return the Hugging Face model an engine or checkpoint was made from, where it is at hand."""
     for chain in chains(deployment):
         if chain[0].kind == "hf" and any(each is artifact for each in chain):
@@ -113,14 +115,21 @@ def _is(server: Artifact, *programs: str) -> bool:
     return server.text("runtime.command").startswith(programs)
 
 
-def _origin(deployment: Deployment, made: Artifact, kind: str) -> Artifact | None:
-    """Return what an artifact was made from: the only one there is, or the only one that fits."""
+def origin(deployment: Deployment, made: Artifact, kind: str) -> Artifact | None:
+    """Return what an artifact was made from: the only one there is, or the one that is nearest in its sizes."""
     candidates = list(deployment.of(kind))
-    makers = list(deployment.of(made.kind))
-    if len(candidates) == 1 and len(makers) == 1:
+    if len(candidates) == 1 and sum(1 for _ in deployment.of(made.kind)) == 1:
         return candidates[0]
-    fitting = [each for each in candidates if not differing(each, made)]
-    return fitting[0] if len(fitting) == 1 else None
+    distances = [len(differing(each, made)) for each in candidates]
+    least = min(distances, default=ANOTHER_MODEL)
+    nearest = [each for each, far in zip(candidates, distances, strict=True) if far == least < ANOTHER_MODEL]
+    if len(nearest) > 1:
+        named = {real for each in deployment.artifacts for real in each.resolved.values()}
+        nearest = [each for each in nearest if each.real in named] or nearest
+    if len(nearest) > 1:
+        paths = joined(each.path for each in nearest)
+        lacking(f"which of {paths} {made.path} was made from cannot be told from their sizes")
+    return nearest[0] if len(nearest) == 1 else None
 
 
 def remake(step: Step) -> dict[str, str]:

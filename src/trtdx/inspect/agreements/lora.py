@@ -75,7 +75,7 @@ def made_with(
     }
 
 
-@agreement("DX115", "lora", "engine", "llm-args", "command")
+@agreement("DX115", "lora", "engine", "llm-args", "command", needs=("lora", "engine|llm-args|command"))
 def rank(deployment: Deployment) -> Iterator[Violation]:
     """An adapter's rank is no higher than the engine or server takes."""
     for adapter in deployment.of("lora"):
@@ -93,7 +93,7 @@ def rank(deployment: Deployment) -> Iterator[Violation]:
                 )
 
 
-@agreement("DX243", "lora", "engine", "llm-args", "command")
+@agreement("DX243", "lora", "engine", "llm-args", "command", needs=("lora", "engine|llm-args|command"))
 def enabled(deployment: Deployment) -> Iterator[Violation]:
     """An engine or server that gets an adapter takes adapters at all."""
     for adapter in deployment.of("lora"):
@@ -125,7 +125,7 @@ def _switch(host: Artifact) -> str:
     )
 
 
-@agreement("DX895", "lora", "engine", "llm-args", "command")
+@agreement("DX895", "lora", "engine", "llm-args", "command", needs=("lora", "engine|llm-args|command"))
 def modules(deployment: Deployment) -> Iterator[Violation]:
     """Every module an adapter changes is one that the engine or server adapts.
 
@@ -203,7 +203,7 @@ def base_model(deployment: Deployment) -> Iterator[Violation]:
         )
 
 
-@agreement("DX898", "lora", "engine", "llm-args", "command")
+@agreement("DX898", "lora", "engine", "llm-args", "command", needs=("lora", "engine|llm-args|command"))
 def magnitudes(deployment: Deployment) -> Iterator[Violation]:
     """The magnitudes of a DoRA adapter are applied."""
     for adapter in deployment.of("lora"):
@@ -245,7 +245,7 @@ def whole_modules(deployment: Deployment) -> Iterator[Violation]:
         yield Violation(
             adapter.evidence("lora.modules_to_save", "lora.vocab_size") + models[0].evidence("vocab_size"),
             {"modules": in_words(replaced), "kind": called(models[0]), "adapter": quoted(adapter)},
-            Severity.ERROR if resized else Severity.WARNING,
+            Severity.ERROR,
             0.9 if resized else 0.7,
         )
 

@@ -25,7 +25,7 @@ from trtdx.inspect.rebuild_command import build_command
 from trtdx.inspect.runtime_keys import demands
 from trtdx.model import Severity
 from trtdx.violation import Violation
-from trtdx.words import listed
+from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -252,33 +252,61 @@ def bfloat16(deployment: Deployment) -> Iterator[Violation]:
                 return
 
 
-@agreement("DX467", "engine", "checkpoint", "llm-args", "command", "machine")
+@agreement(
+    "DX467",
+    "engine",
+    "checkpoint",
+    "llm-args",
+    "command",
+    "machine",
+    needs=("engine|checkpoint|llm-args|command", "machine"),
+)
 def gpus_for_ranks(deployment: Deployment) -> Iterator[Violation]:
     """A machine has a GPU for each rank it is to run."""
     for kind in ("engine", "checkpoint", "command", "llm-args"):
         for artifact, machine in pairs(deployment, kind):
             ranks, count = _ranks_here(artifact), machine.integer("gpu.count")
             if count is not None and ranks > count:
-                values = {"ranks": ranks, "count": count, "sizes": _sizes(artifact)}
-                names = [
-                    name for name in ("world_size", "tp_size", "pp_size", "cp_size") if artifact.has(name)
-                ]
-                yield Violation(artifact.evidence(*names) + machine.evidence("gpu.count"), values)
+                values = {
+                    "ranks": counted(ranks, "rank"),
+                    "are": "is" if ranks == 1 else "are",
+                    "count": counted(count, "GPU"),
+                    "number": count,
+                    "sizes": _sizes(artifact),
+                }
+                values["remedy"] = _more_gpus(machine, ranks)
+                names = ("world_size", "tp_size", "pp_size", "cp_size", "runtime.world_size")
+                evidence = artifact.evidence(*(name for name in names if artifact.has(name)))
+                yield Violation(evidence + machine.evidence("gpu.count"), values)
                 return
+
+
+def _more_gpus(machine: Artifact, ranks: int) -> str:
+    """Return how more GPUs are asked for where this machine is described."""
+    where = machine.facts["gpu.count"].where
+    if "CUDA_VISIBLE_DEVICES" in where or machine.path == "command line":
+        return f"name {ranks} GPUs in CUDA_VISIBLE_DEVICES, or do not set it"
+    if machine.path.startswith("Kubernetes"):
+        return f"ask for {ranks} GPUs (nvidia.com/gpu under resources.limits), or spread the ranks over several pods"
+    if machine.path == "compose":
+        return f"reserve {ranks} GPUs (count or device_ids under deploy.resources.reservations.devices)"
+    if machine.path == "Slurm":
+        return f"ask Slurm for {ranks} GPUs in all (--gpus-per-node times --nodes)"
+    return f"make {ranks} GPUs visible (docker run --gpus all), or start the ranks on several machines"
 
 
 def _ranks_here(artifact: Artifact) -> int:
     """Return the ranks one machine runs: all of them, or as many as a machine is said to have GPUs."""
     sizes = [artifact.integer(name) or 1 for name in ("tp_size", "pp_size", "cp_size")]
     ranks = artifact.integer("world_size") or sizes[0] * sizes[1] * sizes[2]
+    ranks = max(ranks, artifact.integer("runtime.world_size") or 1)  # each rank a launcher starts takes a GPU
     return min(ranks, artifact.integer("gpus_per_node") or ranks)
 
 
 def _sizes(artifact: Artifact) -> str:
     named = (("tensor", "tp_size"), ("pipeline", "pp_size"), ("context", "cp_size"))
-    return (
-        " x ".join(f"{word} {artifact.get(name)}" for word, name in named if artifact.has(name))
-        or "its mapping"
+    return " x ".join(f"{word} {artifact.get(name)}" for word, name in named if artifact.has(name)) or (
+        "as started" if artifact.has("runtime.world_size") else "one by default"
     )
 
 

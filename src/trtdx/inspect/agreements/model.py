@@ -19,6 +19,8 @@ from trtdx.inspect.agreements.lineage import (
     servers,
     steps,
 )
+from trtdx.inspect.agreements.serving import model_of
+from trtdx.inspect.gaps import MADE
 from trtdx.model import Severity
 from trtdx.violation import Violation
 
@@ -66,11 +68,12 @@ LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim",
 COUNTED = (*DIMENSIONS, "num_experts", "moe_intermediate_size")
 # ModelOpt pads the vocabulary to multiples of 64, converters to multiples of tp, Megatron to 128 times tp.
 VOCABULARY_PADDING = 128
+PADDED_AT_MOST = 1.05  # a vocabulary that is larger than this is another one
 PRONE_TO_OVERFLOW = ("gemma", "t5", "mt5", "umt5")  # NaN in FP16 is their known failure
 LOGITS_DTYPES = ("float32", "float16")  # gptJsonConfig.cpp and SizeType of the logits buffers, 1.2.1
 
 
-@agreement("DX806", "hf", "checkpoint", "engine")
+@agreement("DX806", "hf", "checkpoint", "engine", needs=MADE)
 def another_model(deployment: Deployment) -> Iterator[Violation]:
     """Checkpoint and engine are of the model they are said to be of."""
     for step in pairs_made(deployment):
@@ -91,7 +94,7 @@ def _instead(step: Step, name: str) -> str:
     return f"{name} {step.target.get(name)} instead of {step.source.get(name)}"
 
 
-@agreement("DX807", "hf", "checkpoint", "engine")
+@agreement("DX807", "hf", "checkpoint", "engine", needs=MADE)
 def dimensions(deployment: Deployment) -> Iterator[Violation]:
     """Checkpoint and engine have the model's layers, heads and sizes."""
     for step in pairs_made(deployment):
@@ -116,7 +119,7 @@ def _padded(step: Step, name: str) -> bool:
     return bool(here <= there < here + VOCABULARY_PADDING * (step.target.integer("tp_size") or 1))
 
 
-@agreement("DX812", "hf", "checkpoint", "engine")
+@agreement("DX812", "hf", "checkpoint", "engine", needs=MADE)
 def latent_attention(deployment: Deployment) -> Iterator[Violation]:
     """The ranks and head parts of compressed attention (MLA) are the model's."""
     for step in pairs_made(deployment):
@@ -132,7 +135,7 @@ def latent_attention(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX801", "hf", "checkpoint", "engine")
+@agreement("DX801", "hf", "checkpoint", "engine", needs=MADE)
 def vocabulary(deployment: Deployment) -> Iterator[Violation]:
     """The vocabulary keeps its size; it may only be filled up for the ranks or the kernels."""
     for step in steps(deployment, "vocab_size"):
@@ -149,11 +152,11 @@ def vocabulary(deployment: Deployment) -> Iterator[Violation]:
                 "actual": there,
                 **remake(step),
             },
-            Severity.ERROR if there < here else Severity.WARNING,
+            None if there < here or there > PADDED_AT_MOST * here else Severity.WARNING,
         )
 
 
-@agreement("DX808", "hf", "checkpoint", "engine")
+@agreement("DX808", "hf", "checkpoint", "engine", needs=MADE)
 def architecture(deployment: Deployment) -> Iterator[Violation]:
     """The class that computes the model is one that computes models of its family."""
     for step in steps(deployment, "architecture"):
@@ -177,7 +180,7 @@ def _family(artifact: Artifact) -> str:
     return FAMILY_OF.get(name.removesuffix("ForCausalLM"), FAMILY_OF.get(name, ""))
 
 
-@agreement("DX500", "hf", "checkpoint", "engine")
+@agreement("DX500", "hf", "checkpoint", "engine", needs=MADE)
 def norm_epsilon(deployment: Deployment) -> Iterator[Violation]:
     """The normalisation epsilon is the model's."""
     for step in steps(deployment, "norm_epsilon"):
@@ -186,7 +189,7 @@ def norm_epsilon(deployment: Deployment) -> Iterator[Violation]:
             yield _detail(step, "norm_epsilon", "the normalisation epsilon")
 
 
-@agreement("DX500", "hf", "checkpoint", "engine")
+@agreement("DX500", "hf", "checkpoint", "engine", needs=MADE)
 def activation(deployment: Deployment) -> Iterator[Violation]:
     """The activation function is the model's."""
     for step in steps(deployment, "hidden_act"):
@@ -195,7 +198,7 @@ def activation(deployment: Deployment) -> Iterator[Violation]:
             yield _detail(step, "hidden_act", "the activation function")
 
 
-@agreement("DX500", "hf", "checkpoint", "engine")
+@agreement("DX500", "hf", "checkpoint", "engine", needs=MADE)
 def experts_per_token(deployment: Deployment) -> Iterator[Violation]:
     """A token goes through as many experts as in the model."""
     for step in steps(deployment, "experts_per_token"):
@@ -218,7 +221,7 @@ def _detail(step: Step, name: str, words: str) -> Violation:
     )
 
 
-@agreement("DX495", "hf", "checkpoint", "engine")
+@agreement("DX495", "hf", "checkpoint", "engine", needs=MADE)
 def half_precision(deployment: Deployment) -> Iterator[Violation]:
     """A model trained in bfloat16 is not squeezed into float16."""
     for step in steps(deployment, "dtype"):
@@ -229,10 +232,12 @@ def half_precision(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX495", "hf", "llm-args", "command")
 def half_precision_asked_for(deployment: Deployment) -> Iterator[Violation]:
     """A model that is known to overflow is not asked to run in float16; for others that is DX877."""
-    models = [each for each in deployment.of("hf") if each.get("dtype") == "bfloat16" and _overflows(each)]
     for server in servers(deployment):
-        if len(models) == 1 and server.text("runtime.dtype") in ("float16", "half", "fp16"):
-            yield _squeezed(models[0], server, "runtime.dtype")
+        model = model_of(deployment, server)
+        if model is None or model.get("dtype") != "bfloat16" or not _overflows(model):
+            continue
+        if server.text("runtime.dtype") in ("float16", "half", "fp16"):
+            yield _squeezed(model, server, "runtime.dtype")
 
 
 def _squeezed(model: Artifact, server: Artifact, name: str) -> Violation:
@@ -240,7 +245,7 @@ def _squeezed(model: Artifact, server: Artifact, name: str) -> Violation:
     return Violation(
         model.evidence("dtype") + server.evidence(name),
         {"kind": called(server)},
-        None if overflows else Severity.NOTE,
+        Severity.ERROR if overflows else Severity.NOTE,
         0.8 if overflows else 0.5,
     )
 
@@ -258,7 +263,7 @@ def logits_dtype(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(artifact.evidence("logits_dtype"), {"dtype": dtype, "kind": called(artifact)})
 
 
-@agreement("DX811", "checkpoint", "engine")
+@agreement("DX811", "checkpoint", "engine", needs=MADE)
 def mapping(deployment: Deployment) -> Iterator[Violation]:
     """An engine is cut for as many ranks as the checkpoint it was built from."""
     for step in pairs_made(deployment):

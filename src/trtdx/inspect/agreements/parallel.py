@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.lineage import in_words, older_than, servers
+from trtdx.inspect.agreements.serving import model_of, names
 from trtdx.model import Severity
 from trtdx.violation import Violation
 
@@ -32,6 +34,9 @@ GROUPED = ("W4A16_AWQ", "W4A8_AWQ", "W4A16_GPTQ", "W8A16_GPTQ")
 NEVER_PADDED = ("Falcon", "RW", "Gemma")
 
 
+CUT = ("hf|checkpoint|engine", "checkpoint|engine|llm-args|command")  # a model alone is not cut yet
+
+
 class Cut(NamedTuple):
     """A model and the artifact that says over how many ranks it is cut."""
 
@@ -42,6 +47,12 @@ class Cut(NamedTuple):
         return self.mapping.integer(name) or 1
 
     @property
+    def served(self) -> str:
+        """Return the model as a command names it; capitals where only what was made from it is at hand."""
+        named = self.mapping.text("runtime.model") or (self.model.path if self.model.kind == "hf" else "")
+        return shlex.quote(named) if named else "MODEL"
+
+    @property
     def by_pytorch(self) -> bool:
         return self.mapping.kind in ("llm-args", "command")
 
@@ -50,20 +61,19 @@ def cuts(deployment: Deployment) -> Iterator[Cut]:
     """Yield every model that is cut: engines and checkpoints by themselves, models by who serves them."""
     made = [each for each in deployment.of("engine", "checkpoint") if each.has("num_heads")]
     yield from (Cut(each, each) for each in made)
-    models = list(deployment.of("hf"))
-    if made or len(models) != 1:
-        return
     for server in servers(deployment):
-        if server.text("runtime.backend") in ("", "pytorch"):
-            yield Cut(models[0], server)
-            return
+        model = model_of(deployment, server)
+        if model is None or server.text("runtime.backend") not in ("", "pytorch"):
+            continue
+        if not made or names(server, "runtime.model", model):  # else it serves what was made from the model
+            yield Cut(model, server)
 
 
 def divisors(number: int) -> list[int]:
     return [size for size in SIZES if number % size == 0]
 
 
-@agreement("DX096", "hf", "checkpoint", "engine", "llm-args", "command")
+@agreement("DX096", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
 def tensor_parallel(deployment: Deployment) -> Iterator[Violation]:
     """Heads, key/value heads and inner sizes can be dealt out to the ranks of tensor parallelism."""
     seen: list[tuple[int, ...]] = []
@@ -84,6 +94,7 @@ def tensor_parallel(deployment: Deployment) -> Iterator[Violation]:
                 "works": in_words(works, "or"),
                 "best": best,
                 "rest": tp_size // best,
+                "model": cut.served,
             },
         )
 
@@ -108,7 +119,7 @@ def _fits(cut: Cut, name: str, tp_size: int) -> bool:
     return number % tp_size == 0
 
 
-@agreement("DX850", "hf", "checkpoint", "engine", "llm-args", "command")
+@agreement("DX850", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
 def experts(deployment: Deployment) -> Iterator[Violation]:
     """Experts can be dealt out to the ranks of expert parallelism."""
     for cut in cuts(deployment):
@@ -123,12 +134,13 @@ def experts(deployment: Deployment) -> Iterator[Violation]:
                     "works": in_words(divisors(count), "or"),
                     "tp_size": cut.size("tp_size"),
                     "best": math.gcd(count, cut.size("tp_size")),
+                    "model": cut.served,
                 },
             )
             return
 
 
-@agreement("DX858", "hf", "checkpoint", "engine", "llm-args", "command")
+@agreement("DX858", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
 def inner_size_of_experts(deployment: Deployment) -> Iterator[Violation]:
     """The inner size of an expert can be cut by the tensor parallelism of the experts."""
     for cut in cuts(deployment):
@@ -147,7 +159,7 @@ def _dealt_out(cut: Cut, works: list[int]) -> dict[str, object]:
     """Return the expert parallelism that leaves each expert in one of the numbers of pieces that work."""
     tp_size, count = cut.size("tp_size"), cut.model.integer("num_experts") or 1
     fitting = [size for size in divisors(tp_size) if count % size == 0 and tp_size // size in works]
-    return {"tp_size": tp_size, "ep_size": fitting[0] if fitting else tp_size}
+    return {"tp_size": tp_size, "ep_size": fitting[0] if fitting else tp_size, "model": cut.served}
 
 
 def _ways(cut: Cut) -> int:
@@ -159,7 +171,9 @@ def _ways(cut: Cut) -> int:
     return tp_size // ep_size if tp_size % ep_size == 0 else 1
 
 
-@agreement("DX465", "checkpoint", "engine", "llm-args", "command")
+@agreement(
+    "DX465", "checkpoint", "engine", "llm-args", "command", needs=("checkpoint|engine|llm-args|command",)
+)
 def world(deployment: Deployment) -> Iterator[Violation]:
     """The ranks are tensor times pipeline times context parallelism."""
     for artifact in deployment.of("checkpoint", "engine", "llm-args", "command"):
@@ -179,7 +193,9 @@ def world(deployment: Deployment) -> Iterator[Violation]:
         )
 
 
-@agreement("DX465", "checkpoint", "engine", "llm-args", "command")
+@agreement(
+    "DX465", "checkpoint", "engine", "llm-args", "command", needs=("checkpoint|engine|llm-args|command",)
+)
 def experts_world(deployment: Deployment) -> Iterator[Violation]:
     """The two ways of cutting experts make up the tensor parallelism together."""
     for artifact in deployment.of("checkpoint", "engine", "llm-args", "command"):
@@ -234,7 +250,7 @@ def even_stages(deployment: Deployment) -> Iterator[Violation]:
             return
 
 
-@agreement("DX852", "hf", "checkpoint", "engine", "llm-args", "command")
+@agreement("DX852", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
 def stages_with_layers(deployment: Deployment) -> Iterator[Violation]:
     """Every stage of the pipeline has a layer."""
     for cut in cuts(deployment):
@@ -242,12 +258,12 @@ def stages_with_layers(deployment: Deployment) -> Iterator[Violation]:
         if layers and stages > layers:
             yield Violation(
                 cut.model.evidence("num_layers") + cut.mapping.evidence("pp_size"),
-                {"layers": layers, "pp_size": stages},
+                {"layers": layers, "pp_size": stages, "model": cut.served},
             )
             return
 
 
-@agreement("DX853", "hf", "checkpoint", "engine", "llm-args", "command")
+@agreement("DX853", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
 def context_parallel(deployment: Deployment) -> Iterator[Violation]:
     """Heads can be dealt out to tensor and context parallelism together (Ulysses, the default kind)."""
     for cut in cuts(deployment):
@@ -271,7 +287,9 @@ def _other_kind(mapping: Artifact) -> bool:
     return any(kind in " ".join(told).upper() for kind in ("HELIX", "STAR", "RING"))
 
 
-@agreement("DX854", "checkpoint", "engine", "llm-args", "command")
+@agreement(
+    "DX854", "checkpoint", "engine", "llm-args", "command", needs=("checkpoint|engine|llm-args|command",)
+)
 def within_a_machine(deployment: Deployment) -> Iterator[Violation]:
     """Tensor parallelism stays within one machine."""
     for artifact in deployment.of("engine", "llm-args", "command"):

@@ -11,6 +11,7 @@ from trtdx.inspect.agreements.lineage import (
     called,
     chains,
     in_words,
+    origin,
     pairs_made,
     quoted,
     related,
@@ -18,6 +19,8 @@ from trtdx.inspect.agreements.lineage import (
     servers,
     steps,
 )
+from trtdx.inspect.agreements.serving import engine_of
+from trtdx.inspect.gaps import MADE
 from trtdx.model import Severity
 from trtdx.violation import Violation
 
@@ -58,7 +61,7 @@ SCALING_KEYS = (
 )
 
 
-@agreement("DX471", "hf", "checkpoint", "engine")
+@agreement("DX471", "hf", "checkpoint", "engine", needs=MADE)
 def rotary(deployment: Deployment) -> Iterator[Violation]:
     """The rotary scaling, base and dimension of a model reach the checkpoint and the engine."""
     for step in pairs_made(deployment):
@@ -183,7 +186,7 @@ def rotary_as_published(deployment: Deployment) -> Iterator[Violation]:
         )
 
 
-@agreement("DX800", "hf", "checkpoint", "engine")
+@agreement("DX800", "hf", "checkpoint", "engine", needs=MADE)
 def position_kind(deployment: Deployment) -> Iterator[Violation]:
     """Positions are encoded in the same way in the model, the checkpoint and the engine."""
     for step in steps(deployment, "position_embedding"):
@@ -204,7 +207,7 @@ def position_kind(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX809", "engine", "checkpoint", "hf")
+@agreement("DX809", "engine", "checkpoint", "hf", needs=("engine",))
 def positions_in_reach(deployment: Deployment) -> Iterator[Violation]:
     """An engine takes no longer sequences than the model has positions for."""
     for chain in chains(deployment):
@@ -219,8 +222,7 @@ def positions_in_reach(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 engine.evidence("max_seq_len") + stating.evidence("max_positions"),
                 {"max_seq_len": longest, "limit": limit},
-                Severity.ERROR if _learned(stating) else None,
-                0.9,
+                confidence=0.9,
             )
 
 
@@ -244,11 +246,15 @@ def _unbounded(engine: Artifact) -> bool:
     return kind in ("alibi", "relative") or engine.get("plugin.streamingllm") is True
 
 
-def _learned(artifact: Artifact) -> bool:
-    return KINDS.get(artifact.text("position_embedding")) == "learned"
-
-
-@agreement("DX485", "hf", "engine", "triton", "llm-args", "command")
+@agreement(
+    "DX485",
+    "hf",
+    "engine",
+    "triton",
+    "llm-args",
+    "command",
+    needs=("hf", "engine", "triton|llm-args|command"),
+)
 def window_lost(deployment: Deployment) -> Iterator[Violation]:
     """A model's sliding window is asked for at run time where its engine does not carry it."""
     serving = [*deployment.of("triton"), *servers(deployment)]
@@ -268,16 +274,25 @@ def window_lost(deployment: Deployment) -> Iterator[Violation]:
                     "window": window,
                     "server": quoted(serving[0]),
                 },
-                confidence=0.8,
+                Severity.ERROR,
+                0.8,
             )
 
 
-@agreement("DX485", "hf", "engine", "triton", "llm-args", "command")
+@agreement(
+    "DX485",
+    "hf",
+    "engine",
+    "triton",
+    "llm-args",
+    "command",
+    needs=("hf", "engine", "triton|llm-args|command"),
+)
 def window_cut(deployment: Deployment) -> Iterator[Violation]:
     """A model that attends to the whole text is not served with a smaller attention window."""
     for server in (*deployment.of("triton"), *servers(deployment)):
         windows = [each for each in server.items("runtime.attention_window") if isinstance(each, int)]
-        made = _served(deployment)
+        made = _served(deployment, server)
         longest = made.integer("max_seq_len") if made else None
         if made is None or longest is None or not windows or _has_window(deployment):
             continue
@@ -293,11 +308,11 @@ def window_cut(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-def _served(deployment: Deployment) -> Artifact | None:
-    """Return the one engine, if there is just one and the model it was made from is at hand."""
-    engines = list(deployment.of("engine"))
-    models = list(deployment.of("hf"))
-    return engines[0] if len(engines) == 1 and len(models) == 1 and models[0].has("max_positions") else None
+def _served(deployment: Deployment, server: Artifact) -> Artifact | None:
+    """Return the engine a server runs, if the model it was made from is at hand."""
+    engine = engine_of(deployment, server)
+    model = origin(deployment, engine, "hf") if engine else None
+    return engine if model is not None and model.has("max_positions") else None
 
 
 def _has_window(deployment: Deployment) -> bool:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import agreement
+from trtdx.inspect.agreements import excluded_modules
 from trtdx.inspect.agreements.lineage import called, in_words, older_than, quoted, remake, servers, steps
+from trtdx.inspect.agreements.serving import model_of
 from trtdx.inspect.agreements.weights import complete
+from trtdx.inspect.gaps import MADE
 from trtdx.model import Severity
 from trtdx.violation import Violation
 
@@ -72,17 +75,17 @@ def two_declarations(deployment: Deployment) -> Iterator[Violation]:
                 )
 
 
-@agreement("DX093", "hf", "llm-args", "command", "machine")
+@agreement("DX093", "hf", "llm-args", "command", "machine", needs=("hf", "llm-args|command"))
 def method_read(deployment: Deployment) -> Iterator[Violation]:
     """The PyTorch backend reads the quantisation method of the model it is given."""
-    serving = [each for each in servers(deployment) if _by_pytorch(each)]
-    for model in deployment.of("hf"):
-        method = model.text("quant.method")
-        if not serving or not method or model.text("quant.source") == "hf_quant_config.json":
+    for server in servers(deployment):
+        model = model_of(deployment, server) if _by_pytorch(server) else None
+        method = model.text("quant.method") if model else ""
+        if model is None or not method or model.text("quant.source") == "hf_quant_config.json":
             continue
-        if not _reads(model, method, _release(deployment, serving[0])):
+        if not is_method_read(model, method, _release(deployment, server)):
             yield Violation(
-                model.evidence("quant.method") + serving[0].evidence("runtime.model"),
+                model.evidence("quant.method") + server.evidence("runtime.model"),
                 {"method": method, "path": quoted(model)},
             )
 
@@ -96,8 +99,8 @@ def _release(deployment: Deployment, server: Artifact) -> str:
     return server.text("runtime.version") or (machine.text("gpu.runtime") if machine else "")
 
 
-def _reads(model: Artifact, method: str, release: str) -> bool:
-    """Return whether a release reads a method; one that is not known is taken for the newest."""
+def is_method_read(model: Artifact, method: str, release: str) -> bool:
+    """Return whether a release's PyTorch backend reads a method; one that is not known is taken for the newest."""
     if method.startswith("modelopt"):
         return not older_than(release, INLINE_MODELOPT_SINCE)
     if method == "fp8" and not model.has("quant.block_size"):
@@ -105,16 +108,18 @@ def _reads(model: Artifact, method: str, release: str) -> bool:
     return method in READ_SINCE and not older_than(release, READ_SINCE[method])
 
 
-@agreement("DX698", "hf", "llm-args")
+@agreement("DX698", "hf", "llm-args", "command")
 def asked_for(deployment: Deployment) -> Iterator[Violation]:
     """A quantisation that is asked for is the one the model already has."""
-    models = list(deployment.of("hf"))
     for server in servers(deployment):
+        model = model_of(deployment, server)
+        if model is None:
+            continue
         for name, option in ASKED_BY.items():
-            here, there = models[0].get(name) if len(models) == 1 else None, server.get(option)
+            here, there = model.get(name), server.get(option)
             if here and isinstance(there, str) and there not in ("null", here):
                 yield Violation(
-                    server.evidence(option) + models[0].evidence(name),
+                    server.evidence(option) + model.evidence(name),
                     {"asked": there, "declared": here, "path": quoted(server)},
                 )
 
@@ -135,19 +140,20 @@ def cache_scales_there(deployment: Deployment) -> Iterator[Violation]:
     """A quantised key/value cache has its scales among the weights."""
     for model in deployment.of("hf", "checkpoint"):
         algo = model.text("quant.kv_algo")
-        # ModelOpt's checkpoints may have the scales as k_cache_scaling_factor and v_cache_scaling_factor.
-        by_modelopt = model.kind == "checkpoint" and model.get("weights.scales") is True
-        if algo == "FP8" and model.kind == "hf":
-            continue  # the PyTorch backend hands scales over for an NVFP4 cache only (attention.py, 1.2.1)
         if model.has("kv_lora_rank"):
             continue  # MLA has one compressed cache and no scales for it (mla.py)
-        if algo and model.get("weights.kv_scales") is False and complete(model) and not by_modelopt:
-            # A scale of 1.0 serves FP8 tolerably; integers without a scale are noise.
+        if algo and model.get("weights.kv_scales") is False and complete(model):
+            # A checkpoint without them is refused: kv_cache_scaling_factor is a required tensor (quantize.py, 1.2.1).
+            # For FP8 the PyTorch backend takes 1.0 whether there are scales or not (attention.py, 1.3.0rc22).
+            refused = model.kind == "checkpoint"
+            effect = "the build is refused" if refused else "1.0 is taken, which may cost accuracy"
+            if unused := not refused and algo == "FP8":
+                effect = "the PyTorch backend takes 1.0 in any case, but no engine can be built from it"
             yield Violation(
                 model.evidence("quant.kv_algo", "weights.kv_scales"),
-                {"algo": algo, "kind": called(model), "path": quoted(model)},
-                Severity.ERROR if algo == "INT8" or model.kind == "checkpoint" else None,
-                0.9 if algo == "INT8" else 0.7,
+                {"algo": algo, "kind": called(model), "path": quoted(model), "effect": effect},
+                Severity.ERROR if algo == "INT8" or refused else Severity.NOTE if unused else None,
+                0.9 if algo == "INT8" or refused else 0.7,
             )
 
 
@@ -169,15 +175,15 @@ def cache_scales_asked_for(deployment: Deployment) -> Iterator[Violation]:
 
     For FP8 the PyTorch backend takes a scale of 1.0 whether there are others or not (attention.py, 1.2.1).
     """
-    models = list(deployment.of("hf"))
     for server in servers(deployment):
         dtype = server.text("runtime.kv_cache_dtype").lower()
-        if dtype != "nvfp4" or len(models) != 1 or models[0].has("kv_lora_rank"):
+        model = model_of(deployment, server)
+        if dtype != "nvfp4" or model is None or model.has("kv_lora_rank"):
             continue
-        if models[0].get("weights.kv_scales") is False and not models[0].has("quant.kv_algo"):
+        if model.get("weights.kv_scales") is False and not model.has("quant.kv_algo"):
             yield Violation(
-                server.evidence("runtime.kv_cache_dtype") + models[0].evidence("weights.kv_scales"),
-                {"dtype": dtype, "path": quoted(server), "model": quoted(models[0])},
+                server.evidence("runtime.kv_cache_dtype") + model.evidence("weights.kv_scales"),
+                {"dtype": dtype, "path": quoted(server), "model": quoted(model)},
                 confidence=0.8,
             )
 
@@ -300,7 +306,7 @@ def activation_order(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(model.evidence("quant.desc_act"), {"path": quoted(model)})
 
 
-@agreement("DX480", "hf", "checkpoint", "engine")
+@agreement("DX480", "hf", "checkpoint", "engine", needs=MADE)
 def layout(deployment: Deployment) -> Iterator[Violation]:
     """Weights that came quantised are read with the group size and zero points they were written with."""
     for step in steps(deployment, "quant.algo"):
@@ -328,7 +334,7 @@ def layout(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX841", "checkpoint", "engine")
+@agreement("DX841", "checkpoint", "engine", needs=MADE)
 def same_algorithm(deployment: Deployment) -> Iterator[Violation]:
     """An engine is quantised as the checkpoint it was built from."""
     for source, target in _checkpoints_and_engines(deployment):
@@ -351,7 +357,7 @@ def _declared(artifact: Artifact) -> str:
     return f"{algo} with a key/value cache in {kv_algo}" if kv_algo else algo
 
 
-@agreement("DX840", "hf", "checkpoint", "engine")
+@agreement("DX840", "hf", "checkpoint", "engine", needs=MADE)
 def head_not_quantised(deployment: Deployment) -> Iterator[Violation]:
     """An output layer that the model leaves unquantised stays so."""
     for step in steps(deployment, "quant.excluded"):
@@ -389,6 +395,7 @@ ROWS: tuple[Agreement, ...] = (
     cache_scales_used,
     cache_scales_asked_for,
     quantised_as_declared,
+    *excluded_modules.ROWS,
     declared_as_quantised,
     packed_as_declared,
     group_size,

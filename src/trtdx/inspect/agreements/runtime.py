@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from trtdx.inspect.agreement import agreement
-from trtdx.inspect.agreements import launch, runtime_engine, unknown_options
+from trtdx.inspect.agreements import launch, runtime_engine, serving, unknown_options
 from trtdx.inspect.agreements.serving import (
-    CONFIG_FLAGS,
+    CONFIG_OPTIONS,
     SIDES,
+    engine_of,
+    is_read_with_command,
     known_paths,
     listed,
     model_of,
@@ -23,8 +25,9 @@ from trtdx.inspect.agreements.serving import (
     stated,
     verify_of,
 )
-from trtdx.model import Severity
-from trtdx.versions import has_engine_flow, parsed
+from trtdx.inspect.requests import requests_in
+from trtdx.model import Evidence, Severity
+from trtdx.versions import at_least, has_engine_flow, parsed
 from trtdx.violation import Violation
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ def one_place(deployment: Deployment) -> Iterator[Violation]:
                 command
             )
             values = {"what": words, "places": places, "verify": verify_of(command)}
-            yield Violation(evidence, values, Severity.WARNING)
+            yield Violation(evidence, values, Severity.ERROR)  # one of the two is dropped without a word
 
 
 def _either(places: str) -> str:
@@ -99,7 +102,8 @@ def values_fit(deployment: Deployment) -> Iterator[Violation]:
             words, evidence = listed(server, name)
             if words:
                 values = {"what": words, "remedy": REMEDIES[name], "command": "", "verify": verify_of(server)}
-                yield Violation(evidence, values, confidence=0.9)
+                harmless = all("in silence" in str(item) for item in server.items(name))
+                yield Violation(evidence, values, Severity.WARNING if harmless else None, 0.9)
 
 
 @agreement("DX249", "llm-args", "command", "triton")
@@ -136,35 +140,38 @@ def keys_once(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX247", "llm-args", "command", "triton", "machine")
 def backend_there(deployment: Deployment) -> Iterator[Violation]:
     """The engine backend is asked of a release that has it."""
-    for server in servers(deployment):
+    for server in deployment.of("llm-args", "command", "triton"):
         release = release_of(deployment, server)
         asks = (
             server.text("runtime.backend") in ("tensorrt", "trt")
             or server.text("triton.backend") == "tensorrtllm"
+            or server.text("runtime.command") in ("trtllm-build", "trtllm-bench build")
         )
-        if asks and has_engine_flow(release) is False and deployment.first("engine") is None:
-            names = [name for name in ("runtime.backend", "triton.backend") if server.has(name)]
-            yield Violation(server.evidence(*names), {"runtime": release, "version": "1.2.1"})
+        read_elsewhere = is_read_with_command(deployment, server) or deployment.first("engine") is not None
+        if asks and has_engine_flow(release) is False and not read_elsewhere:
+            evidence = stated(server, "runtime.command", "runtime.backend", "triton.backend")
+            yield Violation(evidence, {"runtime": release, "version": "1.2.1"})
+            return
 
 
 @agreement("DX248", "engine", "checkpoint", "llm-args", "command")
 def model_for_pytorch(deployment: Deployment) -> Iterator[Violation]:
     """The PyTorch backend is given a Hugging Face model, not an engine or a checkpoint."""
     for server in servers(deployment, "llm-args", "command"):
-        name, backend = server.text("runtime.model").rstrip("/"), server.text("runtime.backend")
+        backend = server.text("runtime.backend")
         release = parsed(release_of(deployment, server))
         is_default = backend == "" and release is not None and release >= Version("1.0.0")
         for made in deployment.of("engine", "checkpoint"):
-            if name and made.path.rstrip("/") == name and (backend == "pytorch" or is_default):
+            if serving.names(server, "runtime.model", made) and (backend == "pytorch" or is_default):
                 yield Violation(
                     server.evidence("runtime.model") + stated(server, "runtime.backend"),
-                    {"kind": made.title, "model": name, **known_paths(deployment, server)}
-                    | {"source": _source(deployment)},
+                    {"kind": made.title, "model": made.path, **known_paths(deployment, server)}
+                    | {"source": _source(deployment, server)},
                 )
 
 
-def _source(deployment: Deployment) -> str:
-    model = model_of(deployment)
+def _source(deployment: Deployment, server: Artifact) -> str:
+    model = model_of(deployment, server)
     return shlex.quote(model.path) if model else "HF_MODEL"
 
 
@@ -182,7 +189,31 @@ def cache_share(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX873", "engine", *SIDES)
+@agreement("DX356", "engine", "request", *SIDES, needs=("llm-args|command|triton",))
+def cache_holds_sequence(deployment: Deployment) -> Iterator[Violation]:
+    """The cache holds one sequence of the greatest length: newer runtimes lower max_seq_len to it, older ones stop."""
+    for server in servers(deployment):
+        tokens = server.integer("runtime.max_tokens_in_cache")
+        if tokens is None or server.has("runtime.attention_window"):
+            continue
+        engine = engine_of(deployment, server)
+        stated_by = [each for each in (server, engine) if each is not None and each.has("max_seq_len")]
+        needs = [(each.integer("max_seq_len") or 0, each.evidence("max_seq_len")) for each in stated_by[:1]]
+        for request in requests_in(deployment.of("request")):
+            words = Evidence(request.where or "request", request.words)
+            needs.append((request.input_len + request.output_len, (words,)))
+        length, evidence = max(needs, key=lambda each: each[0], default=(0, ()))
+        if length > tokens:
+            values = {
+                "tokens": tokens,
+                "length": length,
+                "path": place_of(server),
+                "verify": verify_of(server),
+            }
+            yield Violation(server.evidence("runtime.max_tokens_in_cache") + evidence, values, confidence=0.9)
+
+
+@agreement("DX873", "engine", *SIDES, needs=("engine|llm-args|command|triton",))
 def block_size(deployment: Deployment) -> Iterator[Violation]:
     """A cache block holds a power of two of tokens."""
     for artifact in (*deployment.of("engine"), *servers(deployment)):
@@ -214,10 +245,10 @@ def led_by_one(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX084", "hf", "llm-args", "command")
 def own_code(deployment: Deployment) -> Iterator[Violation]:
     """A model that brings its own Python is served with leave to run it."""
-    model = model_of(deployment)
-    if model is None or model.get("remote_code") is not True:
-        return
     for server in servers(deployment, "llm-args", "command"):
+        model = model_of(deployment, server)
+        if model is None or model.get("remote_code") is not True:
+            continue
         if server.get("runtime.trust_remote_code") is not True and server.has("runtime.model"):
             yield Violation(
                 model.evidence("remote_code") + server.evidence("runtime.trust_remote_code"),
@@ -230,16 +261,18 @@ def own_code(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX871", "hf", "llm-args", "command")
 def length_in_reach(deployment: Deployment) -> Iterator[Violation]:
     """Sequences are no longer than the model was made for."""
-    model = model_of(deployment)
-    positions = _positions(model) if model else None
-    if model is None or positions is None:
-        return
     for server in servers(deployment, "llm-args", "command"):
-        asked = server.integer("max_seq_len")
-        if asked is not None and asked > positions and deployment.first("engine") is None:
+        model = model_of(deployment, server)
+        positions = _positions(model) if model else None
+        if model is None or positions is None:
+            continue
+        asked, release = server.integer("max_seq_len"), release_of(deployment, server)
+        if asked is not None and asked > positions and engine_of(deployment, server) is None:
+            serves_it = bool(release) and not at_least(release, "0.21.0")  # model_engine.py lowers it since
             yield Violation(
                 server.evidence("max_seq_len") + stated(model, "max_positions", "rope_scaling"),
                 {"asked": asked, "positions": positions, **known_paths(deployment, server)},
+                Severity.ERROR if serves_it else None,
             )
 
 
@@ -257,10 +290,10 @@ def model_dtype(deployment: Deployment) -> Iterator[Violation]:
     """A data type that is asked for is the one the model was saved in."""
     from trtdx.inspect.agreements.model import PRONE_TO_OVERFLOW
 
-    model = model_of(deployment)
-    if model is None or not model.has("dtype"):
-        return
     for server in servers(deployment, "llm-args", "command"):
+        model = model_of(deployment, server)
+        if model is None or not model.has("dtype"):
+            continue
         asked, saved = DTYPES.get(server.text("runtime.dtype")), model.text("dtype")
         overflows = asked == "float16" and model.text("model_type").startswith(PRONE_TO_OVERFLOW)
         if asked and asked != saved and not overflows and not model.has("quant.algo"):
@@ -302,7 +335,7 @@ def prompt_in_budget(deployment: Deployment) -> Iterator[Violation]:
 
 def _options_file(server: Artifact) -> str:
     """Return the file that options can be written to: its own, or the one its command names."""
-    named = next((server.text(flag) for flag in CONFIG_FLAGS if server.has(flag)), "")
+    named = next((server.text(option) for option in CONFIG_OPTIONS if server.has(option)), "")
     own = server.path if server.kind == "llm-args" else ""
     return shlex.quote(own or named or "extra.yaml")
 
@@ -321,6 +354,7 @@ ROWS: tuple[Agreement, ...] = (
     backend_there,
     model_for_pytorch,
     cache_share,
+    cache_holds_sequence,
     block_size,
     led_by_one,
     own_code,

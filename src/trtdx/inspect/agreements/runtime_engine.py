@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.serving import (
     SIDES,
+    engine_of,
     known_paths,
+    names,
     place_of,
     ranks_of,
     served_engines,
@@ -16,9 +19,11 @@ from trtdx.inspect.agreements.serving import (
     sizes_of,
     stated,
 )
+from trtdx.inspect.readers.commands import ENGINE_FLAGS
 from trtdx.inspect.vocabulary import term
 from trtdx.model import Severity
 from trtdx.violation import Violation
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,8 +57,8 @@ def limits(deployment: Deployment) -> Iterator[Violation]:
     """A server asks for no larger batch and no more beams than its engine was built for."""
     for server, engine in served_engines(deployment):
         # Triton's max_batch_size is Triton's own: the backend takes the batch size from the engine.
-        names = ("max_beam_width",) if server.kind == "triton" else ("max_batch_size", "max_beam_width")
-        for name in names:
+        bounds = ("max_beam_width",) if server.kind == "triton" else ("max_batch_size", "max_beam_width")
+        for name in bounds:
             if _is_above(server, engine, name):
                 values = {"name": name, "asked": server.integer(name), "built": engine.integer(name)}
                 yield Violation(
@@ -126,7 +131,7 @@ BUILD_MODES = {
 }
 
 
-@agreement("DX210", "engine", "command")
+@agreement("DX210", "engine", "command", needs=("command",))
 def started_ranks(deployment: Deployment) -> Iterator[Violation]:
     """A launcher starts as many ranks as the parallel sizes need."""
     for server in servers(deployment, "command"):
@@ -137,37 +142,92 @@ def started_ranks(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 stated(server, "runtime.world_size", "tp_size", "pp_size", "cp_size"),
                 {
-                    "what": f"{started} ranks are started, but {sizes_of(server)} needs {own}",
-                    "needed": own,
+                    "what": f"{_are_started(started)}, but {sizes_of(server)} needs {own}",
                     "remedy": f"start {own} ranks with the launcher",
+                    "restart": _restart(server, own),
                 },
             )
+
+
+COUNT = re.compile(r"((?:^|\s)(?:-n|-np|--np|--ntasks|--world[_-]size)[ =]?)\d+")
+
+
+def _restart(command: Artifact, ranks: int | None) -> str:
+    """Return the command as it was given, started with so many ranks."""
+    if not command.spelled:
+        return f"mpirun -n {ranks} COMMAND"
+    changed, count = COUNT.subn(rf"\g<1>{ranks}", command.spelled, count=1)
+    return changed if count else f"mpirun -n {ranks} {command.spelled}"
+
+
+def _are_started(ranks: int) -> str:
+    return f"{counted(ranks, 'rank')} {'is' if ranks == 1 else 'are'} started"
 
 
 @agreement("DX210", "engine", "command")
 def ranks_of_triton(deployment: Deployment) -> Iterator[Violation]:
     """Triton is started with as many ranks as the engine has, unless an orchestrator starts them."""
-    engines = list(deployment.of("engine"))
     for command in deployment.of("command"):
         started = command.integer("runtime.world_size")
-        needed = ranks_of(engines[0]) if len(engines) == 1 else None
-        if started is None or needed in (None, started) or "triton" not in command.text("runtime.command"):
+        if started is None or "triton" not in command.text("runtime.command"):
+            continue
+        engine = engine_of(deployment, _repository(deployment, command) or command)
+        needed = ranks_of(engine) if engine else None
+        if engine is None or needed in (None, started):
             continue
         if not command.has("option.--multi-model") and not command.get("runtime.orchestrated"):
-            what = f"{started} ranks are started, but the engine was built for {needed}"
+            what = f"{_are_started(started)}, but the engine was built for {needed}"
             remedy = f"start {needed} ranks (launch_triton_server.py --world_size {needed})"
-            values = {"what": what, "needed": needed, "remedy": remedy}
-            yield Violation(
-                command.evidence("runtime.world_size") + engines[0].evidence("world_size"), values
-            )
+            values = {"what": what, "remedy": remedy, "restart": _restart(command, needed)}
+            yield Violation(command.evidence("runtime.world_size") + engine.evidence("world_size"), values)
+
+
+def _repository(deployment: Deployment, command: Artifact) -> Artifact | None:
+    """Return the Triton repository that a command starts."""
+    options = ("option.--model_repo", "option.--model-repository")
+    found = (
+        each for each in deployment.of("triton") if any(names(command, option, each) for option in options)
+    )
+    return next(found, None)
+
+
+RUNNERS = ("run.py", "summarize.py", "mmlu.py", "gptManagerBenchmark", "gptSessionBenchmark")
+
+
+@agreement("DX210", "engine", "command")
+def ranks_of_runner(deployment: Deployment) -> Iterator[Violation]:
+    """A program that opens an engine by itself is started once for each rank of the engine.
+
+    ModelRunner and the C++ benchmarks take their rank from MPI; a script of one's own may start ranks by itself.
+    """
+    for command, engine in served_engines(deployment, "command"):
+        program, started = command.text("runtime.command"), command.integer("runtime.world_size")
+        if program.startswith("trtllm-") or not any(command.has(f"option.{flag}") for flag in ENGINE_FLAGS):
+            continue
+        if started is None and program in RUNNERS and not command.has("runtime.launcher"):
+            started = 1
+        needed = ranks_of(engine)
+        if started is None or needed is None or started == needed:
+            continue
+        certain = program in RUNNERS or started > 1
+        what = f"{program} is started as {counted(started, 'rank')}, but the engine was built for {needed}"
+        remedy = f"start {program} with {counted(needed, 'rank')}"
+        values = {"what": what, "remedy": remedy, "restart": _restart(command, needed)}
+        yield Violation(
+            stated(command, "runtime.world_size", "runtime.command")
+            + stated(engine, "world_size", "tp_size"),
+            values,
+            None if certain else Severity.WARNING,
+            0.9 if certain else 0.6,
+        )
 
 
 @agreement("DX210", "engine", "llm-args", "command")
 def same_mapping(deployment: Deployment) -> Iterator[Violation]:
     """A server's parallel sizes are those the engine was built for."""
     for server, engine in served_engines(deployment, "llm-args", "command"):
-        names = [name for name in ("tp_size", "pp_size", "cp_size") if server.has(name) and engine.has(name)]
-        differ = [name for name in names if server.get(name) != engine.get(name)]
+        sizes = [name for name in ("tp_size", "pp_size", "cp_size") if server.has(name) and engine.has(name)]
+        differ = [name for name in sizes if server.get(name) != engine.get(name)]
         if differ:
             told = ", ".join(f"{name} {server.get(name)} (engine: {engine.get(name)})" for name in differ)
             wanted = ", ".join(f"{name} {engine.get(name)}" for name in differ)
@@ -175,7 +235,7 @@ def same_mapping(deployment: Deployment) -> Iterator[Violation]:
                 server.evidence(*differ) + engine.evidence(*differ),
                 {
                     "what": f"the server is given {told}",
-                    "needed": ranks_of(engine),
+                    "restart": "",
                     "remedy": f"give the sizes the engine was built for: {wanted}",
                 },
             )
@@ -196,7 +256,7 @@ def device_ids(deployment: Deployment) -> Iterator[Violation]:
             {
                 "what": f"gpu_device_ids lists {len(wrong)} GPUs ({', '.join(map(str, wrong))}) for an instance, "
                 f"but the engine has {needed} ranks",
-                "needed": needed,
+                "restart": "",
                 "remedy": f"list {needed} ids for each instance in gpu_device_ids, or leave it empty",
             },
         )
@@ -253,6 +313,7 @@ ROWS: tuple[Agreement, ...] = (
     decoding_mode,
     started_ranks,
     ranks_of_triton,
+    ranks_of_runner,
     same_mapping,
     device_ids,
     cross_share,

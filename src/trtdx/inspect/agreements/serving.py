@@ -6,7 +6,11 @@ import posixpath
 import shlex
 from typing import TYPE_CHECKING
 
+from trtdx.inspect.gaps import lacking
+from trtdx.inspect.readers.commands import ENGINE_FLAGS
+from trtdx.inspect.readers.named_paths import CONFIG_FLAGS
 from trtdx.model import Evidence
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.artifact import Artifact, Deployment
 
 SIDES = ("llm-args", "command", "triton")
-CONFIG_FLAGS = ("option.--config", "option.--extra_llm_api_options")
+CONFIG_OPTIONS = tuple(f"option.{flag}" for flag in CONFIG_FLAGS)
 
 
 def servers(deployment: Deployment, *kinds: str) -> Iterator[Artifact]:
@@ -29,7 +33,7 @@ def is_read_with_command(deployment: Deployment, artifact: Artifact) -> bool:
     if artifact.kind != "llm-args":
         return False
     commands = deployment.of("command")
-    return any(names(command, flag, artifact) for command in commands for flag in CONFIG_FLAGS)
+    return any(names(command, option, artifact) for command in commands for option in CONFIG_OPTIONS)
 
 
 def _is_build(server: Artifact) -> bool:
@@ -53,12 +57,34 @@ def engine_of(deployment: Deployment, server: Artifact) -> Artifact | None:
     """Return the engine a server runs: the one it names, or the only one at hand."""
     if not serves_engine(server):
         return None
-    engines = list(deployment.of("engine"))
-    name = server.text("triton.engine_dir") or server.text("runtime.model")
-    named = [engine for engine in engines if name and _same_path(engine.path, name)]
-    if len(named) == 1:
-        return named[0]
-    return engines[0] if len(engines) == 1 else None
+    facts = ("triton.engine_dir", "runtime.model", *(f"option.{flag}" for flag in ENGINE_FLAGS))
+    fact = next((fact for fact in facts if server.text(fact)), "runtime.model")
+    return _served(server, fact, list(deployment.of("engine")))
+
+
+def _served(server: Artifact, fact: str, candidates: list[Artifact]) -> Artifact | None:
+    """Return the candidate that a server's fact names, or the only one where the name is of another machine."""
+    named = [each for each in candidates if names(server, fact, each)]
+    alike = [each for each in candidates if _called_like(server.text(fact), each)]
+    if server.text(fact) in server.resolved:
+        found = named  # it is on this machine: either it is one of these, or none of them is served
+    else:
+        found = next((group for group in (named, alike, candidates) if len(group) == 1), candidates)
+    paths = [each.path for each in candidates]
+    if len(found) > 1:
+        lacking(f"{place_of(server)} does not say which of {joined(paths)} is served")
+    elif not found and candidates:
+        lacking(f"{place_of(server)} serves {server.text(fact)}, not {joined(paths, by='or')}")
+    return found[0] if len(found) == 1 else None
+
+
+def _called_like(name: str, artifact: Artifact) -> bool:
+    """Return whether a name on the Hub or in a container ends as the folder does: Qwen/Qwen3-8B and ./Qwen3-8B."""
+    last = posixpath.basename(name.rstrip("/"))
+    folder = posixpath.normpath(artifact.path)
+    return bool(last) and (
+        posixpath.basename(folder) == last or f"models--{name.replace('/', '--')}" in folder
+    )
 
 
 def served_engines(deployment: Deployment, *kinds: str) -> Iterator[tuple[Artifact, Artifact]]:
@@ -69,10 +95,17 @@ def served_engines(deployment: Deployment, *kinds: str) -> Iterator[tuple[Artifa
             yield server, engine
 
 
-def model_of(deployment: Deployment) -> Artifact | None:
-    """Return the Hugging Face model, where there is just one that is not there for its tokenizer."""
+def model_of(deployment: Deployment, server: Artifact) -> Artifact | None:
+    """Return the Hugging Face model that a server serves or whose engine it serves."""
+    from trtdx.inspect.agreements.lineage import origin
+
     models = [each for each in deployment.of("hf") if not _lends_tokenizer(deployment, each)]
-    return models[0] if len(models) == 1 else None
+    if any(names(server, "runtime.model", each) for each in models):
+        return _served(server, "runtime.model", models)
+    engine = engine_of(deployment, server) if deployment.first("engine") else None
+    if engine is not None:
+        return origin(deployment, engine, "hf")
+    return _served(server, "runtime.model", models)
 
 
 def _lends_tokenizer(deployment: Deployment, model: Artifact) -> bool:
@@ -86,6 +119,9 @@ def _lends_tokenizer(deployment: Deployment, model: Artifact) -> bool:
 def names(server: Artifact, fact: str, artifact: Artifact) -> bool:
     """Return whether a server's fact is the path of an artifact."""
     name = server.text(fact)
+    real = server.resolved.get(name)
+    if real is not None and artifact.real:
+        return real == artifact.real
     return bool(name) and _same_path(artifact.path, name)
 
 
@@ -116,26 +152,34 @@ def place_of(server: Artifact) -> str:
 def verify_of(server: Artifact) -> str:
     """Return a command that looks at the same server again."""
     if server.path.startswith("--"):
-        return "trtdx inspect --command 'COMMAND AS MENDED'"
+        return f"trtdx inspect{_again(server)}"
     return f"trtdx inspect {shlex.quote(server.path)}"
+
+
+def _again(server: Artifact) -> str:
+    """Return the option that gives the same command line once more; what is to be changed in it is the fix's to say."""
+    return f" --command {shlex.quote(server.spelled)}   # with that change" if server.spelled else ""
 
 
 def known_paths(deployment: Deployment, server: Artifact) -> dict[str, str]:
     """Return the paths at hand for a page's commands, each ready to be pasted; capitals where one is not known."""
-    model, engine = model_of(deployment), deployment.first("engine")
+    model, engine = model_of(deployment, server), deployment.first("engine")
     checkpoint = deployment.first("checkpoint")
     served = server.text("runtime.model") or (model.path if model else "")
-    on_disk = [
-        each.path for each in deployment.artifacts if each.kind not in ("machine", "request", "unknown")
-    ]
-    looked_at = [shlex.quote(path) for path in on_disk if not path.startswith("--")]
-    again = " --command 'COMMAND AS MENDED'" if len(looked_at) < len(on_disk) else ""
     return {
         "served": shlex.quote(served) if served else "MODEL",
         "checkpoint": shlex.quote(checkpoint.path) if checkpoint else "CHECKPOINT_DIR",
         "rebuilt": shlex.quote(f"{engine.path.rstrip('/')}.new") if engine else "ENGINE_DIR.new",
-        "verify": f"trtdx inspect {' '.join(looked_at)}".rstrip() + again,
+        "verify": look_again(deployment),
     }
+
+
+def look_again(deployment: Deployment) -> str:
+    """Return the command that looks at the same artifacts once more."""
+    on_disk = [each for each in deployment.artifacts if each.kind not in ("machine", "request", "unknown")]
+    paths = [shlex.quote(each.path) for each in on_disk if not each.path.startswith("--")]
+    commands = [_again(each) for each in on_disk if each.path.startswith("--")]
+    return f"trtdx inspect {' '.join(paths)}".rstrip() + next(iter(commands), "")
 
 
 def stated(artifact: Artifact, *names: str) -> tuple[Evidence, ...]:

@@ -182,7 +182,7 @@ def _table_ways(s: Settings, rows: int) -> str:
     return "or send fewer image tokens or virtual tokens with the request"
 
 
-@agreement("DX115", "engine", "llm-args", "command", "request")
+@agreement("DX115", "engine", "llm-args", "command", "request", needs=("engine|llm-args|command", "request"))
 def adapter_rank(deployment: Deployment) -> Iterator[Violation]:
     """The adapter a request asks for has no higher rank than the engine or server takes."""
     requests = list(requests_in(deployment.of("request")))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, in_words, quoted, related, servers
+from trtdx.inspect.agreements.lineage import called, in_words, model_made_into, quoted, related, servers
+from trtdx.inspect.agreements.serving import model_of, names
+from trtdx.inspect.gaps import lacking
 from trtdx.model import Severity
 from trtdx.violation import Violation
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,23 +29,41 @@ SPECIAL_IDS = {
 # Models that end an answer with another token than the one that closes a message in their template:
 # gpt-oss closes with <|end|> and ends with <|return|>; the first Gemma ends with <eos> after <end_of_turn>.
 ENDS_OTHERWISE = ("gpt_oss", "gemma")
-CHAT_NAMES = ("instruct", "chat")
+LEAST_SHARE = 0.9  # of a model's vocabulary that its own tokenizer uses
+SINGLE_BYTES = 512
+IDENTITY = ("tokenizer.size", "tokenizer.eos_id")  # what two tokenizers of one model have in common
 
 
 def tokenizers(deployment: Deployment) -> Iterator[Artifact]:
     """Yield the artifacts that hold a tokenizer."""
-    return (each for each in deployment.of("tokenizer", "hf") if _holds_tokenizer(each))
+    found = [each for each in deployment.of("tokenizer", "hf") if _holds_tokenizer(each)]
+    if not found:
+        lacking("no tokenizer is at hand")
+    return iter(found)
 
 
 def _holds_tokenizer(artifact: Artifact) -> bool:
     return any(name.startswith("tokenizer.") for name in artifact.facts)
 
 
-def tokenizer_in_use(deployment: Deployment) -> Artifact | None:
-    """Return the tokenizer that requests meet, if there is no doubt which one it is."""
+def tokenizer_in_use(deployment: Deployment, server: Artifact | None = None) -> Artifact | None:
+    """Return the tokenizer that requests meet, if there is no doubt which one it is: named by the server, or alone."""
+    held = list(tokenizers(deployment))
+    named = [each for each in held if server is not None and _gives_tokenizer(deployment, server, each)]
     alone = list(deployment.of("tokenizer"))
-    found = alone or list(tokenizers(deployment))
+    found = named or alone or held
+    if len(found) > 1:
+        lacking(f"it is not said which tokenizer is used, {joined((each.path for each in found), by='or')}")
     return found[0] if len(found) == 1 else None
+
+
+def _gives_tokenizer(deployment: Deployment, server: Artifact, holder: Artifact) -> bool:
+    """Return whether a server names a tokenizer, or serves the model it lies with and names no other."""
+    folders = server.table("triton.tokenizer_dirs").values()
+    if server.has("runtime.tokenizer") or folders:
+        reals = [server.resolved.get(str(each)) for each in folders]
+        return names(server, "runtime.tokenizer", holder) or (bool(holder.real) and holder.real in reals)
+    return names(server, "runtime.model", holder) or model_of(deployment, server) is holder
 
 
 def models_for(deployment: Deployment, tokenizer: Artifact) -> list[Artifact]:
@@ -49,13 +71,25 @@ def models_for(deployment: Deployment, tokenizer: Artifact) -> list[Artifact]:
     models = [each for each in deployment.of("hf", "checkpoint", "engine") if each.has("vocab_size")]
     if tokenizer.kind == "hf":
         return [each for each in models if each is tokenizer or _made_from(deployment, tokenizer, each)]
-    first = models[0] if models else None
-    return models if first and all(related(first, each) for each in models) else []
+    serving = [each for each in servers(deployment) if names(each, "runtime.tokenizer", tokenizer)]
+    named = [model for each in serving if (model := model_of(deployment, each)) in models]
+    models = (
+        [each for each in models if each in named or _made_from(deployment, named[0], each)]
+        if named
+        else models
+    )
+    if models and not all(related(models[0], each) for each in models):
+        lacking(f"it is not said which of {joined(each.path for each in models)} {tokenizer.path} belongs to")
+        return []
+    return models
 
 
 def _made_from(deployment: Deployment, source: Artifact, artifact: Artifact) -> bool:
-    only_one = sum(1 for _ in deployment.of("hf")) == 1
-    return artifact.kind != "hf" and only_one and related(source, artifact)
+    return (
+        artifact.kind != "hf"
+        and model_made_into(deployment, artifact) is source
+        and related(source, artifact)
+    )
 
 
 def room(artifact: Artifact) -> int:
@@ -65,7 +99,7 @@ def room(artifact: Artifact) -> int:
     return max(artifact.integer("vocab_size") or 0, rows)
 
 
-@agreement("DX820", "hf", "tokenizer", "checkpoint", "engine")
+@agreement("DX820", "hf", "tokenizer", "checkpoint", "engine", needs=("hf|tokenizer", "hf|checkpoint|engine"))
 def ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
     """Every id the tokenizer can give has a row in the model's embedding."""
     for tokenizer in tokenizers(deployment):
@@ -103,7 +137,7 @@ def _reads_more_than_text(deployment: Deployment) -> bool:
     return any(each.get("multimodal") for each in deployment.of("hf", "checkpoint", "engine"))
 
 
-@agreement("DX822", "hf", "tokenizer", "checkpoint", "engine")
+@agreement("DX822", "hf", "tokenizer", "checkpoint", "engine", needs=("hf|tokenizer", "hf|checkpoint|engine"))
 def special_ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
     """The ids that begin, end and fill a text are in the vocabulary."""
     for tokenizer in deployment.of("tokenizer", "hf"):
@@ -140,17 +174,14 @@ def _special_ids(artifact: Artifact) -> Iterator[tuple[str, str, int]]:
             yield "generation.eos_ids", "generation_config.json's end", number
 
 
-@agreement("DX509", "tokenizer", "hf", "checkpoint", "engine")
+@agreement("DX509", "tokenizer", "hf", "checkpoint", "engine", needs=("tokenizer", "hf|checkpoint|engine"))
 def tokenizer_of_model(deployment: Deployment) -> Iterator[Violation]:
     """A tokenizer beside a model is the model's: it gives the ids the model was trained with."""
     for tokenizer in deployment.of("tokenizer"):
-        for model in deployment.of("hf"):
-            names = [
-                name for name in ("tokenizer.size", "tokenizer.eos_id") if _differs(tokenizer, model, name)
-            ]
-            if len(names) == 2:
+        for model in [each for each in models_for(deployment, tokenizer) if each.kind == "hf"]:
+            if all(_differs(tokenizer, model, name) for name in IDENTITY):
                 yield Violation(
-                    tokenizer.evidence(*names) + model.evidence(*names),
+                    tokenizer.evidence(*IDENTITY) + model.evidence(*IDENTITY),
                     {
                         "what": f"the tokenizer has {tokenizer.get('tokenizer.size')} ids and ends a text with "
                         f"{tokenizer.get('tokenizer.eos_id')}, the model's own has "
@@ -168,20 +199,28 @@ def _differs(one: Artifact, other: Artifact, name: str) -> bool:
 
 
 def _far_too_small(deployment: Deployment) -> Iterator[Violation]:
-    """Yield a tokenizer with less than half the ids a model has; vocabularies are padded by far less."""
-    tokenizer = tokenizer_in_use(deployment)
-    size = tokenizer.integer("tokenizer.size") if tokenizer else None
-    if tokenizer is None or size is None or tokenizer.kind == "hf":
-        return
-    for model in models_for(deployment, tokenizer)[:1]:
-        if size * 2 < room(model):
+    """Yield a tokenizer with far fewer ids than the model it is for has rows; vocabularies are padded by a few per cent.
+
+    Published models fill theirs up by 2 % at most, but for vocabularies of single bytes (ByT5: 259 of 384).
+    """
+    for tokenizer in tokenizers(deployment):
+        size, models = tokenizer.integer("tokenizer.size"), models_for(deployment, tokenizer)
+        model = min(
+            models, key=room, default=None
+        )  # where the model has room, what was made from it grew: DX801
+        if size is None or model is None or _reads_more_than_text(deployment):
+            continue
+        table = model.items("weights.embedding_shape")
+        rows = min([room(model), *table[:1]])  # a configuration that says more than the weights have is DX094
+        if size < LEAST_SHARE * rows and rows > SINGLE_BYTES:
             yield Violation(
                 tokenizer.evidence("tokenizer.size") + model.evidence("vocab_size"),
                 {
-                    "what": f"the tokenizer has {size} ids, the model's vocabulary {room(model)}",
+                    "what": f"the tokenizer has {size} ids, the model's vocabulary {rows}",
                     "tokenizer": quoted(tokenizer),
                 },
-                confidence=0.7,
+                Severity.ERROR,
+                0.8,
             )
 
 
@@ -190,8 +229,8 @@ def turn_end_stops(deployment: Deployment) -> Iterator[Violation]:
     """The token by which the chat template ends a turn is one at which generation stops."""
     for holder in tokenizers(deployment):
         turn_end = holder.integer("tokenizer.turn_end_id")
-        stops = _stops(holder)
-        if turn_end is None or not stops or turn_end in stops or _ends_otherwise(holder):
+        stops = stop_ids(holder)
+        if turn_end is None or not stops or turn_end in stops or ends_otherwise(holder):
             continue
         yield Violation(
             holder.evidence("tokenizer.turn_end", "tokenizer.eos_id", "generation.eos_ids"),
@@ -201,18 +240,21 @@ def turn_end_stops(deployment: Deployment) -> Iterator[Violation]:
                 "stops": in_words(sorted(stops)),
                 "who": "generation",
             },
-            confidence=0.85,
+            Severity.ERROR,
+            0.85,
         )
 
 
-def _stops(holder: Artifact) -> set[int]:
-    """Return the ids at which the LLM API stops: the tokenizer's and all of generation_config.json."""
-    named = [*holder.items("generation.eos_ids"), *holder.items("generation.config_eos_ids")]
+def stop_ids(holder: Artifact) -> set[int]:
+    """Return the ids at which the LLM API stops: the tokenizer's and all of generation_config.json.
+
+    Those of config.json are not among them (`SamplingParams._setup`, 1.2.1).
+    """
     own = holder.integer("tokenizer.eos_id")
-    return {each for each in (*named, own) if isinstance(each, int)}
+    return {each for each in (*holder.items("generation.eos_ids"), own) if isinstance(each, int)}
 
 
-def _ends_otherwise(holder: Artifact) -> bool:
+def ends_otherwise(holder: Artifact) -> bool:
     return holder.text("model_type") in ENDS_OTHERWISE or "<|return|>" in holder.text(
         "tokenizer.chat_template"
     )
@@ -281,84 +323,45 @@ def ends_are_no_text(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX126", "hf", "tokenizer", "command")
 def template_there(deployment: Deployment) -> Iterator[Violation]:
     """A chat model that is served has a chat template."""
-    serving = [each for each in servers(deployment, answering=True) if not each.has("option.chat_template")]
-    holder = tokenizer_in_use(deployment)
-    if not serving or holder is None or holder.has("tokenizer.chat_template"):
+    flags = ("option.chat_template", "option.--chat_template")
+    serving = [each for each in servers(deployment, answering=True) if not any(map(each.has, flags))]
+    holder = tokenizer_in_use(deployment, serving[0]) if serving else None
+    if holder is None or holder.has("tokenizer.chat_template"):
         return
-    names = f"{holder.path} {serving[0].text('runtime.model')}".lower()
-    if holder.has("tokenizer.class") and any(name in names for name in CHAT_NAMES):
+    names = (holder.path, holder.text("saved_as"), serving[0].text("runtime.model"))
+    is_named = holder.has("tokenizer.class") and any(map(_names_chat, names))
+    if holder.has("tokenizer.ends_turn") or is_named:
+        certain = holder.has("tokenizer.ends_turn")
+        shown = "tokenizer.ends_turn" if certain else "tokenizer.class"
         yield Violation(
-            holder.evidence("tokenizer.class", "tokenizer.chat_template")
-            + serving[0].evidence("runtime.model"),
+            holder.evidence(shown, "tokenizer.chat_template") + serving[0].evidence("runtime.model"),
             {"path": quoted(holder)},
-            Severity.NOTE,
-            0.6,
+            None if certain else Severity.WARNING,
+            0.85 if certain else 0.7,
         )
 
 
-@agreement("DX824", "hf", "tokenizer", "engine")
+def _names_chat(name: str) -> bool:
+    """Return whether the name of a model, not of a folder above it, says that it was made for chat."""
+    parts = [each for each in name.lower().rstrip("/").split("/") if each.startswith("models--")]
+    last = parts[-1] if parts else name.lower().rstrip("/").rpartition("/")[2]
+    return re.search(r"(?:^|[-_.])(?:instruct|chat|it)(?:$|[-_.])", last) is not None
+
+
+@agreement("DX824", "hf", "tokenizer", "engine", needs=("hf|tokenizer", "engine"))
 def tokenizer_length(deployment: Deployment) -> Iterator[Violation]:
     """The tokenizer allows texts as long as the engine does."""
-    tokenizer = tokenizer_in_use(deployment)
-    longest = tokenizer.integer("tokenizer.model_max_length") if tokenizer else None
-    if tokenizer is None or longest is None or longest < 1:
-        return
     for engine in deployment.of("engine"):
+        source = model_made_into(deployment, engine) if deployment.first("tokenizer") is None else None
+        holds = source is not None and _holds_tokenizer(source)
+        tokenizer = source if holds else tokenizer_in_use(deployment)
+        longest = tokenizer.integer("tokenizer.model_max_length") if tokenizer else None
         limit = engine.integer("max_input_len") if engine.has("max_input_len") else None
-        if limit is not None and longest < limit:
+        if tokenizer is not None and longest and limit is not None and 0 < longest < limit:
             yield Violation(
                 tokenizer.evidence("tokenizer.model_max_length") + engine.evidence("max_input_len"),
                 {"longest": longest, "limit": limit, "path": quoted(tokenizer)},
                 confidence=0.7,
-            )
-
-
-def template_writes_beginning(holder: Artifact) -> bool:
-    template, token = holder.text("tokenizer.chat_template"), holder.text("tokenizer.bos_token")
-    return "bos_token" in template or bool(token and token in template)
-
-
-@agreement("DX501", "triton", "hf", "tokenizer")
-def some_beginning(deployment: Deployment) -> Iterator[Violation]:
-    """A beginning token the tokenizer would add is not left out by the preprocessing."""
-    holder = tokenizer_in_use(deployment)
-    for server in deployment.of("triton"):
-        if holder is None or server.get("triton.add_special_tokens") is not False:
-            continue
-        if holder.get("tokenizer.adds_bos") is True and not template_writes_beginning(holder):
-            yield Violation(
-                server.evidence("triton.add_special_tokens") + holder.evidence("tokenizer.adds_bos"),
-                {
-                    "token": holder.text("tokenizer.bos_token") or "the beginning token",
-                    "server": quoted(server),
-                },
-                confidence=0.8,
-            )
-
-
-@agreement("DX502", "triton", "hf", "tokenizer")
-def turn_end_stops_triton(deployment: Deployment) -> Iterator[Violation]:
-    """Triton's preprocessing ends an answer at the token that ends a turn.
-
-    It takes the tokenizer's end token alone and reads no generation_config.json (1.2.1).
-    """
-    holder = tokenizer_in_use(deployment)
-    turn_end = holder.integer("tokenizer.turn_end_id") if holder else None
-    own = holder.integer("tokenizer.eos_id") if holder else None
-    for server in deployment.of("triton"):
-        if holder is None or turn_end is None or own is None or turn_end == own or _ends_otherwise(holder):
-            continue
-        if turn_end in _stops(holder) and "preprocessing" in server.items("triton.models"):
-            yield Violation(
-                holder.evidence("tokenizer.turn_end", "tokenizer.eos_id") + server.evidence("triton.models"),
-                {
-                    "token": holder.text("tokenizer.turn_end") or f"token {turn_end}",
-                    "id": turn_end,
-                    "stops": str(own),
-                    "who": "Triton's preprocessing",
-                },
-                Severity.NOTE,
-                0.6,
             )
 
 
@@ -367,12 +370,10 @@ ROWS: tuple[Agreement, ...] = (
     special_ids_in_vocabulary,
     tokenizer_of_model,
     turn_end_stops,
-    turn_end_stops_triton,
     template_tokens,
     template_parses,
     special_tokens_known,
     ends_are_no_text,
     template_there,
     tokenizer_length,
-    some_beginning,
 )

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import agreement
-from trtdx.inspect.agreements.serving import listed, served_engines, stated
+from trtdx.inspect.agreements.serving import listed, names, served_engines, stated
 from trtdx.model import Evidence, Severity
 from trtdx.violation import Violation
 from trtdx.words import counted
@@ -240,12 +240,13 @@ def paths_there(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(evidence, {"what": words, "repository": repository.path}, confidence=0.8)
 
 
-@agreement("DX889", "triton", "engine")
+@agreement("DX889", "triton", "engine", needs=("triton",))
 def an_engine_is_served(deployment: Deployment) -> Iterator[Violation]:
     """What Triton's gpt_model_path names is an engine directory."""
     for repository in deployment.of("triton"):
         path = repository.text("triton.engine_dir").rstrip("/")
-        named = next((each for each in deployment.artifacts if each.path.rstrip("/") == path), None)
+        here = (each for each in deployment.artifacts if names(repository, "triton.engine_dir", each))
+        named = next(here, None)
         if path and named is not None and named.kind not in ("engine", "triton"):
             values = {"path": path, "kind": named.title, "folder": shlex.quote(path)}
             yield Violation(repository.evidence("triton.engine_dir"), values)

@@ -111,7 +111,8 @@ def _evidence_of(server: Artifact, words: str) -> Evidence:
 def known_build_flags(deployment: Deployment) -> Iterator[Violation]:
     """The flags of trtllm-build are those its release has."""
     for command in deployment.of("command"):
-        words = [str(item) for item in command.items("runtime.unknown_keys")]
+        lists = ("runtime.unknown_keys", "runtime.invalid_values")
+        words = [str(item) for name in lists for item in command.items(name)]
         if words and command.text("runtime.command").startswith("trtllm-build"):
             yield Violation(
                 tuple(_evidence_of(command, each) for each in words[:8]),

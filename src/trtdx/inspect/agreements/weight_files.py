@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.inspect.agreement import Agreement
-    from trtdx.inspect.artifact import Deployment
+    from trtdx.inspect.artifact import Artifact, Deployment
 
 PICKLES = ("bin", "pt", "pth", "ckpt")
 
@@ -141,12 +141,12 @@ def layers_there(deployment: Deployment) -> Iterator[Violation]:
 def no_layers_left_over(deployment: Deployment) -> Iterator[Violation]:
     """The configuration has as many layers as the weights; layers it does not name are not computed.
 
-    A few more are layers that predict several tokens (MTP), which are counted apart.
+    Models that predict several tokens at once (MTP) keep those layers behind the others and count them apart.
     """
     for model in deployment.of("hf", "checkpoint"):
         found, stated = model.integer("weights.layers"), model.integer("num_layers")
         certain = not (model.get("encoder_decoder") or model.get("multimodal"))
-        if found and stated and stated > 0 and found - stated > MOST_EXTRA_LAYERS and certain:
+        if found and stated and stated > 0 and found - stated > _predicting_layers(model) and certain:
             yield Violation(
                 model.evidence("num_layers", "weights.layers"),
                 {"found": found, "stated": stated, "folder": folder_of(model)},
@@ -154,7 +154,19 @@ def no_layers_left_over(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-MOST_EXTRA_LAYERS = 4
+MOST_PREDICTING_LAYERS = 4
+# Families whose published weights have such layers among `layers.N`, whether the configuration counts them or not.
+WITH_PREDICTING_LAYERS = (
+    "deepseek", "kimi", "glm4_moe", "glm_moe", "glm4moe", "glmmoe", "bailing", "step3", "mimo", "longcat", "exaone",
+    "ernie", "minimax", "hunyuan", "pangu", "hy_v3", "mistrallarge3", "qwen3next", "qwen3_next", "qwen3_5",
+)  # fmt: skip
+
+
+def _predicting_layers(model: Artifact) -> int:
+    """Return how many layers may stand behind those that the configuration counts."""
+    names = (model.text("model_type").lower(), model.text("architecture").lower())
+    known = any(name.startswith(WITH_PREDICTING_LAYERS) for name in names)
+    return max(model.integer("predicting_layers") or 0, MOST_PREDICTING_LAYERS if known else 0)
 
 
 @agreement("DX777", "hf", "checkpoint")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.lineage import called, chains, in_words, quoted, related, remake, steps
+from trtdx.inspect.gaps import MADE
 from trtdx.model import Evidence, Severity
 from trtdx.violation import Violation
 from trtdx.words import counted
@@ -35,7 +36,7 @@ def complete(artifact: Artifact) -> bool:
     return artifact.kind != "checkpoint" or len(artifact.items("weights.ranks")) in (0, ranks)
 
 
-@agreement("DX486", "hf", "checkpoint")
+@agreement("DX486", "hf", "checkpoint", needs=MADE)
 def head_kept(deployment: Deployment) -> Iterator[Violation]:
     """The output layer of a model whose embeddings are not tied is in the checkpoint.
 
@@ -92,7 +93,7 @@ def _shape(sizes: list[int]) -> str:
     return " x ".join(map(str, sizes))
 
 
-@agreement("DX804", "hf", "checkpoint")
+@agreement("DX804", "hf", "checkpoint", needs=MADE)
 def query_norms(deployment: Deployment) -> Iterator[Violation]:
     """Query and key norms of a model are in the checkpoint.
 
@@ -288,14 +289,15 @@ def tied_head_is_embedding(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX094", "hf")
+@agreement("DX094", "hf", "checkpoint")
 def embedding_rows(deployment: Deployment) -> Iterator[Violation]:
-    """The embedding has a row for each token of the vocabulary."""
-    for model in deployment.of("hf"):
+    """The embedding has a row for each token of the vocabulary; a checkpoint's may be filled up for the ranks."""
+    for model in deployment.of("hf", "checkpoint"):
         table, size = model.items("weights.embedding_shape"), model.integer("vocab_size")
         if len(table) != 2 or size is None or model.get("multimodal") or _packed(model):
             continue
-        if table[0] != size:
+        padding = 64 * (model.integer("tp_size") or 1) if model.kind == "checkpoint" else 1
+        if not size <= table[0] < size + padding:
             yield Violation(
                 model.evidence("weights.embedding_shape", "vocab_size"),
                 {"rows": table[0], "vocab_size": size, "model": quoted(model)},

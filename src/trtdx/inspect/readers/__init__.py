@@ -37,6 +37,7 @@ def readers() -> tuple[Reader, ...]:
     from trtdx.inspect.readers import (
         build_log,
         checkpoint,
+        dockerfile,
         engine,
         hf,
         llm_args,
@@ -45,6 +46,7 @@ def readers() -> tuple[Reader, ...]:
         plan,
         profile_file,
         triton,
+        workload,
     )
 
     return (
@@ -57,6 +59,8 @@ def readers() -> tuple[Reader, ...]:
         plan.READER,
         onnx.READER,
         profile_file.READER,
+        workload.READER,
+        dockerfile.READER,
         llm_args.COMMAND_READER,
         llm_args.READER,
         build_log.READER,

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 TRITON = ("launch_triton_server.py", "tritonserver")  # start a repository; their flags are not in the table
 PROGRAMS = ("trtllm-serve", "trtllm-bench", "trtllm-eval", "trtllm-build", *TRITON)
 MODULES = {f"tensorrt_llm.commands.{name[7:]}": name for name in PROGRAMS[:4]}
-LAUNCHERS = ("mpirun", "mpiexec", "srun", "trtllm-llmapi-launch")
+ENGINE_FLAGS = ("--engine_dir", "--engine-dir", "--engine_path", "--decoder_engine_dir")
+LAUNCHERS = ("mpirun", "mpiexec", "srun", "torchrun", "trtllm-llmapi-launch")
 # What may stand before a program that is started; other words only speak of it.
 STARTERS = re.compile(
-    r"mpirun|mpiexec|srun|env|sudo|nohup|exec|time|timeout|numactl|taskset|nice|setsid|nsys|ncu|python[\d.]*|docker"
-    r"|podman|nerdctl|kubectl|enroot|singularity|apptainer|(?:ba|z|da)?sh|trtllm-llmapi-launch|\$|!|if|.*\.sh"
+    r"mpirun|mpiexec|srun|torchrun|env|sudo|nohup|exec|time|timeout|numactl|taskset|nice|setsid|nsys|ncu|python[\d.]*|docker"
+    r"|podman|nerdctl|kubectl|enroot|singularity|apptainer|tini|dumb-init|catatonit|gosu|su-exec|stdbuf|ionice|chrt"
+    r"|uv|poetry|conda|micromamba|(?:ba|z|da)?sh|trtllm-llmapi-launch|\$|!|if|.*\.sh"
 )
 # Flags whose value may be named after a program.
 NAMING = ("--name", "--container-name", "--hostname", "--label", "-l", "--entrypoint", "--job-name", "-J")
@@ -84,6 +86,8 @@ class CommandLine(NamedTuple):
     launcher: tuple[str, ...]
     ranks: int | None
     line: int
+    before: tuple[Word, ...] = ()  # what stands in front of the program: launchers, docker run, assignments
+    after: tuple[Word, ...] = ()  # and behind it, as it stands
 
     @property
     def name(self) -> str:
@@ -121,10 +125,10 @@ def _value(flag: Flag, given: Given) -> bool | int | float | str | None:
     return value
 
 
-def command_lines(text: str) -> tuple[list[CommandLine], Script]:
+def command_lines(text: str, programs: tuple[str, ...] = PROGRAMS) -> tuple[list[CommandLine], Script]:
     """Return the command lines of a shell text that start one of the programs, and the text itself."""
     script = parse_shell(text)
-    return [line for command in script.commands for line in _lines_of(command)], script
+    return [line for command in script.commands for line in _lines_of(command, programs)], script
 
 
 def demand_command(lines: list[CommandLine], script: Script) -> None:
@@ -141,27 +145,51 @@ def demand_command(lines: list[CommandLine], script: Script) -> None:
         )
 
 
-def _lines_of(command: Command) -> Iterator[CommandLine]:
+def _lines_of(command: Command, programs: tuple[str, ...]) -> Iterator[CommandLine]:
     words = command.words
     begin = _first_real(words)
-    at = next((index for index in range(begin, len(words) - 1) if _program(words, index)), None)
-    if at != begin and not STARTERS.fullmatch(
-        posixpath.basename(words[begin].text if begin < len(words) else "")
-    ):
+    at = next((index for index in range(begin, len(words) - 1) if _program(words, index, programs)), None)
+    launched = bool(STARTERS.fullmatch(posixpath.basename(words[begin].text if begin < len(words) else "")))
+    if at != begin and not launched and _engine_program(words, begin) != begin:
         return
+    if at is None:
+        at = _engine_program(words, begin)
     if at is not None:
-        yield _command_line(_program(words, at), words[:at], words[at + 1 :], words[at].line)
+        name = _program(words, at, programs) or posixpath.basename(words[at].text)
+        yield _command_line(name, words[:at], words[at + 1 :], words[at].line)
         return
-    for before, word in pairwise(words):
-        if re.fullmatch(r"-\w*c", before.text) and any(name in word.text for name in PROGRAMS):
-            yield from _inner_lines(word)
+    for number, (before, word) in enumerate(pairwise(words)):
+        if re.fullmatch(r"-\w*c", before.text) and (
+            may_start(word.text) or any(name in word.text for name in programs)
+        ):
+            yield from _inner_lines(word, words[: number + 1], programs)
 
 
-def _inner_lines(word: Word) -> Iterator[CommandLine]:
-    """Yield the command lines inside `bash -c "..."`."""
+def may_start(text: str) -> bool:
+    """Return whether a text speaks of a program that is looked at: of ours, or one that is given an engine."""
+    return any(name in text for name in (*PROGRAMS, *ENGINE_FLAGS)) or any(name in text for name in MODULES)
+
+
+def _engine_program(words: tuple[Word, ...], begin: int) -> int | None:
+    """Return where the script or binary stands that is given an engine: run.py, gptManagerBenchmark, one's own."""
+    flag = next((at for at, word in enumerate(words) if word.text.partition("=")[0] in ENGINE_FLAGS), None)
+    if flag is None:
+        return None
+    scripts = [at for at in range(begin, flag) if words[at].text.endswith(".py")]
+    binaries = [at for at in range(begin, flag) if posixpath.basename(words[at].text).startswith("gpt")]
+    return next(iter([*scripts, *binaries]), None)
+
+
+def _inner_lines(word: Word, outer: tuple[Word, ...], programs: tuple[str, ...]) -> Iterator[CommandLine]:
+    """Yield the command lines inside `srun bash -c "..."`, with what launches the shell."""
     for command in parse_shell(word.text).commands:
         words = tuple(Word(each.text, word.line + each.line - 1, each.is_known) for each in command.words)
-        yield from _lines_of(Command(words, word.line))
+        for line in _lines_of(Command(words, word.line), programs):
+            yield line._replace(
+                before=(*outer, *line.before),
+                launcher=(*_launchers(outer), *line.launcher),
+                ranks=_ranks(outer, ()) if line.ranks is None else line.ranks,
+            )
 
 
 def _first_real(words: tuple[Word, ...]) -> int:
@@ -171,9 +199,9 @@ def _first_real(words: tuple[Word, ...]) -> int:
     )
 
 
-def _program(words: tuple[Word, ...], at: int) -> str:
+def _program(words: tuple[Word, ...], at: int, programs: tuple[str, ...]) -> str:
     name = posixpath.basename(words[at].text)
-    if name in PROGRAMS and not (at and words[at - 1].text in NAMING):
+    if name in programs and not (at and words[at - 1].text in NAMING):
         return name
     return MODULES.get(words[at].text, "") if at and words[at - 1].text == "-m" else ""
 
@@ -183,10 +211,14 @@ def _command_line(program: str, before: tuple[Word, ...], after: tuple[Word, ...
     subcommand = ""
     if arguments and arguments[0].text in SUBCOMMANDS.get(program, ()):
         subcommand = arguments.pop(0).text
-    launchers = tuple(name for word in before if (name := posixpath.basename(word.text)) in LAUNCHERS)
+    ranks = _ranks(before, after)
     return CommandLine(
-        program, subcommand, tuple(arguments), tuple(given), launchers, _ranks(before, after), line
+        program, subcommand, tuple(arguments), tuple(given), _launchers(before), ranks, line, before, after
     )
+
+
+def _launchers(words: tuple[Word, ...]) -> tuple[str, ...]:
+    return tuple(name for word in words if (name := posixpath.basename(word.text)) in LAUNCHERS)
 
 
 def _flags_of(program: str, words: tuple[Word, ...]) -> tuple[list[Given], list[Word]]:
@@ -203,14 +235,14 @@ def _flags_of(program: str, words: tuple[Word, ...]) -> tuple[list[Given], list[
         if equals:
             given.append(Given(name, value, word.line, word.is_known))
             continue
-        taken = _values(program, name, words[at:])
+        taken = values_of(program, name, words[at:])
         at += len(taken)
         text = " ".join(each.text for each in taken) if taken else None
         given.append(Given(name, text, word.line, all(each.is_known for each in (word, *taken))))
     return given, arguments
 
 
-def _values(program: str, name: str, rest: tuple[Word, ...]) -> tuple[Word, ...]:
+def values_of(program: str, name: str, rest: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return the words that are a flag's value: for an unknown flag the next word unless it is a flag itself."""
     flag = table().flag.get(program, {}).get(name)
     if not rest or (flag is not None and flag.type == "flag"):
@@ -223,13 +255,13 @@ def _values(program: str, name: str, rest: tuple[Word, ...]) -> tuple[Word, ...]
     return rest[:1]
 
 
-COUNT = re.compile(r"(?:-n|-np|--np|--n|--ntasks)(?:=?(\d+))?")
+COUNT = re.compile(r"(?:-n|-np|--np|--n|--ntasks|--nproc[_-]per[_-]node)(?:=?(\d+))?")
 
 
 def _ranks(before: tuple[Word, ...], after: tuple[Word, ...]) -> int | None:
     """Return how many processes the launcher starts; None where it does not say so in one plain number."""
     launchers = [posixpath.basename(word.text) for word in before]
-    start = next((index for index, name in enumerate(launchers) if name in LAUNCHERS[:3]), None)
+    start = next((index for index, name in enumerate(launchers) if name in LAUNCHERS[:4]), None)
     if start is None or any(word.text == ":" for word in (*before, *after)):
         return None
     counts = []

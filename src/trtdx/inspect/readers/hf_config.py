@@ -65,9 +65,18 @@ KEYS: dict[str, tuple[str, ...]] = {
         "num_experts_per_token",
         "top_k_experts",
         "moe_top_k",
+        "moe_topk",
+        "moe_k",
         "ffn_config.moe_top_k",
     ),
     "moe_intermediate_size": ("moe_intermediate_size", "expert_ffn_hidden_size"),
+    "predicting_layers": (
+        "num_nextn_predict_layers",
+        "mtp_num_hidden_layers",
+        "mtp_num_layers",
+        "num_mtp_layers",
+        "num_mtp_modules",
+    ),
     "q_lora_rank": ("q_lora_rank",),
     "kv_lora_rank": ("kv_lora_rank",),
     "qk_rope_head_dim": ("qk_rope_head_dim",),
@@ -96,7 +105,7 @@ DECODER_KEYS = {
 # What a missing key means is the model class's own affair; only those that are certain are listed.
 KV_HEADS_AS_HEADS = {"llama", "gpt2", "gpt_neox", "gptj", "opt", "bloom", "phi", "codegen", "t5", "whisper"}
 ONE_KV_HEAD = {"falcon", "gpt_bigcode", "RefinedWebModel"}
-INNER_IS_FOUR_TIMES = {"gpt2", "gptj", "gpt_bigcode", "codegen", "falcon"}
+INNER_IS_FOUR_TIMES = {"gpt2", "gptj", "gpt_bigcode", "codegen", "falcon", "bloom", "gpt_neo"}
 OWN_HEAD_SIZE = ("gemma", "qwen3", "gpt_oss", "glm4", "deepseek", "kimi", "longcat", "minimax", "t5", "mt5")
 TIED_BY_DEFAULT = {"gpt2", "gemma", "gemma2", "gemma3", "gemma3_text", "opt", "bloom", "cohere", "cohere2"}
 UNTIED_BY_DEFAULT = {
@@ -199,6 +208,8 @@ def _put_identity(facts: Facts, config: ModelConfig) -> None:
     if isinstance(architectures, list) and architectures:
         facts.put("architecture", architectures[0], document.where("architectures"))
     facts.put("model_type", document.at("model_type"), document.where("model_type"))
+    name = document.at("_name_or_path")
+    facts.put("saved_as", name if isinstance(name, str) and name else None, document.where("_name_or_path"))
     if document.at("is_encoder_decoder") is True:
         facts.put("encoder_decoder", True, document.where("is_encoder_decoder"))
     senses = [key for key in OTHER_SENSES if document.has(key)]

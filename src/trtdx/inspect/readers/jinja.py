@@ -171,7 +171,7 @@ def _taken(blocks: list[str], word: str, content: str) -> str | None:
             return f"`{word}` stands where " + (f"`{inner}` is open" if inner else "nothing is open")
         blocks.pop()
     elif word not in ALONE:
-        return f"`{word}` is no tag that Jinja knows"
+        return f"`{word}` is not a tag that Jinja knows"
     return None
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.artifact import Artifact, Facts
-from trtdx.inspect.documents import Document, UnreadableError, parse_json, read_bytes, read_json
-from trtdx.inspect.options import is_option, judged_flags, sections_are_merged, table, winner, wrong_choice
-from trtdx.inspect.readers import START_BYTES, Found, Reader
+from trtdx.inspect.documents import Document, UnreadableError, read_bytes, read_json
+from trtdx.inspect.options import judged_flags, sections_are_merged, table, winner, wrong_choice
+from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.commands import (
     BUILD_FACTS,
     OTHER_FLAGS,
@@ -20,8 +19,10 @@ from trtdx.inspect.readers.commands import (
     command_lines,
     demand_command,
     lacks_value,
+    may_start,
     place_of,
 )
+from trtdx.inspect.readers.launch_words import surroundings_of
 from trtdx.inspect.readers.llm_options import (
     MOST_SETTINGS,
     Setting,
@@ -31,56 +32,25 @@ from trtdx.inspect.readers.llm_options import (
     put_spelled,
     settings_from,
 )
-from trtdx.inspect.readers.named_paths import Named, existing, named_in, paths_of, put_absent, put_draft
+from trtdx.inspect.readers.named_paths import (
+    PATH_FLAGS,
+    Named,
+    existing,
+    named_in,
+    paths_of,
+    put_absent,
+    put_draft,
+)
+from trtdx.inspect.readers.options_file import LOG_LINE, SUFFIXES, TRITON_SECTION, is_options_file
+from trtdx.inspect.readers.surroundings import machine_of, put_surroundings, release_of, with_mounts
 from trtdx.inspect.shell import MOST_TEXT
 from trtdx.inspect.yaml_documents import parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from trtdx.host import Host
     from trtdx.inspect.options import Flag
+    from trtdx.inspect.readers.surroundings import Surroundings
     from trtdx.inspect.shell import Script
-
-TRITON_SECTION = "triton_config"  # of Triton's llmapi/tensorrt_llm/1/model.yaml
-SUFFIXES = (".yaml", ".yml", ".json")
-# Of other configurations that share some names: `trtllm-serve disaggregated` (several servers in one file), and
-# visual generation (--visual_gen_args).
-OTHER_FILES = {
-    "context_servers",
-    "generation_servers",
-    "attention_config",
-    "parallel_config",
-    "compilation_config",
-}
-LOG_LINE = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT|[IWEVD])\]")
-
-
-def is_options_file(host: Host, found: Found) -> bool:
-    """Return whether at least half of a file's top-level keys are options, or nearly so."""
-    if found.is_directory or not found.path.lower().endswith(SUFFIXES):
-        return False
-    keys = _top_level_keys(found)
-    if OTHER_FILES & set(keys):
-        return False
-    known = [key for key in keys if key == TRITON_SECTION or is_option(key) or _is_nearly(key)]
-    return bool(known) and 2 * len(known) >= len(keys)
-
-
-def _top_level_keys(found: Found) -> list[str]:
-    """Return a file's top-level keys, from a broken file too: it is to be told what is wrong with it."""
-    if not found.path.lower().endswith(".json"):
-        text = found.start.decode("utf-8", "replace")
-        return list(dict.fromkeys(re.findall(r"^([A-Za-z_]\w{0,80})[ \t]*:(?:\s|$)", text, re.MULTILINE)))[
-            :500
-        ]
-    try:
-        return list(parse_json(found.start))[:500] if len(found.start) < START_BYTES else []
-    except UnreadableError:
-        return []
-
-
-def _is_nearly(key: str) -> bool:
-    names = [name for name in table().option if "." not in name]
-    return bool(get_close_matches(key, names, n=1, cutoff=0.85))
 
 
 def read_llm_args(host: Host, path: str, version: str = "") -> Artifact:
@@ -126,9 +96,7 @@ def is_command_file(host: Host, found: Found) -> bool:
     text = found.start.decode("utf-8", "replace")
     if len(LOG_LINE.findall(text)) > 2:
         return False
-    return any(name in text or f"commands.{name[7:]}" in text for name in PROGRAMS) and bool(
-        command_lines(text)[0]
-    )
+    return may_start(text) and bool(command_lines(text)[0])
 
 
 def read_command(host: Host, path: str, version: str = "") -> Artifact:
@@ -140,8 +108,13 @@ def read_command(host: Host, path: str, version: str = "") -> Artifact:
     return command_from_text(host, text, path, version=version)
 
 
-def command_from_text(host: Host, text: str, where: str, *, version: str = "") -> Artifact:
-    """Return what a command line asks for, with the YAML file it names, as a release merges the two."""
+def command_from_text(
+    host: Host, text: str, where: str, *, version: str = "", around: Surroundings | None = None
+) -> Artifact:
+    """Return what a command line asks for, with the YAML file it names, as a release merges the two.
+
+    What it runs in is given as `around`, or is read from `docker run`, srun and #SBATCH in the text.
+    """
     lines, script = command_lines(text)
     if where == "--command":
         demand_command(lines, script)
@@ -149,12 +122,36 @@ def command_from_text(host: Host, text: str, where: str, *, version: str = "") -
         wanted = ", ".join(PROGRAMS)
         return Artifact("command", where, unread=(f"{where}: starts none of {wanted}",))
     line = next((each for each in lines if each.program != "trtllm-build"), lines[0])
+    if around is None:
+        around = surroundings_of(line, text, place_of(where, line.line))
+        moved, here = with_mounts(host, text, around.mounts if around else [])
+        if around is not None and moved != text:
+            around.here = here
+            return command_from_text(host, moved, where, version=version, around=around)
     others = [
         f"line {each.line}: another command, {each.name}, was not looked at" for each in lines if each != line
     ]
+    if around is not None:
+        script = script._replace(files={**around.files, **script.files})
+        version = version or release_of(around)
+    return read_line(host, line, script, where, version=version, text=text, unread=others, around=around)
+
+
+def read_line(
+    host: Host,
+    line: CommandLine,
+    script: Script,
+    where: str,
+    *,
+    version: str = "",
+    text: str = "",
+    unread: list[str] | None = None,
+    around: Surroundings | None = None,
+) -> Artifact:
+    """Return what one command line of a script asks for."""
     reading = _Reading(host, where, line, script, version)
-    reading.text = text
-    return reading.artifact(others)
+    reading.text, reading.around = text, around
+    return reading.artifact(unread or [])
 
 
 class _Reading:
@@ -166,15 +163,21 @@ class _Reading:
         self._facts = Facts()
         self._unread: list[str] = []
         self.text = ""
+        self.around: Surroundings | None = None
 
     def artifact(self, unread: list[str]) -> Artifact:
         line, facts = self._line, self._facts
         if self._version:
-            facts.put("runtime.version", self._version, "--runtime")
+            image = self.around and (self.around.release or self.around.image)
+            facts.put("runtime.version", self._version, image.where if image else "--runtime")
         place = place_of(self._where, line.line)
         facts.put("runtime.command", line.name, place)
         facts.put("runtime.launcher", " ".join(line.launcher) or None, place)
         facts.put("runtime.world_size", line.ranks, place)
+        if self.around is not None:
+            put_surroundings(facts, self.around, place)
+            if line.ranks is None and self.around.tasks is not None:
+                facts.put("runtime.world_size", self.around.tasks.value, self.around.tasks.where)
         self._put_flags()
         if line.program == "trtllm-build":
             self._put_build_flags()
@@ -184,8 +187,16 @@ class _Reading:
             self._put_options()
             self._put_paths()
         paths = paths_of(self._host, facts, self._where) + self._named_paths()
+        machine = machine_of(self.around, facts) if self.around is not None else None
         return Artifact(
-            "command", self._where, facts.done(), refers_to=paths, unread=(*self._unread, *unread)
+            "command",
+            self._where,
+            facts.done(),
+            refers_to=paths,
+            unread=(*self._unread, *unread),
+            spelled=" ".join(self.text.split()),
+            parts=(machine,) if machine else (),
+            unit=self.around.unit if self.around is not None else "",
         )
 
     def _put_flags(self) -> None:
@@ -196,11 +207,13 @@ class _Reading:
                 self._unread.append(
                     f"{self._place(given)}: the value {given.value} is only known to the shell"
                 )
+                if given.name in ("--host", "--port"):  # that they are given counts, whatever their value
+                    self._facts.put(f"option.{given.name}", given.value, self._place(given))
                 continue
             flag = table().flag.get(self._line.program, {}).get(given.name)
             value = True if given.value is None else coerced(flag.type if flag else "str", given.value)
             self._facts.put(f"option.{given.name}", value, self._place(given))
-            if flag is not None and self._line.program != "trtllm-build":
+            if flag is not None:
                 self._judge_value(given, flag)
         if self._line.subcommand in OTHER_FLAGS or self._line.program in ("trtllm-eval", *TRITON):
             return  # has flags of its own, which the table does not hold
@@ -229,8 +242,22 @@ class _Reading:
         for each in [each for each in named if self._is_made(each.path)]:
             named.remove(each)
             self._unread.append(f"{each.where}: {each.path} is not there yet; the script may write it")
+        if self.around is not None and self.around.is_container:
+            named = self._outside_container(named)
         self._unread += put_absent(self._host, self._facts, named, self._where)
         put_draft(self._host, self._facts, self._where)
+
+    def _outside_container(self, named: list[Named]) -> list[Named]:
+        """Return the paths that lie on this machine; of the others only those in a mounted folder can be missing."""
+        mounted = tuple(f"{folder.rstrip('/')}/" for folder in self.around.here) if self.around else ()
+        for each in named:
+            if existing(self._host, each.path, self._where) is not None:
+                continue
+            if each.path.startswith(mounted or ("\0",)):
+                self._facts.add("runtime.paths_missing", f"{each.path} ({each.role})", each.where)
+            else:
+                self._unread.append(f"{each.where}: {each.path} lies in the container")
+        return [each for each in named if existing(self._host, each.path, self._where) is not None]
 
     def _is_on_disk(self, given: Given) -> bool:
         name = given.value or "-"
@@ -370,7 +397,6 @@ class _Reading:
 
 
 DEFAULTED = ("max_batch_size", "max_num_tokens", "max_beam_width")
-PATH_FLAGS = ("--engine_dir", "--model_path", "--checkpoint_dir", "--model_repo", "--model-repository")
 
 
 READER = Reader(

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
 from trtdx.inspect.documents import UnreadableError, read_json
+from trtdx.inspect.readers.commands import ENGINE_FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trtdx.host import Host
-    from trtdx.inspect.artifact import Facts
+    from trtdx.inspect.artifact import Artifact, Facts
 
+CONFIG_FLAGS = ("--config", "--extra_llm_api_options")
+PATH_FLAGS = ("--engine_dir", "--model_path", "--checkpoint_dir", "--model_repo", "--model-repository")
 NAMES = {"runtime.model": "model", "runtime.tokenizer": "tokenizer", "runtime.draft_model": "draft model"}
 # Folders that every machine has: that they are here says nothing about what lies in them elsewhere.
 EVERYWHERE = (
@@ -34,8 +37,16 @@ EVERYWHERE = (
     "/data",
     "/workspace",
 )
+NAMING = (
+    *NAMES,
+    "triton.engine_dir",
+    "triton.encoder_dir",
+    "lora.base_model",
+    *(f"option.{flag}" for flag in (*CONFIG_FLAGS, *PATH_FLAGS, *ENGINE_FLAGS)),
+)
 SPELLED = ("/", "./", "../")  # what cannot be the name of a model on the Hub
 LONGEST = 4096
+NOT_LOOKED_AT = "{path} is not on this machine; the {role} was not looked at"
 
 
 class Named(NamedTuple):
@@ -59,6 +70,14 @@ def kind_of(host: Host, path: str) -> str:
         return host.kind(path)
     except (InputError, OSError, ValueError):
         return "absent"
+
+
+def resolved_names(host: Host, artifact: Artifact) -> dict[str, str]:
+    """Return where each path that an artifact names really lies, as far as it is on this machine."""
+    names = [artifact.facts[name].value for name in NAMING if name in artifact.facts]
+    names += artifact.table("triton.tokenizer_dirs").values()
+    found = {name: existing(host, name, artifact.path) for name in names if isinstance(name, str) and name}
+    return {name: host.real(path) for name, path in found.items() if path is not None}
 
 
 def paths_of(host: Host, facts: Facts, where: str) -> tuple[str, ...]:
@@ -90,9 +109,7 @@ def put_absent(host: Host, facts: Facts, named: Iterable[Named], where: str) -> 
         elif each.role.startswith("--"):  # an options file: without it most of the command is unknown
             facts.add("runtime.paths_unseen", f"{each.path} ({each.role})", each.where)
         else:
-            notes.append(
-                f"{each.where}: {each.path} is not on this machine; the {each.role} was not looked at"
-            )
+            notes.append(f"{each.where}: {NOT_LOOKED_AT.format(path=each.path, role=each.role)}")
     return notes
 
 

@@ -104,7 +104,7 @@ def read_pbtxt(host: Host, path: str) -> Message:
     """Return the message a file holds, or raise `UnreadableError`."""
     data = read_bytes(host, path, MOST_BYTES)
     if b"\0" in data[:1024]:
-        raise UnreadableError("is not a text")
+        raise UnreadableError("is not text")
     return parse_pbtxt(data.decode("utf-8", "replace"))
 
 

@@ -115,7 +115,7 @@ def _start_fault(start: bytes, size: int) -> _Fault | None:
         return _Fault(TRUNCATED, f"has {size} bytes, too few for a header" if size else "is empty")
     fault = _length_fault(int.from_bytes(start[:8], "little"), start, size)
     disguise = _disguise(start) if fault and start[8:9] != b"{" else ""  # a length may look like anything
-    return _Fault(CORRUPT, f"is no safetensors file but {disguise}") if disguise else fault
+    return _Fault(CORRUPT, f"is not a safetensors file but {disguise}") if disguise else fault
 
 
 def _length_fault(length: int, start: bytes, size: int) -> _Fault | None:

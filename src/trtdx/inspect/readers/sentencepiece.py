@@ -29,7 +29,7 @@ def pieces_from_model(data: bytes) -> Pieces:
         try:
             field, start, end = _field(data, at)
         except ValueError as err:
-            return Pieces(count, special, f"is no SentencePiece model: {err} at byte {at:,}")
+            return Pieces(count, special, f"is not a SentencePiece model: {err} at byte {at:,}")
         if field == 1:
             kind, text = _piece(data[start : min(end, start + 4096)])
             if kind != ORDINARY and len(special) < 10_000:
@@ -38,7 +38,7 @@ def pieces_from_model(data: bytes) -> Pieces:
         if count > MOST_PIECES:
             return Pieces(count, special, "has more pieces than any vocabulary")
         at = end
-    return Pieces(count, special, "" if count else "is no SentencePiece model: it has no pieces")
+    return Pieces(count, special, "" if count else "is not a SentencePiece model: it has no pieces")
 
 
 def _field(data: bytes, at: int) -> tuple[int, int, int]:

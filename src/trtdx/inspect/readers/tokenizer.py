@@ -27,6 +27,11 @@ MOST_LENGTH = 1 << 40  # "no limit" is written as 1e30
 # Tokens that a processor puts in for images and sounds; a text-only model of the family has no row for them.
 PLACEHOLDER = re.compile(r"(?i)<.*(?:image|img|audio|video|vision|soft_token|speech).*>")
 ORDINARY = re.compile(r"[^<>\[\]|\s]+")
+# Tokens by which the turn of a speaker ends; base models end a text with another one.
+TURN_ENDS = (
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|END_OF_TURN_TOKEN|>",
+    "<|end_of_role|>", "<|role_end|>", "[e~[", "<|user|>", "<|observation|>",
+)  # fmt: skip
 BOS_BY_SWITCH = ("Llama", "CodeLlama", "Gemma")  # classes that rewrite the post-processor by add_bos_token
 
 
@@ -97,6 +102,7 @@ def read_tokenizer(folder: Folder) -> None:
         _put_text_size(folder, vocabulary)
     tokens = _put_special(folder, vocabulary, config, specials)
     _put_text_eos(folder, vocabulary, tokens.get("eos"))
+    _put_ends_turn(folder, vocabulary, tokens.get("eos"))
     _put_config(folder, config)
     _put_adds_bos(folder, vocabulary, config, tokens.get("bos"))
     put_template(folder, vocabulary, config, tokens)
@@ -124,6 +130,18 @@ def _put_text_eos(folder: Folder, vocabulary: Vocabulary, eos: str | None) -> No
         if at in wanted and ORDINARY.fullmatch(token)
     ]
     folder.put_list("tokenizer.text_eos", text, folder.at("generation_config.json") + ": eos_token_id")
+
+
+def _put_ends_turn(folder: Folder, vocabulary: Vocabulary, eos: str | None) -> None:
+    """Put the token that ends a speaker's turn where answers end with it: only models for chat are saved so."""
+    named = folder.facts.get("generation.eos_ids")
+    ids = named if isinstance(named, list) else []
+    if eos in TURN_ENDS:
+        folder.facts.put("tokenizer.ends_turn", eos, folder.at("tokenizer_config.json") + ": eos_token")
+        return
+    found = next((token for token in TURN_ENDS if vocabulary.id_of(token) in ids), None)
+    if found is not None and vocabulary.id_of(found) is not None:
+        folder.facts.put("tokenizer.ends_turn", found, folder.at("generation_config.json") + ": eos_token_id")
 
 
 def read_vocabulary(folder: Folder, files: list[str]) -> Vocabulary:

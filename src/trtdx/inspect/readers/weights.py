@@ -47,6 +47,13 @@ KV_SCALE = re.compile(r"(?:^|[._])(?:[kv]_scale|kv_scale|(?:kv|[kv])_cache_scali
 SCALE = re.compile(
     r"(?:weight_scale(?:_inv|_2)?|scales|qzeros|weights_(?:block_|global_)?scaling_factor(?:_2)?|per_channel_scale|_scales)$"
 )
+# Products of a layer that a quantised model has quantised: those of attention, and of dense or expert MLPs.
+PRODUCT = re.compile(
+    r"(?:self_attn\.(?:[qkvo]|qkv)_proj|(?:mlp|experts\.\d{1,5}|shared_experts?)\.(?:gate|up|down|gate_up)_proj"
+    r"|experts\.\d{1,5}\.w[123])\.weight$"
+)
+QUANTISED = ("F8_E4M3", "F8_E5M2", "U8", "I8", "F4")
+MOST_PLAIN = 2000  # names of products in 16 bit that are kept
 FUSED_EXPERTS = re.compile(r"(?:^|\.)experts\.(?:gate_up_proj|down_proj|gate_proj|up_proj)(?:_blocks)?$")
 MAIN_STACKS = (
     "model.language_model", "language_model.model", "language_model", "model", "model.decoder", "decoder",
@@ -98,6 +105,8 @@ class Survey:
         self._shapes: dict[tuple[str, str], tuple[int, ...]] = {}  # by stack and name within a layer
         self._varied: set[tuple[str, str]] = set()
         self._loose: dict[str, tuple[int, ...]] = {}  # tensors outside of layers
+        self.quantised = 0  # products of layers that are stored in eight or four bits
+        self.plain: list[str] = []  # those that are not, by name
         self._file_of: dict[str, str] = {}  # of those, and of one tensor for each name within a layer
 
     def add(self, file: str, header: Header) -> None:
@@ -118,6 +127,16 @@ class Survey:
             if len(shape) < 8:
                 self.parameters += math.prod(shape)
             self._place(file, name, shape)
+            if name.endswith("proj.weight") or EXPERT.search(name):
+                self._weigh_product(name, dtype)
+
+    def _weigh_product(self, name: str, dtype: str) -> None:
+        if not PRODUCT.search(name):
+            return
+        if dtype in QUANTISED:
+            self.quantised += 1
+        elif dtype in DTYPES and len(self.plain) < MOST_PLAIN:
+            self.plain.append(name.removesuffix(".weight"))
 
     def _place(self, file: str, name: str, shape: tuple[int, ...]) -> None:
         found = LAYER.match(name)
@@ -246,6 +265,8 @@ def _put_layers(folder: Folder, survey: Survey, where: str) -> None:
         facts.put("weights.qk_norm", _any(QK_NORM, parts), where)
         facts.put("weights.kv_scales", _any(KV_SCALE, parts), where)
         facts.put("weights.scales", _any(SCALE, parts), where)
+    if survey.quantised:
+        folder.put_list("weights.unquantised", survey.plain, where)
     facts.put("weights.experts", _experts(parts), where)
     for name, end, axis in SIZES:
         shape = parts.get(end, ())
@@ -320,7 +341,7 @@ def survey_files(folder: Folder, files: list[str], index: Index | None = None) -
 
 def _deadness(folder: Folder, name: str) -> str:
     other = folder.host.kind(folder.at(name)) != "absent"
-    return "is no plain file" if other else "is a link to nothing"
+    return "is not a plain file" if other else "is a link to nothing"
 
 
 def _read_other_formats(folder: Folder) -> None:

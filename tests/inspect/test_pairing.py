@@ -1,0 +1,180 @@
+"""What belongs together is told by real paths and by what commands name; what could not be judged is said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from make_engine import make_checkpoint, make_engine
+from make_hf import make_hf_model, make_tokenizer
+from make_triton import make_triton
+
+from trtdx.host import RealHost
+from trtdx.inspect import Question, inspect
+from trtdx.inspect.machine import machine_from
+from trtdx.knowledge import load_book
+from trtdx.render import render_json, render_markdown, render_text
+
+BOOK = load_book(RealHost())
+# 28 heads: eight ranks cannot share them, and of the model beside it (32 heads) they can.
+SEVEN = {"num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584, "head_dim": 128}
+SERVE = "trtllm-serve qwen7 --tp_size 8"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_hf_model(tmp_path / "qwen7", **SEVEN)
+    (tmp_path / "link").symlink_to(tmp_path / "qwen7")
+    return tmp_path
+
+
+def report(*paths, commands=(), **machine):
+    question = Question(
+        paths=tuple(map(str, paths)),
+        commands=tuple(commands),
+        machine=machine_from(**({"runtime": "", "gpu": "", "gpus": 0} | machine)),
+    )
+    return inspect(RealHost(), question, BOOK)
+
+
+def codes(*paths, **asked):
+    return [finding.code for finding in report(*paths, **asked).findings]
+
+
+@pytest.mark.parametrize("name", ["qwen7", "./qwen7", "qwen7/", "link", "link/../qwen7", "{}/qwen7"])
+@pytest.mark.parametrize("served", ["qwen7", "./qwen7/", "link", "{}/link"])
+def test_a_model_is_the_same_whatever_it_is_called(folder, name, served):
+    command = f"trtllm-serve {served.format(folder)} --tp_size 8"
+    found = report(name.format(folder), commands=[command])
+    assert [finding.code for finding in found.findings] == ["DX096"]
+    assert found.summary.inputs == 2
+
+
+def test_a_path_that_is_given_twice_is_read_once(folder):
+    assert report("qwen7", "./qwen7", "link").summary.inputs == 1
+
+
+def test_an_unrelated_model_beside_it_silences_nothing(folder):
+    make_hf_model(folder / "llama8")
+    assert codes("qwen7", "llama8", commands=[SERVE]) == ["DX096"]
+    assert codes("llama8", "qwen7", commands=["trtllm-serve ./llama8 --tp_size 8"]) == []
+
+
+def test_a_command_that_serves_another_model_is_not_held_against_the_one_given(folder):
+    make_hf_model(folder / "llama8")
+    assert codes("qwen7", commands=["trtllm-serve llama8 --tp_size 8"]) == []
+
+
+@pytest.mark.parametrize("name", ["Qwen/qwen7", "/models/qwen7"])
+def test_a_name_of_the_hub_or_of_a_container_is_the_folder_that_ends_like_it(folder, name):
+    make_hf_model(folder / "llama8")
+    assert codes("qwen7", "llama8", commands=[f"trtllm-serve {name} --tp_size 8"]) == ["DX096"]
+
+
+def test_an_engine_beside_a_model_that_is_served_silences_nothing(folder):
+    make_engine(folder / "engine")
+    assert "DX096" in codes("qwen7", "engine", commands=[SERVE])
+
+
+def test_each_server_is_held_against_its_own_model(folder):
+    make_hf_model(folder / "llama8")
+    commands = ["trtllm-serve llama8 --tp_size 8", SERVE]
+    assert codes(commands=commands) == ["DX096"]
+
+
+def test_an_engine_belongs_to_the_model_it_is_nearest_to(folder):
+    make_hf_model(folder / "llama8")
+    make_engine(folder / "engine", rotary_base=10000.0)
+    assert codes("engine", "llama8") == codes("engine", "llama8", "qwen7") == ["DX471"]
+
+
+def test_of_models_of_one_size_the_one_triton_names_is_the_engines(folder):
+    make_hf_model(folder / "llama8")
+    make_hf_model(folder / "tuned", rope_theta=10000.0, rope_scaling=None, max_position_embeddings=8192)
+    make_engine(folder / "engine")
+    make_triton(folder / "triton", str(folder / "engine"), str(folder / "llama8"))
+    assert "DX471" not in codes("llama8", "tuned", "triton")
+    unclear = [each for each in report("llama8", "tuned", "engine").summary.unjudged if each.given]
+    assert "which of llama8 and tuned engine was made from" in unclear[0].reason
+    assert "DX471" in unclear[0].codes
+
+
+def test_a_tokenizer_of_another_model_beside_is_no_alarm(folder):
+    make_hf_model(folder / "large", vocab_size=4096)
+    make_tokenizer(folder / "tokenizer", vocab_size=4096)
+    named = "trtllm-serve large --tokenizer tokenizer"
+    assert codes("large", "qwen7", "tokenizer", commands=[named]) == []
+
+
+def test_which_model_is_served_is_asked_for_where_nothing_says_it(folder):
+    make_hf_model(folder / "llama8")
+    found = report("qwen7", "llama8", commands=["trtllm-serve /models/other --tp_size 8"])
+    assert not found.findings
+    [unclear] = [each for each in found.summary.unjudged if "which of qwen7 and llama8" in each.reason]
+    assert unclear.given
+    assert {"DX096", "DX877"} <= set(unclear.codes)
+    for text in (render_text(found), render_markdown(found)):
+        assert "not judged:" in text
+        assert "the command line does not say which of qwen7 and llama8 is served" in " ".join(text.split())
+    data = json.loads(render_json(found))
+    assert data["summary"]["unjudged"][0]["codes"]
+
+
+def test_what_was_not_given_is_one_line_and_every_code_on_request(folder):
+    found = report("qwen7")
+    lines = [line for line in render_text(found, width=None).split("   = ") if line.startswith("not judged")]
+    assert len(lines) == 1
+    assert "a server's command or options" in lines[0]
+    assert "DX096" not in lines[0]
+    assert "DX096" in render_text(found, details=True)
+
+
+def test_a_missing_flag_of_the_machine_is_said(folder):
+    reasons = {each.reason for each in report("qwen7", commands=[SERVE], gpu="H100").summary.unjudged}
+    assert "--gpus is not given" in reasons
+
+
+def test_a_whole_deployment_leaves_nothing_unclear(tmp_path):
+    make_hf_model(tmp_path / "hf")
+    make_checkpoint(tmp_path / "ckpt")
+    make_engine(tmp_path / "engine")
+    make_triton(tmp_path / "triton", str(tmp_path / "engine"), str(tmp_path / "hf"))
+    found = report(tmp_path / "ckpt", tmp_path / "triton", runtime="1.2.1", gpu="L40S", gpus=1)
+    assert not found.findings
+    assert [each.reason for each in found.summary.unjudged if each.given] == []
+
+
+def test_what_a_broken_config_does_not_state_is_a_reason(folder):
+    config = json.loads((folder / "qwen7/config.json").read_text())
+    del config["num_attention_heads"]
+    (folder / "qwen7/config.json").write_text(json.dumps(config))
+    reasons = {each.reason for each in report("qwen7", commands=[SERVE]).summary.unjudged if each.given}
+    assert any("qwen7 does not state" in reason and "num_heads" in reason for reason in reasons)
+
+
+def test_what_stands_in_for_a_model_of_a_container_is_said(folder):
+    found = report("qwen7", commands=["trtllm-serve /models/qwen7 --tp_size 8"])
+    assert [finding.code for finding in found.findings] == ["DX096"]
+    assert "/models/qwen7 is not on this machine; qwen7 was taken for it" in found.summary.partial[0]
+
+
+def test_fixes_and_the_look_afterwards_name_what_was_given(folder):
+    [finding] = report("./qwen7", commands=[SERVE]).findings
+    assert finding.fixes[0].command == "trtllm-serve qwen7 --tp_size 4 --pp_size 2"
+    assert finding.verify.startswith("trtdx inspect ./qwen7 --command 'trtllm-serve qwen7 --tp_size 8'")
+
+
+@pytest.mark.parametrize(
+    ("given", "mended"),
+    [
+        ("python3 run.py --engine_dir engine", "mpirun -n 2 python3 run.py --engine_dir engine"),
+        ("mpirun -n 4 python3 run.py --engine_dir engine", "mpirun -n 2 python3 run.py --engine_dir engine"),
+    ],
+)
+def test_a_wrong_number_of_ranks_is_mended_in_the_users_own_command(tmp_path, monkeypatch, given, mended):
+    monkeypatch.chdir(tmp_path)
+    make_engine(tmp_path / "engine", tp_size=2)
+    [finding] = report(commands=[given]).findings
+    assert finding.code == "DX210"
+    assert finding.fixes[0].command == mended
