@@ -1,9 +1,10 @@
 """How fast `trtdx diagnose` reads, beside grep on the same file in the same run.
 
-    python benchmarks/diagnose_speed.py [--mib 1024] [--big-gib 2] [--json]
+    python benchmarks/diagnose_speed.py [--mib 1024] [--big-gib 2] [--flood-mib 20] [--floods-only] [--json]
 
 Three ratios are measured: against `grep -E -f` with the same patterns, against `grep -F -c` for one string, and
-of ten times the rules against the rules as they are. Then the resident memory on a large log. Each time is the
+of ten times the rules against the rules as they are. Then the resident memory on a large log. Floods are logs in which every line, or one enormous line, is an error: each is a
+ratio of processor time to that of a clean log of the same size. Each time is the
 best of several runs of a whole process, start-up included, on a file in the page cache.
 """
 
@@ -20,9 +21,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtdx.host import RealHost
 from trtdx.knowledge import load_book
+from trtdx.literals import required_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TRTDX = [sys.executable, "-m", "trtdx"]
 NEEDLE = "illegal memory access"
@@ -59,6 +65,72 @@ def write_log(path: Path, mib: int) -> None:
             file.write(block)
         file.write(b"[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.\n")
         file.write(block[: 100 << 10])
+
+
+def flood_lines(rng: random.Random) -> dict[str, Callable[[], str]]:
+    """Return what makes the next piece of each kind of flood."""
+    n = rng.randrange
+    oom = "RuntimeError: CUDA out of memory. Tried to allocate "
+    pages = [
+        line for rule in load_book(RealHost()) for text in rule.fires_on for line in text.splitlines() if line
+    ]
+    texts = sorted({text for pattern in patterns() for text in required_texts(pattern)})
+
+    def word() -> str:
+        return "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(7))
+
+    return {
+        "one_error": lambda: f"[11/15/2026-10:{n(60):02d}:{n(60):02d}] [TRT-LLM] [E] {oom}{n(9000)}.00 MiB\n",
+        "one_error_other_words": lambda: f"{oom}{word()}\n",
+        "many_errors": lambda: f"{rng.choice(pages)}\n",
+        "many_errors_other_words": lambda: f"{word()} {rng.choice(pages)} {word()}\n",
+        "every_second_line": lambda: f"{lines(rng)}\n{oom}{word()}\n",
+        "unknown_errors": lambda: f"[TensorRT-LLM][ERROR] {word()} {word()}\n",
+        "tracebacks": lambda: f"Traceback (most recent call last):\n  {word()}()\nRuntimeError: {word()}\n",
+        "prefixes_to_peel": lambda: "0: " * 40 + "[TensorRT-LLM][ERROR] " * 20 + f"{oom}{word()}\n",
+        "secrets": lambda: (
+            f"{oom}token={word()} https://u:{word()}@h.com/ Authorization: Bearer {word()}{word()}\n"
+        ),
+        "long_lines": lambda: "x" * 5000 + f" {oom}{word()}" + " y" * 1500 + "\n",
+        "redrawn": lambda: f"{oom}{word()}\r",
+        "giant_line": lambda: oom,
+        "giant_line_of_prefixes": lambda: "[TensorRT-LLM][ERROR] ",
+        "giant_line_of_many_texts": lambda: f"{rng.choice(texts)} ",
+        "giant_line_of_secrets": lambda: f"{oom}token={word()} https://u:{word()}@h.com/ ",
+    }
+
+
+def write_flood(path: Path, mib: int, piece: Callable[[], str]) -> None:
+    parts, size = [], 0
+    while size < mib << 20:
+        parts.append(piece())
+        size += len(parts[-1])
+    path.write_text("".join(parts))
+
+
+def processor_s(command: list[str], runs: int = 2) -> float:
+    """Return the least processor time of the command: floods are bound by it, and a loaded machine does not change it."""
+    times = []
+    for _ in range(runs):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600, check=False
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(times)
+
+
+def floods(folder: Path, mib: int) -> dict[str, float]:
+    """Return the processor time of each flood over that of a clean log of the same size."""
+    log, rng = folder / "flood.txt", random.Random(3)
+    write_flood(log, mib, lambda: f"{lines(rng)}\n")
+    clean = processor_s([*TRTDX, "diagnose", str(log)])
+    result = {"flood_mib": float(mib), "flood_clean_s": clean}
+    for name, piece in flood_lines(rng).items():
+        write_flood(log, mib, piece)
+        result[f"flood_{name}_over_clean"] = processor_s([*TRTDX, "diagnose", str(log)]) / clean
+    return result
 
 
 def best(
@@ -148,8 +220,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--big-gib", type=float, default=2)
+    parser.add_argument("--flood-mib", type=int, default=20)
+    parser.add_argument("--floods-only", action="store_true")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    if asked.floods_only:
+        with tempfile.TemporaryDirectory() as name:
+            for key, value in floods(Path(name), asked.flood_mib).items():
+                print(f"{key:<44}{value:,.2f}")
+        return
     result: dict[str, float] = {
         "mib": asked.mib,
         "rules": len(load_book(RealHost())),
@@ -203,6 +282,7 @@ def main() -> None:
             result[f"{key}_rules"], result[f"{key}_s"] = int(out[0]), float(out[1])
         result["ten_times_over_once"] = result["ten_times_s"] / result["once_s"]
         log.unlink()
+        result |= floods(folder, asked.flood_mib)
         if asked.big_gib:
             big = folder / "big.txt"
             write_log(big, int(asked.big_gib * 1024))
@@ -217,6 +297,8 @@ def main() -> None:
         "as fast as grep -E -f": result["grep_E_over_trtdx"] >= 1,
         "within 4x of grep -F -c": result["trtdx_over_grep_F"] <= 4,
         "ten times the rules cost less than twice": result["ten_times_over_once"] < 2,
+        "no flood over six times a clean log": max(v for k, v in result.items() if k.endswith("_over_clean"))
+        <= 6,
         "under 300 MB on the big log": result.get("big_resident_mib", 0) * 2**20 < 300e6,
     }
     for text, good in verdicts.items():

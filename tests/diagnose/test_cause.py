@@ -120,11 +120,125 @@ def rule_page(rule):
     ).replace('stage = "serve"\narea', 'stage = "launch"\narea')
 
 
-def test_conditions_look_at_the_whole_input(rule):
+def test_conditions_look_at_one_job_and_not_at_other_logs(rule):
     needs = rule("TST001", "quokka overflow", extra="requires = ['''wombat present''']")
     forbids = rule("TST002", "quokka overflow", slug="other", extra="unless = ['''wombat present''']")
-    assert codes(report([needs, forbids], "quokka overflow\n", "wombat present\n")) == ["TST001"]
-    assert codes(report([needs, forbids], "quokka overflow\n", "nothing\n")) == ["TST002"]
+    texts = "quokka overflow\n", "wombat present\n"
+    assert codes(report([needs, forbids], "".join(texts))) == ["TST001"]
+    assert codes(report([needs, forbids], *texts, names=["logs/rank0.log", "logs/rank1.log"])) == ["TST001"]
+    assert codes(report([needs, forbids], *texts, names=["server.log", "pip.log"])) == ["TST002"]
+
+
+def symptoms(found):
+    return {finding.code: [each.code for each in finding.symptoms] for finding in found.findings}
+
+
+def test_a_symptom_is_not_folded_under_a_cause_in_an_unrelated_log(rule):
+    rules = [rule("TST001", "quokka overflow"), rule("TST002", "wombat aborted", kind="symptom")]
+    apart = report(rules, "quokka overflow\n", "wombat aborted\n", names=["serve.log", "build.log"])
+    assert symptoms(apart) == {"TST001": [], "TST002": []}
+    ranks = report(rules, "quokka overflow\n", "wombat aborted\n", names=["run/rank0.log", "run/rank1.log"])
+    assert symptoms(ranks) == {"TST001": ["TST002"]}
+
+
+def test_a_symptom_belongs_to_the_cause_right_above_it(rule):
+    rules = [
+        rule("TST001", "quokka overflow"),
+        rule("TST002", "numbat sideflow"),
+        rule("TST003", "wombat aborted", kind="symptom"),
+    ]
+    text = "quokka overflow\n" + "filler\n" * 50 + "numbat sideflow\nwombat aborted\n"
+    assert symptoms(report(rules, text)) == {"TST001": [], "TST002": ["TST003"]}
+
+
+def test_one_symptom_after_each_of_two_causes_is_told_under_both(rule):
+    rules = [
+        rule("TST001", "quokka overflow"),
+        rule("TST002", "numbat sideflow"),
+        rule("TST003", "wombat aborted", kind="symptom"),
+    ]
+    text = "quokka overflow\nwombat aborted\n" + "filler\n" * 50 + "numbat sideflow\nwombat aborted\n"
+    found = report(rules, text)
+    assert symptoms(found) == {"TST001": ["TST003"], "TST002": ["TST003"]}
+    assert [finding.symptoms[0].where for finding in found.findings] == ["log0:2", "log0:54"]
+
+
+def test_a_symptom_long_before_a_cause_is_not_its_consequence(rule):
+    rules = [rule("TST001", "quokka overflow"), rule("TST002", "wombat aborted", kind="symptom")]
+    text = "wombat aborted\n" + "filler\n" * 1000 + "quokka overflow\n"
+    assert symptoms(report(rules, text)) == {"TST001": [], "TST002": []}
+
+
+def test_services_and_pods_that_write_into_one_log_are_kept_apart(rule):
+    rules = [rule("TST001", "quokka overflow"), rule("TST002", "wombat aborted", kind="symptom")]
+    for first, second in (
+        ("trtllm-1  | ", "gateway-1  | "),
+        ("[pod/a-0/main] ", "[pod/b-0/main] "),
+        ("2m Warning BackOff pod/a-0 ", "3m Warning BackOff pod/b-0 "),
+    ):
+        assert symptoms(report(rules, f"{first}quokka overflow\n{second}wombat aborted\n")) == {
+            "TST001": [],
+            "TST002": [],
+        }
+        assert symptoms(report(rules, f"{first}quokka overflow\n{first}wombat aborted\n")) == {
+            "TST001": ["TST002"]
+        }
+
+
+def test_what_kept_a_package_from_being_built_is_no_consequence_of_a_full_gpu(ask):
+    found = ask(
+        "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n  error: subprocess-exited-with-error\n"
+    )
+    assert symptoms(found)["DX340"] == []
+
+
+BROKEN_LINK = (
+    "n12:8812:9021 [3] transport/net_ib.cc:1832 NCCL WARN NET/IB: Got completion from peer 10.1.4.7<47133> with "
+    "status=12 opcode=0 len=0 vendor err 129 (Send)\n"
+)
+TIMEOUT = (
+    "[rank3]:[E ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=812, "
+    "OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)=600000) ran for 600014 milliseconds before timing out.\n"
+)
+KILLED = "slurmstepd: error: Detected 1 oom_kill event in StepId=88231.0. Some of the step tasks have been OOM Killed.\n"
+PMIX = (
+    "slurmstepd: error:  mpi/pmix_v4: _errhandler: n7 [0]: pmixp_client_v2.c:211: Error handler invoked: status = -25, "
+    "source = [slurm.pmix.88231.0:4]\n"
+)
+
+
+def test_a_collective_that_waits_for_a_broken_link_or_a_killed_rank_is_its_consequence(ask):
+    assert codes(ask(BROKEN_LINK + TIMEOUT)) == ["DX403"]
+    assert codes(ask(KILLED + TIMEOUT)) == ["DX455"]
+    assert codes(ask(TIMEOUT)) == ["DX416"]
+
+
+def test_pmix_that_tells_of_a_lost_task_is_no_broken_pmix(ask):
+    assert codes(ask(KILLED + PMIX)) == ["DX455"]
+    assert codes(ask(PMIX)) == ["DX458"]
+
+
+def test_an_exchange_of_tokens_that_the_experts_do_not_have_is_no_broken_deepep(ask):
+    line = "NotImplementedError: DeepEP and DeepEPLowLatency are not supported for CutlassFusedMoE yet\n"
+    assert codes(ask(line)) == ["DX314"]
+
+
+def test_times_of_different_zones_are_compared_as_times(rule):
+    rules = [rule("TST001", "quokka overflow"), rule("TST002", "wombat underflow")]
+    berlin = "2026-11-15T10:00:05+02:00 ERROR wombat underflow\n"
+    utc = "2026-11-15T08:00:09Z ERROR quokka overflow\n"
+    assert codes(report(rules, utc, berlin)) == ["TST002", "TST001"]
+
+
+def test_evidence_shows_the_proof_however_far_into_the_line_it_stands(rule):
+    from trtdx.render import render_text
+
+    found = report(
+        [rule("TST001", "quokka overflow")],
+        "[TRT-LLM] [E] " + "some words " * 90 + "quokka overflow at last\n",
+    )
+    assert "quokka overflow" in found.findings[0].evidence[0].text[:160]
+    assert "quokka overflow at last" in render_text(found)
 
 
 def test_values_of_the_log_stand_in_message_and_fix(rule):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.diagnose.lines import CONTEXT_BYTES, segments
+from trtdx.diagnose.lines import CONTEXT_BYTES, LONGEST_LINE, segments
+from trtdx.redact import redacted
 from trtdx.streams import BLOCK_BYTES
 
 
@@ -67,3 +68,23 @@ def test_a_progress_bar_that_redraws_itself_is_many_lines():
     segment = next(segments([b"10%\r50%\rRuntimeError: boom\r\nnext\n"]))
     begin, end = segment.line_at(segment.data.index(b"boom"))
     assert segment.data[begin:end] == b"RuntimeError: boom"
+
+
+def test_a_long_line_is_cut_around_what_was_met_and_its_beginning_is_still_known():
+    data = b"first\n[TensorRT-LLM][INFO] " + b"x" * 5000 + b" needle " + b"y" * 5000 + b"\nlast\n"
+    (segment,) = segments([data])
+    begin, end = segment.line_at(data.index(b"needle"))
+    assert b"needle" in segment.data[begin:end]
+    assert end - begin <= 2 * LONGEST_LINE
+    assert segment.head_of_cut(begin).startswith(b"[TensorRT-LLM][INFO] xxx")
+    assert segment.head_of_cut(0) == segment.head_of_cut(len(b"first\n")) == b""
+
+
+def test_a_cut_through_a_secret_leaves_none_of_it():
+    for shift in range(40):
+        data = b"z" * 4000 + b" token=S3cretS3cretS3cret " + b"x" * (1500 + shift) + b" needle "
+        data += b"y" * (1490 + shift) + b" token=S3cretS3cretS3cret " + b"z" * 4000
+        (segment,) = segments([data])
+        begin, end = segment.line_at(data.index(b"needle"))
+        assert b"needle" in segment.data[begin:end]
+        assert "cretS" not in redacted(segment.data[begin:end].decode())

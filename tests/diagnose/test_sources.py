@@ -91,3 +91,11 @@ def test_a_broken_case_file_is_refused(tmp_path):
     (tmp_path / "bad.trtdx").write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(CaseError, match="not a readable case"):
         sources(RealHost(), [str(tmp_path / "bad.trtdx")])
+
+
+def test_one_missing_input_does_not_keep_the_others_from_being_read(tmp_path):
+    log = tmp_path / "a.log"
+    log.write_text("hello\n")
+    found, skipped = sources(RealHost(), [str(log), str(tmp_path / "nowhere.log"), str(tmp_path / "b.trtdx")])
+    assert [each.name for each in found] == [str(log)]
+    assert [each.unreadable for each in skipped] == [True, True]

@@ -23,7 +23,7 @@ def test_nearest_causes_are_marked_as_guesses(ask):
     ).findings[0]
     assert finding.code == "DX000"
     assert "guesses" in finding.why
-    assert any(fix.text.startswith("if it is DX") for fix in finding.fixes)
+    assert "DX" in finding.why
 
 
 def test_a_healthy_log_gives_no_finding_and_says_how_much_was_read(ask):
@@ -58,3 +58,24 @@ def test_a_description_in_words_is_answered_with_modest_confidence(ask):
     ).findings[0]
     assert finding.slug == "streamed-spaces-lost"
     assert finding.confidence <= 0.85
+
+
+def test_an_unknown_error_apart_from_a_sure_cause_is_mentioned(ask):
+    sure = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    strange = "[TensorRT-LLM][ERROR] quux widget 7 declined the flux handover\n"
+    found = ask(strange + "filler\n" * 40 + sure)
+    assert [finding.code for finding in found.findings] == ["DX340", "DX000"]
+    assert found.findings[1].severity is Severity.NOTE
+    assert "flux handover" in found.findings[1].message
+    assert not found.findings[1].fixes
+    assert [finding.code for finding in ask(sure, strange).findings] == ["DX340", "DX000"]
+    assert [finding.code for finding in ask(sure + strange).findings] == ["DX340"]
+    services = ask(f"llm-1 | {sure}db-1 | {strange}")
+    assert [finding.code for finding in services.findings] == ["DX340", "DX000"]
+
+
+def test_without_a_cause_only_evidence_is_asked_for(ask):
+    (finding,) = ask("[TensorRT-LLM][ERROR] the NCCL quux declined the CUDA handover\n").findings
+    assert finding.code == "DX000"
+    assert finding.fixes
+    assert not [fix for fix in finding.fixes if "if it is DX" in fix.text]

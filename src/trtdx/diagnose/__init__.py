@@ -11,9 +11,9 @@ import msgspec
 
 from trtdx.diagnose.calibrate import calibrated
 from trtdx.diagnose.cause import findings_from
-from trtdx.diagnose.match import Matcher, SourceFacts
+from trtdx.diagnose.match import Matcher
 from trtdx.diagnose.sources import Source
-from trtdx.diagnose.unsure import DESCRIPTION_BYTES, description_in, doubt, resembling, told
+from trtdx.diagnose.unsure import DESCRIPTION_BYTES, description_in, doubt, resembling, told, unexplained
 from trtdx.errors import TrtdxError
 from trtdx.memory.log_texts import HOST_FIGURES, HOST_MEMORY, OUT_OF_MEMORY
 from trtdx.model import Finding, Harmless, Report, Summary, headline
@@ -22,6 +22,7 @@ from trtdx.redact import redactor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from trtdx.diagnose.facts import SourceFacts
     from trtdx.rule import RuleBook
 
 CAUSE_CONFIDENCE = 0.3  # below this a match alone is not called a cause
@@ -72,6 +73,8 @@ def report_from(
         findings += doubt(
             facts, words, book, [each for each in findings if each.confidence >= CAUSE_CONFIDENCE]
         )
+    else:
+        findings += unexplained(facts, book)
     findings = _with_numbers(findings, facts)
     honest = [msgspec.structs.replace(each, confidence=calibrated(each.confidence)) for each in findings]
     return Report(_summary(facts, honest, harmless, partial), tuple(honest))

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.diagnose.match import Match
+from trtdx.diagnose.clock import on_one_clock, when
+from trtdx.diagnose.facts import Match
+from trtdx.diagnose.look import COUNTED_MATCHES
+from trtdx.diagnose.scope import Places, can_produce, distance, is_related, jobs
 from trtdx.literals import is_vague
 from trtdx.model import Evidence, Finding, Fix, Harmless, Severity, Stage, Symptom
-from trtdx.rule import Kind, Rule
+from trtdx.rule import Kind, LogPattern, Rule
 from trtdx.template import filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trtdx.diagnose.match import Event, SourceFacts
+    from trtdx.diagnose.facts import Event, SourceFacts
     from trtdx.rule import RuleBook
 
 QUIET = ("info", "debug", "trace")
 LOUD = ("error", "fatal")
 MOST_EVIDENCE = 5
+LEAST_CAUSE, SURE_CAUSE = 0.3, 0.45  # what has symptoms at all, and what has them before others
+MOST_CHARACTERS, SEEN_CHARACTERS = 600, 150  # of a line kept as evidence, and of it what a terminal shows
+MOST_COMPARED = 4000  # lines of a consequence times its possible causes
+SETTLES_LINE = 0.99  # a harmless pattern this sure silences the causes that read something into its lines
 _START_UP = (Stage.INSTALL, Stage.CONVERT, Stage.BUILD, Stage.LAUNCH)
 
 
@@ -56,38 +62,42 @@ class _Group(msgspec.Struct):
 
 def findings_from(sources: Sequence[SourceFacts], book: RuleBook) -> tuple[list[Finding], list[Harmless]]:
     """Return the causes, best first, with their symptoms, and the known-harmless lines."""
-    valid, harmless = _judged(sources)
-    groups = _without_rivals(sorted(_grouped(_on_one_clock(valid), sources), key=_Group.order))
-    parents = _parents(groups)
-    folded: defaultdict[str, list[_Group]] = defaultdict(list)
-    for group in groups:
-        if group.rule.code in parents:
-            folded[_root(group.rule.code, parents)].append(group)
-    alone = [group for group in groups if group.rule.code not in parents]
+    by_job = jobs(sources)
+    valid, harmless = _judged(sources, by_job)
+    groups = _without_rivals(sorted(_grouped(on_one_clock(valid), sources), key=_Group.order))
+    alone, folded = _folded(groups, by_job)
     return [_finding(group, folded[group.rule.code], len(sources) > 1) for group in alone], harmless
 
 
-def _judged(sources: Sequence[SourceFacts]) -> tuple[list[Match], list[Harmless]]:
+def _judged(sources: Sequence[SourceFacts], by_job: dict[str, str]) -> tuple[list[Match], list[Harmless]]:
     """Return the matches that hold where they stand, and the harmless ones counted."""
-    conditions = set[str]().union(*(source.conditions for source in sources))
+    conditions: defaultdict[str, set[str]] = defaultdict(set)
+    for source in sources:
+        conditions[by_job[source.name]] |= source.conditions
     valid: list[Match] = []
     harmless: dict[str, Harmless] = {}
     for source in sources:
+        met = conditions[by_job[source.name]]
+        explained = {
+            line
+            for line, log in source.harmless_lines.items()
+            if log.confidence >= SETTLES_LINE and _meets(log, met)
+        }
         for match in source.matches:
-            if not _holds(match, conditions):
+            if not _holds(match, met):
                 continue
             if match.rule.kind is not Kind.HARMLESS:
-                valid.append(match)
+                valid += [match] if match.event.line not in explained else []
             elif match.rule.code not in harmless:
-                count = sum(
-                    each.counts[match.rule.code, log.pattern]
-                    for each in sources
-                    for log in match.rule.front.log
-                )
-                harmless[match.rule.code] = Harmless(
-                    match.rule.code, match.rule.front.message, match.event.where, count
-                )
+                harmless[match.rule.code] = _harmless(match, sources)
     return valid, sorted(harmless.values(), key=lambda each: each.code)
+
+
+def _harmless(match: Match, sources: Sequence[SourceFacts]) -> Harmless:
+    code = match.rule.code
+    counts = [source.counts[code] for source in sources]
+    sampled = any(source.sampled for source in sources) or max(counts) >= COUNTED_MATCHES
+    return Harmless(code, match.rule.front.message, match.event.where, sum(counts), at_least=sampled)
 
 
 def _holds(match: Match, conditions: set[str]) -> bool:
@@ -98,7 +108,11 @@ def _holds(match: Match, conditions: set[str]) -> bool:
         fits = level not in LOUD
     else:
         fits = level not in QUIET and not (level == "warning" and is_vague(match.log.pattern))
-    return fits and conditions.issuperset(match.log.requires) and conditions.isdisjoint(match.log.unless)
+    return fits and _meets(match.log, conditions)
+
+
+def _meets(log: LogPattern, conditions: set[str]) -> bool:
+    return conditions.issuperset(log.requires) and conditions.isdisjoint(log.unless)
 
 
 def _grouped(matches: Iterable[Match], sources: Sequence[SourceFacts]) -> list[_Group]:
@@ -138,67 +152,92 @@ def _position(event: Event) -> tuple[str, int]:
     return event.source, event.line
 
 
-def when(event: Event) -> tuple[str, int, str]:
-    """Return what orders events: the time on the common clock where there is one, then how far into its source it is."""
-    return event.peeled.time, event.line, event.source
+def _folded(
+    groups: Sequence[_Group], by_job: dict[str, str]
+) -> tuple[list[_Group], defaultdict[str, list[_Group]]]:
+    """Return the groups that stand by themselves, and under the code of each what is folded under it.
 
-
-def _on_one_clock(matches: list[Match]) -> list[Match]:
-    """Return the matches with times that can be compared, or without any where a source tells none.
-
-    Loggers with and without dates write into one file; a line without takes the date of the nearest one before it
-    that has one, else of the first after it.
+    Each line of a consequence goes to the nearest cause that can have produced it, so one symptom may be split among
+    causes; lines that no cause explains stay a finding of their own.
     """
-    dates: defaultdict[str, dict[int, str]] = defaultdict(dict)
-    for match in matches:
-        date = _date(match.event.peeled.time)
-        dates[match.event.source].update({match.event.line: date} if date else {})
-    if not all(dates[match.event.source] for match in matches):
-        return [_at(match, "") for match in matches]
-    return [_at(match, _nearest(dates[match.event.source], match.event.line)) for match in matches]
-
-
-def _nearest(dates: dict[int, str], line: int) -> str:
-    before = [at for at in dates if at <= line]
-    return dates[max(before)] if before else dates[min(dates)]
-
-
-def _at(match: Match, time: str) -> Match:
-    return match._replace(event=match.event._replace(peeled=match.event.peeled._replace(time=time)))
-
-
-def _date(time: str) -> str:
-    """Return a time with a full date in a form that sorts, else nothing."""
-    american = re.match(r"(\d\d)/(\d\d)/(\d{4})-(.*)", time)
-    if american:
-        return f"{american[3]}-{american[1]}-{american[2]} {american[4]}"
-    return time.replace("T", " ").replace("/", "-") if re.match(r"\d{4}[-/]", time) else ""
-
-
-def _parents(groups: Sequence[_Group]) -> dict[str, str]:
-    """Return under which code each group is folded; one that stands by itself is not in it, and no ring is made."""
-    parents: dict[str, str] = {}
+    parents: defaultdict[str, set[str]] = defaultdict(set)
+    places = {group.rule.code: Places(match.event for match in group.matches) for group in groups}
+    parts: defaultdict[tuple[str, str], list[Match]] = defaultdict(list)
     for group in groups:
-        for cause in _possible_causes(group, groups):
-            if _root(cause.rule.code, parents) != group.rule.code:
-                parents[group.rule.code] = cause.rule.code
-                break
-    return parents
+        causes = list(_possible_causes(group, groups))
+        code = group.rule.code
+        for number, match in enumerate(group.matches):
+            if (
+                number * len(causes) <= MOST_COMPARED
+            ):  # what comes later in a flood goes where the last one went
+                code = _cause_of(match, causes, places, parents, by_job)
+            parts[code, group.rule.code].append(match)
+            if code != group.rule.code:
+                parents[group.rule.code].add(code)
+    alone = [_with(group, parts[own]) for group in groups if (own := (group.rule.code,) * 2) in parts]
+    folded: defaultdict[str, list[_Group]] = defaultdict(list)
+    standing = {group.rule.code for group in alone}
+    for group in groups:
+        for (code, symptom), matches in list(parts.items()):
+            if symptom == group.rule.code != code:
+                for root in _roots(code, parents, standing):
+                    folded[root].append(_with(group, matches))
+    return alone, folded
 
 
-def _possible_causes(group: _Group, groups: Sequence[_Group]) -> Iterable[_Group]:
-    """Yield what this group may be a consequence of, the most telling first."""
-    for name in group.rule.front.follows:
-        yield from (other for other in groups if other.rule.is_named(name) and other is not group)
-    if group.rule.kind is Kind.SYMPTOM:
-        yield from (other for other in groups if other.rule.kind is Kind.CAUSE and other.confidence >= 0.3)
-        yield from (other for other in groups[:1] if other is not group)
+def _with(group: _Group, matches: list[Match]) -> _Group:
+    return msgspec.structs.replace(group, matches=matches)
 
 
-def _root(code: str, parents: dict[str, str]) -> str:
-    while code in parents:
-        code = parents[code]
-    return code
+def _possible_causes(group: _Group, groups: Sequence[_Group]) -> Iterable[tuple[int, _Group]]:
+    """Yield what this group may be a consequence of, and how telling that is; 0 is the most."""
+    named = group.rule.front.follows
+    symptom = group.rule.kind is Kind.SYMPTOM
+    for place, other in enumerate(groups):
+        if other is group or not can_produce(other.rule, group.rule):
+            continue
+        if any(other.rule.is_named(name) for name in named):
+            yield 0, other
+        elif symptom and other.rule.kind is Kind.CAUSE and other.confidence >= LEAST_CAUSE:
+            yield 1, other
+        elif symptom and other.rule.kind is Kind.SYMPTOM and place < groups.index(group):
+            yield 2, other
+
+
+def _cause_of(
+    match: Match,
+    causes: Sequence[tuple[int, _Group]],
+    places: dict[str, Places],
+    parents: dict[str, set[str]],
+    by_job: dict[str, str],
+) -> str:
+    """Return the code under which this line is folded: its own where nothing can have produced it."""
+    best: tuple[object, ...] = ()
+    chosen = match.rule.code
+    for tier, cause in causes:
+        near = [
+            distance(other, match.event)
+            for other in places[cause.rule.code].near(match.event.line)
+            if is_related(other, match.event, match.rule, by_job)
+        ]
+        if not near or _leads_to(cause.rule.code, match.rule.code, parents):
+            continue
+        rank = (tier, -cause.severity.badness, cause.confidence < SURE_CAUSE, min(near))
+        if not best or rank < best:
+            best, chosen = rank, cause.rule.code
+    return chosen
+
+
+def _leads_to(code: str, other: str, parents: dict[str, set[str]]) -> bool:
+    """Say whether one is, over any number of steps, folded under the other; no ring is made."""
+    return code == other or any(_leads_to(parent, other, parents) for parent in parents.get(code, ()))
+
+
+def _roots(code: str, parents: dict[str, set[str]], standing: set[str]) -> set[str]:
+    """Return the findings under which something is shown whose direct cause may itself be folded."""
+    if code in standing:
+        return {code}
+    return set[str]().union(*(_roots(parent, parents, standing) for parent in parents[code]))
 
 
 def _finding(group: _Group, folded: Sequence[_Group], many_sources: bool) -> Finding:
@@ -240,12 +279,23 @@ def _fixes(match: Match) -> tuple[Fix, ...]:
 
 
 def _evidence(group: _Group) -> tuple[Evidence, ...]:
-    events = {
-        match.event.where: match.event for match in sorted(group.matches, key=lambda match: when(match.event))
+    matches = {
+        match.event.where: match for match in sorted(group.matches, key=lambda match: when(match.event))
     }
-    best = group.best.event
-    chosen = [best, *(event for event in events.values() if event.where != best.where)]
-    return tuple(Evidence(event.where, event.text[:600]) for event in chosen[:MOST_EVIDENCE])
+    best = group.best
+    chosen = [best, *(match for match in matches.values() if match.event.where != best.event.where)]
+    return tuple(
+        Evidence(match.event.where, cut_around(match.event.text, match.proof))
+        for match in chosen[:MOST_EVIDENCE]
+    )
+
+
+def cut_around(text: str, proof: str) -> str:
+    """Return the part of a long line that a reader must see: how it begins, and the proof."""
+    at = text.find(proof.split("\n", 1)[0][:80])
+    if at + min(len(proof), 60) <= SEEN_CHARACTERS:
+        return text[:MOST_CHARACTERS]
+    return f"{text[:48]} ... {text[at - 24 : at + MOST_CHARACTERS - 80]}"
 
 
 def _symptom(group: _Group) -> Symptom:

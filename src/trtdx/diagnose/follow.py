@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from trtdx.diagnose import report_from
 from trtdx.diagnose.lines import CONTEXT_BYTES, Segment, clean_block
-from trtdx.diagnose.match import NEIGHBOURS, Matcher
+from trtdx.diagnose.look import NEIGHBOURS
+from trtdx.diagnose.match import Matcher
 from trtdx.diagnose.scan import count_newlines
 from trtdx.diagnose.unsure import CODE as NOT_ENOUGH
 

@@ -18,17 +18,18 @@ class Peeled(NamedTuple):
     rank: int | None = None
     time: str = ""
     source: str = ""
+    unit: str = ""  # the service or pod that wrote it, where several write into one log
 
 
 LEVEL_NAMES = {
     "trace": "trace", "v": "debug", "verbose": "debug", "debug": "debug", "d": "debug",
-    "info": "info", "i": "info", "notice": "info", "note": "info",
+    "info": "info", "i": "info", "notice": "info", "note": "info", "remark": "info",
     "warn": "warning", "warning": "warning", "w": "warning",
     "error": "error", "err": "error", "e": "error", "severe": "error",
     "fatal": "fatal", "critical": "fatal", "f": "fatal", "c": "fatal", "emerg": "fatal", "internal_error": "fatal",
 }  # fmt: skip
 
-_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T _-]?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T _:-]?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _US_TIME = r"\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d"
 _LEVEL = (
     r"(?P<level>TRACE|VERBOSE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|ERR|SEVERE|FATAL|CRITICAL|INTERNAL_ERROR)"
@@ -63,7 +64,8 @@ LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("torchrun", r"\[rank(?P<rank>\d+)\]:\[?"),
         ("rank", r"\(?(?:RANK|[Rr]ank)[ =:]?(?P<rank>\d{1,4})\)?[:\]|] "),
         ("pid", r"\((?:\w[\w.-]{0,40} )?pid=\d+(?:, ip=[\d.]+)?\) "),
-        ("compose", r"[a-z0-9][\w.-]{1,60} +\| "),
+        ("compose", r"(?P<unit>[a-z0-9][\w.-]{1,60}) +\| "),
+        ("kubernetes", r"\[(?P<unit>pod/[\w.-]{1,120})(?:/[\w.-]{1,120})?\] "),  # kubectl logs --prefix
         ("kubernetes", rf"(?P<time>{_TIME}) (?:stdout|stderr) [FP] "),
         ("journald", r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) [\w.-]+ [\w./@-]+(?:\[\d+\])?: "),
         ("kernel", r"\[ {0,6}\d+\.\d{6}\](?: \[[^\]]{1,20}\])? (?=\S)"),
@@ -79,11 +81,17 @@ LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("generic", rf"\[?(?P<time>{_TIME})\]?[ :,|-]*"),
         ("generic", r"\[?(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)\]? "),
         ("generic", rf"{_LEVEL} +[\w.]+: (?=\S)"),
-        ("generic", rf"\[?{_LEVEL}\]? ?[:|-] ?(?=\S)"),
+        ("generic", rf"\[?{_LEVEL}\]? ?[:|-] *(?=\S)"),  # uvicorn aligns its messages
         ("generic", rf"{_LEVEL} +(?=\S)"),
         ("generic", rf"\[{_LEVEL}\] ?"),
         ("generic", r"(?P<level>Warning|Error|WARNING|ERROR|error|warning|fatal|FATAL)(?: \(\w+\))?: (?=\S)"),
         ("generic", rf"[\w.]+ - {_LEVEL} - "),
+        # a tool's name before the level: "perl: warning: ", "nvcc warning : ", "CMake Warning at"; logfmt
+        ("compiler", r"[\w./+-]{1,200}(?:\(\d+\)|:\d+(?::\d+)?): (?P<level>warning|note|remark)(?: #[\w-]+)?: "),
+        ("generic", r"(?:[\w./+-]{1,60}: |(?:nvcc|ptxas|nvlink|CMake)(?: Deprecation)? )(?P<level>[Ww]arning|WARNING)(?: ?: | at )(?=\S)"),
+        ("generic", r"(?:(?:time|ts|caller|component)=(?:\"[^\"]*\"|\S+) )*level=(?P<level>trace|debug|info|warn|warning|error|fatal) (?=\S)"),
+        # what a model was asked or answered: the words of a prompt are no program's
+        ("answer", r"(?:\[\d+\] ?)?(?P<quoted>Prompt: ['\"]|Generated text: |(?:Input|Output) \[Text \d|\[(?:user|assistant|system)\]: )"),
     )
 )  # fmt: skip
 
@@ -93,12 +101,14 @@ _TAG = r"\[\d+,\d+\]<std(?:out|err)>:"
 _TRAILING_TAGS = re.compile(rf"(?:{_TAG})+\s*$")
 _TAGS = re.compile(_TAG)
 _EMBEDDED_ERROR = re.compile(r"\[TensorRT-LLM\]\[ERROR\]|\[TRT-LLM\] (?:\[RANK \d+\] )?\[E\]")
+# kubectl get events: LAST SEEN, TYPE, REASON, OBJECT, MESSAGE; with -A a namespace comes first
+_POD_EVENT = re.compile(r"(?:\S{1,80} +){1,2}(?:Normal|Warning) +\w{1,40} +(?P<unit>[Pp]od/[\w.-]{1,120}) ")
 _MAX_LAYERS = 8
 
 
 def peel(line: str) -> Peeled:
     """Return the message inside the line's layers, and what they told of level, rank, time and source."""
-    level, rank, time, source = "", None, "", ""
+    level, rank, time, source, unit = "", None, "", "", ""
     rest = _after_last_tag(line)
     for depth in range(_MAX_LAYERS):
         found, name = _next_layer(rest, outermost=depth == 0)
@@ -106,15 +116,17 @@ def peel(line: str) -> Peeled:
             break
         told = found.groupdict()
         level = LEVEL_NAMES.get((told.get("level") or "").lower(), "") or level
+        level = "info" if name == "answer" else level
         number = told.get("rank") or told.get("rank2")
         rank = int(number) if number is not None and rank is None else rank
         time = time or told.get("time") or ""
+        unit = unit or told.get("unit") or ""
         source = name if name != "generic" else source or name
         rest = rest[found.end() :]
     implied = _implied_level(rest)
-    return Peeled(
-        rest, implied if implied == "error" and level == "info" else level or implied, rank, time, source
-    )
+    event = _POD_EVENT.match(line) if not unit else None
+    level = implied if implied == "error" and level == "info" else level or implied
+    return Peeled(rest, level, rank, time, source, event["unit"] if event else unit)
 
 
 def _after_last_tag(line: str) -> str:

@@ -7,6 +7,7 @@ line can see its neighbours. Memory is bounded by the block size whatever the in
 from __future__ import annotations
 
 import codecs
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.diagnose.scan import count_newlines
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CONTEXT_BYTES = 24 << 10
-LONGEST_LINE = 8192
+LONGEST_LINE = (
+    1536  # on either side of what was met in it: what a pattern sees is bounded, and so is its cost
+)
+HEAD_BYTES = 240  # of a long line, which tell its rank, time and level
+WORD_BYTES = 256
+_BORDER = re.compile(rb"[\s,;&]")
 
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
@@ -34,12 +40,30 @@ class Segment(NamedTuple):
     def line_at(self, offset: int) -> tuple[int, int]:
         """Return where the line around an offset begins and ends, at most LONGEST_LINE around it."""
         low, high = max(0, offset - LONGEST_LINE), min(len(self.data), offset + LONGEST_LINE)
-        begin = self.data.rfind(b"\n", low, offset) + 1 or low
+        begin = self.data.rfind(b"\n", low, offset) + 1 or self._word_after(low, offset)
         redrawn = self.data.rfind(b"\r", begin, offset)  # a progress bar draws over itself
         end = self.data.find(b"\n", offset, high)
-        end = high if end < 0 else end
+        end = self._word_before(high, offset) if end < 0 else end
         again = self.data.find(b"\r", offset, end)
         return max(begin, redrawn + 1), (end if again < 0 else again)
+
+    def _word_after(self, low: int, offset: int) -> int:
+        """Return where to cut so that half a word is left out: half a secret would not be known as one."""
+        border = _BORDER.search(self.data, low, min(low + WORD_BYTES, offset)) if low else None
+        return border.end() if border else low
+
+    def _word_before(self, high: int, offset: int) -> int:
+        if high == len(self.data):
+            return high
+        low = max(offset, high - WORD_BYTES)
+        borders = [border.start() for border in _BORDER.finditer(self.data, low, high)]
+        return borders[-1] if borders else high
+
+    def head_of_cut(self, begin: int) -> bytes:
+        """Return how the line begins that `line_at` cut at an offset; nothing where it was not cut or began too far back."""
+        low = max(0, begin - CONTEXT_BYTES)
+        at = max(self.data.rfind(b"\n", low, begin), self.data.rfind(b"\r", low, begin)) + 1
+        return self.data[at : at + HEAD_BYTES] if (at or not low) and at < begin else b""
 
     def number_at(self, offset: int) -> int:
         """Return the 1-based number of the line around an offset."""

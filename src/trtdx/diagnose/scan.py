@@ -18,7 +18,7 @@ try:
 except ImportError:  # installed without a compiler
     _kernel = None  # type: ignore[assignment]
 
-_MOST_HITS = 4096
+_MOST_HITS = 1024
 _WORTH_TWO = 256 << 10  # bytes from which on two threads are quicker than one
 _FOLD = bytes(byte | 0x20 for byte in range(256))
 _DIGITS = b"0123456789"
@@ -44,35 +44,20 @@ class KernelScanner:
     """One pass in C whatever the number of texts."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
-        self._texts = [(text, rarest_window(text.decode())[0]) for text in texts]
-        self._table, self._numbers = self._built(bytearray(len(texts)))
-        self._muted = 0
-
-    def _built(self, muted: bytearray) -> tuple[bytes, list[int]]:
-        numbers = [number for number in range(len(self._texts)) if not muted[number]]
-        return _kernel.build([self._texts[number] for number in numbers]), numbers
+        self._table = _kernel.build([(text, rarest_window(text.decode())[0]) for text in texts])
 
     def hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
-        if muted.count(1) != self._muted:  # a text that is no longer asked for must not stop the scan either
-            self._table, self._numbers = self._built(muted)
-            self._muted = muted.count(1)
-        silent = bytearray(len(self._numbers))
         if end - start >= _WORTH_TWO:
             middle = start + (end - start) // (2 * STRIDE) * STRIDE
-            second = _helper().submit(list, self._scan(data, middle, end, silent))
-            parts = [self._scan(data, start, middle, silent), _result(second)]
+            second = _helper().submit(list, self._scan(data, middle, end, bytearray(muted)))
+            parts = [self._scan(data, start, middle, muted), _result(second)]
         else:
-            parts = [self._scan(data, start, end, silent)]
-        for offset, index in chain.from_iterable(parts):
-            number = self._numbers[index]
-            if muted[number]:
-                silent[index] = 1
-            else:
-                yield offset, number
+            parts = [self._scan(data, start, end, muted)]
+        return (hit for hit in chain.from_iterable(parts) if not muted[hit[1]])
 
-    def _scan(self, data: bytes, start: int, end: int, silent: bytearray) -> Iterator[tuple[int, int]]:
+    def _scan(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
         while start < end:
-            found, start = _kernel.scan(self._table, data, start, end, silent, _MOST_HITS)
+            found, start = _kernel.scan(self._table, data, start, end, muted, _MOST_HITS)
             yield from found
 
 

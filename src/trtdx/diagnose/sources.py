@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.case import is_case, open_case
-from trtdx.errors import InputError
+from trtdx.errors import InputError, TrtdxError
 from trtdx.streams import read_blocks
 
 if TYPE_CHECKING:
@@ -43,31 +43,48 @@ class Skipped(NamedTuple):
 
     name: str
     reason: str
+    unreadable: bool = False  # it was named by the user, and nothing of it could be read
 
 
 def sources(host: Host, paths: Sequence[str]) -> tuple[list[Source], list[Skipped]]:
-    """Return the streams behind the paths in a fixed order, and what was passed over."""
+    """Return the streams behind the paths in a fixed order, and what was passed over.
+
+    One path that cannot be read does not keep the others from being read; it is an error where there are no others.
+    """
     found: dict[str, Source] = {}
     skipped: list[Skipped] = []
+    errors: list[TrtdxError] = []
     for path in paths:
-        kind = "file" if path == "-" else host.kind(path)
-        if kind == "absent":
-            raise InputError(
-                f"there is no file or directory {path}",
-                fix="give a log file, a directory of logs, a case, or - for standard input",
-            )
-        if is_case(host, path):
-            case = open_case(host, path)
-            for name in case.texts():
-                found[name] = Source(name, lambda case=case, name=name: read_blocks(case.host, name))  # type: ignore[misc]
+        try:
+            streams, passed = _behind(host, path)
+        except TrtdxError as err:
+            errors.append(err)
+            skipped.append(Skipped(path, err.message, unreadable=True))
             continue
-        if kind != "directory":
-            found[path] = Source("stdin" if path == "-" else path, lambda path=path: read_blocks(host, path))  # type: ignore[misc]
-            continue
-        skipped += [Skipped(name, "this folder cannot be listed") for name in host.closed_folders(path)]
-        for name in host.files(path):
-            if name.lower().endswith(_NOT_LOGS):
-                skipped.append(Skipped(name, "not a log by its name"))
-            else:
-                found[name] = Source(name, lambda name=name: read_blocks(host, name))  # type: ignore[misc]
+        found |= streams
+        skipped += passed
+    if errors and not found:
+        raise errors[0]
     return [found[name] for name in sorted(found)], skipped
+
+
+def _behind(host: Host, path: str) -> tuple[dict[str, Source], list[Skipped]]:
+    kind = "file" if path == "-" else host.kind(path)
+    if kind == "absent":
+        raise InputError(
+            f"there is no file or directory {path}",
+            fix="give a log file, a directory of logs, a case, or - for standard input",
+        )
+    if is_case(host, path):
+        case = open_case(host, path)
+        return {name: _source(case.host, name) for name in case.texts()}, []
+    if kind != "directory":
+        return {path: _source(host, path)}, []
+    skipped = [Skipped(name, "this folder cannot be listed") for name in host.closed_folders(path)]
+    names = list(host.files(path))
+    skipped += [Skipped(name, "not a log by its name") for name in names if name.lower().endswith(_NOT_LOGS)]
+    return {name: _source(host, name) for name in names if not name.lower().endswith(_NOT_LOGS)}, skipped
+
+
+def _source(host: Host, path: str) -> Source:
+    return Source("stdin" if path == "-" else path, lambda: read_blocks(host, path))

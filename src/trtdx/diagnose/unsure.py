@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.diagnose.cause import LOUD, QUIET, place, when
+from trtdx.diagnose.cause import LOUD, QUIET, place
+from trtdx.diagnose.clock import when
 from trtdx.diagnose.layers import peel
 from trtdx.diagnose.similar import Near, index_of
 from trtdx.model import Evidence, Finding, Fix, Severity, Stage
+from trtdx.rule import Kind
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.diagnose.match import Event, SourceFacts
+    from trtdx.diagnose.facts import Event, SourceFacts
     from trtdx.rule import Rule, RuleBook
 
 CODE = "DX000"
 DESCRIPTION_BYTES = 8192
 MOST_DESCRIPTION_LINES = 30
+MOST_TITLE_LINES = (
+    4  # a title and a few lines of facts; what is longer is a description only if it is sentences
+)
+SPOKEN_SHARE = 0.5
 SURE_ENOUGH = 0.30  # a complaint this near to a page's words is answered with that page
 SURE_WITHOUT_COMPLAINT = 0.5
 # Words a person's sentence has and a program's line mostly lacks.
@@ -35,24 +42,33 @@ COMPLAINT = re.compile(
     r"increas\w*|exceed\w*|killed|timeouts?|invalid|unable|lost|corrupt\w*|degrad\w*|large\w*)\b"
 )
 GUESS = 0.08
+APART = 15  # lines between an error and the nearest explained one, from which on it is told by itself
 MOST_TOLD = 3
 
+# How a program that went on and finished ends: what it complained of in passing did not stop it.
+ENDED_WELL = re.compile(
+    r"(?i)\b(?:success(?:ful(?:ly)?)?|succeeded|done|finished|completed?|passed|installed|built target|has been written|"
+    r"(?:files )?(?:have been )?written to|processing triggers|100%)(?![\w-])"
+)
+
 # How a person speaks between the lines of a log.
-OWN_WORDS = re.compile(r"(?i)\b(?:i|i'm|we|my|our|how|why|does ?n[o']t work|expected)\b|\?\s*\)?$")
+OWN_WORDS = re.compile(
+    r"(?i)\b(?:i|i'm|we(?! (?:strongly |do not )?(?:recommend|suggest|expect))|my|our|how|why|does ?n[o']t work|expected (?:behavio|result|output)\w*)\b|\?\s*\)?$"
+)
 
 # What to collect next, by what the log is about. The first that fits is the first asked for.
 COLLECT = (
-    (r"NCCL|nccl|all_?reduce|P2P|ibv_|infiniband", Stage.LAUNCH, "run again with NCCL's own log", "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH <the same command> 2>&1 | tee nccl.log"),
-    (r"CUDA|cuda|cublas|illegal memory|device-side", Stage.SERVE, "run again with synchronous launches, so that the error shows where it happens", "CUDA_LAUNCH_BLOCKING=1 TLLM_LOG_LEVEL=DEBUG <the same command> 2>&1 | tee sync.log"),
-    (r"mpirun|MPI|PMI|srun|slurm|orte|prte", Stage.LAUNCH, "run again with the launcher's own log, one file a rank", "mpirun --output-filename ranks --mca plm_base_verbose 5 -n <ranks> <the same command>"),
+    (r"NCCL|nccl|all_?reduce|P2P|ibv_|infiniband", Stage.LAUNCH, "run again with NCCL's own log", "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH YOUR_COMMAND 2>&1 | tee nccl.log"),
+    (r"CUDA|cuda|cublas|illegal memory|device-side", Stage.SERVE, "run again with synchronous launches, so that the error shows where it happens", "CUDA_LAUNCH_BLOCKING=1 TLLM_LOG_LEVEL=DEBUG YOUR_COMMAND 2>&1 | tee sync.log"),
+    (r"mpirun|MPI|PMI|srun|slurm|orte|prte", Stage.LAUNCH, "run again with the launcher's own log, one file a rank", "mpirun --output-filename ranks --mca plm_base_verbose 5 -n RANKS YOUR_COMMAND"),
     (r"pip|uv |wheel|cmake|nvcc|undefined symbol|ImportError|No module named", Stage.INSTALL, "show what is installed and which library does not resolve", "pip list --format=freeze; nvidia-smi; ldd $(python3 -c 'import importlib.util as u; print(u.find_spec(\"tensorrt_llm\").submodule_search_locations[0])')/libs/libtensorrt_llm.so | grep -i 'not found'"),
-    (r"\[TRT\]|onnx|ONNX|trtexec|builder|tactic", Stage.BUILD, "build again with the verbose log", "trtllm-build --log_level verbose <the same arguments> 2>&1 | tee build.log"),
-    (r"triton|Triton|model_repository|config\.pbtxt", Stage.SERVE, "start Triton with its verbose log", "tritonserver --log-verbose=1 --model-repository <repo> 2>&1 | tee triton.log"),
+    (r"\[TRT\]|onnx|ONNX|trtexec|builder|tactic", Stage.BUILD, "build again with the verbose log", "trtllm-build --log_level verbose YOUR_ARGUMENTS 2>&1 | tee build.log"),
+    (r"triton|Triton|model_repository|config\.pbtxt", Stage.SERVE, "start Triton with its verbose log", "tritonserver --log-verbose=1 --model-repository REPO 2>&1 | tee triton.log"),
 )  # fmt: skip
 DEFAULT = (
     Stage.SERVE,
     "run again with the full log",
-    "TLLM_LOG_LEVEL=DEBUG PYTHONFAULTHANDLER=1 <the same command> 2>&1 | tee full.log",
+    "TLLM_LOG_LEVEL=DEBUG PYTHONFAULTHANDLER=1 YOUR_COMMAND 2>&1 | tee full.log",
 )
 
 
@@ -67,8 +83,11 @@ def description_in(text: str, sources: Sequence[SourceFacts]) -> str:
     if len(lines) > MOST_DESCRIPTION_LINES:
         return ""
     peeled = [peel(line) for line in lines]
-    if not any(each.source or each.level in QUIET for each in peeled) and not any(
-        s.harmless_lines for s in sources
+    spoken = sum(map(is_spoken, lines))
+    if (
+        not any(each.source or each.level in QUIET for each in peeled)
+        and not any(s.harmless_lines for s in sources)
+        and (len(lines) <= MOST_TITLE_LINES or spoken >= SPOKEN_SHARE * len(lines))
     ):
         return text
     own = [
@@ -110,7 +129,10 @@ def doubt(
 
     Beside findings that are unsure it is a note that names what else is near.
     """
-    events = sorted((event for s in sources for event in s.salient if _is_worth_quoting(event, s)), key=when)
+    events = sorted(
+        (event for s in sources for event in s.salient if _is_worth_quoting(event, s, _ended_well(s))),
+        key=when,
+    )
     loud = [event for event in events if event.peeled.level in LOUD]
     described = description if is_spoken(description) else ""
     if not (events or described):
@@ -127,8 +149,56 @@ def doubt(
     return [msgspec.structs.replace(missing, severity=Severity.NOTE, message=message, why=_named(guesses))]
 
 
-def _is_worth_quoting(event: Event, source: SourceFacts) -> bool:
-    return event.line not in source.harmless_lines and event.peeled.level not in (*QUIET, "warning")
+def unexplained(sources: Sequence[SourceFacts], book: RuleBook) -> list[Finding]:
+    """Return a note on errors that no rule knows and that stand apart from all that rules explain."""
+    events = sorted((event for source in sources for event in _strangers(source)), key=when)
+    if not events:
+        return []
+    page, others = book.get(CODE), len({event.peeled.message for event in events}) - 1
+    more = f" (and {counted(others, 'other line')})" if others else ""
+    return [
+        Finding(
+            code=page.code, slug=page.slug, severity=Severity.NOTE,
+            message=f"this error is not explained by the findings above: {events[0].peeled.message[:200]}{more}",
+            why="", fixes=(), verify="", confidence=0.15, where=place(events[0], len(sources) > 1),
+            evidence=tuple(Evidence(event.where, event.text[:600]) for event in events[:3]),
+        )
+    ]  # fmt: skip
+
+
+def _strangers(source: SourceFacts) -> list[Event]:
+    known = [match.event for match in source.matches if match.rule.kind is not Kind.HARMLESS]
+    ended_well = _ended_well(source)
+    return [
+        event
+        for event in source.salient
+        if event.peeled.level in LOUD
+        and _is_worth_quoting(event, source, ended_well)
+        and not any(_stands_by(event, other) or event.peeled.message in other.text for other in known)
+    ]
+
+
+def _stands_by(event: Event, other: Event) -> bool:
+    return event.peeled.unit == other.peeled.unit and abs(event.line - other.line) <= APART
+
+
+def _is_worth_quoting(event: Event, source: SourceFacts, ended_well: bool) -> bool:
+    return (
+        event.line > source.alive_at
+        and event.line not in source.harmless_lines
+        and (event.peeled.level in LOUD or (event.peeled.level == "unknown" and not ended_well))
+    )
+
+
+def _ended_well(source: SourceFacts) -> bool:
+    """Say whether the source's last line tells of success, or one shortly before does and nothing salient came after."""
+    salient = {event.line for event in source.salient}
+    for event in reversed(source.last):
+        if event.line in salient:
+            return False
+        if ENDED_WELL.search(event.text):
+            return True
+    return False
 
 
 def is_spoken(text: str) -> bool:
@@ -159,7 +229,7 @@ def _not_enough(
     return Finding(
         code=page.code, slug=page.slug, severity=Severity.ERROR if loud else Severity.WARNING,
         message=f"not enough evidence for a cause; the first salient line is: {quoted[:300]}",
-        why=why, fixes=tuple(_next_steps(events, text)) + tuple(_guessed_fixes(guesses)), verify=page.front.verify,
+        why=why, fixes=tuple(_next_steps(events, text)), verify=page.front.verify,
         confidence=0.15, where=place(events[0], len(sources) > 1) if events else f"{sources[0].name}:1",
         evidence=tuple(Evidence(event.where, event.text[:600]) for event in events[:5]),
     )  # fmt: skip
@@ -176,14 +246,6 @@ def _next_steps(events: Sequence[Event], text: str) -> list[Fix]:
         Fix(stage, words, command) for pattern, stage, words, command in COLLECT if re.search(pattern, about)
     ]
     return (fitting or [Fix(*DEFAULT)])[:2]
-
-
-def _guessed_fixes(guesses: Sequence[Near]) -> list[Fix]:
-    return [
-        Fix(fix.stage, f"if it is {near.rule.code} ({near.rule.slug}): {fix.text}", fix.command)
-        for near in guesses
-        for fix in near.rule.front.fix[:1]
-    ]
 
 
 def _first_line(text: str) -> str:

@@ -1,0 +1,87 @@
+"""How much of a source is looked at closely: everything, until hits come in floods.
+
+The ten-thousandth copy of an error teaches nothing and costs as much as the first. So a source has a budget of
+work. Once it is spent, texts that were met before are passed over, except for a few lines of every mebibyte and
+the end of the source; a text that is new to the source is always looked at.
+"""
+
+from __future__ import annotations
+
+FIRST_WORK = 12_000_000  # characters times patterns: some tenths of a second
+WORK_PER_BYTE = 0.1  # what reading on adds to the budget
+LAST_WORK = 4_000_000  # the end of a source tells the most
+FRESH = 4  # hits of one text that are looked at whatever the budget
+TURNS = 8  # in a flood a text is listened to in every eighth segment
+_LINE_WORK, _LINE_PATTERNS = (
+    200,
+    12,
+)  # what any line costs beside: redaction and peeling are like a dozen patterns
+_SKIPPED_WORK = 1200  # what a line costs whose shape is known
+
+
+class Budget:
+    """The work that one source may still cost."""
+
+    def __init__(self) -> None:
+        self._left = FIRST_WORK
+        self.flooded = False
+
+    def spend_on_line(self, characters: int, patterns: int) -> None:
+        self._spend((characters + _LINE_WORK) * (patterns + _LINE_PATTERNS))
+
+    def spend_on_known_shape(self) -> None:
+        self._spend(_SKIPPED_WORK)
+
+    def _spend(self, work: int) -> None:
+        self._left -= work
+        if self._left < 0:
+            self._left, self.flooded = 0, True
+
+    def earn(self, work: float) -> None:
+        self._left = min(FIRST_WORK, self._left + int(work))
+
+    @property
+    def spent(self) -> bool:
+        return self._left <= 0
+
+
+class Ration:
+    """Which hits of an index's texts are worth a look in one source."""
+
+    def __init__(self, texts: int, budget: Budget) -> None:
+        self.muted = bytearray(texts)  # texts that the scanner need not report
+        self.hits = [0] * texts
+        self.passed_over = False
+        self._budget = budget
+        self._often: set[int] = set()
+        self._turn = 0
+
+    def next_segment(self) -> None:
+        """Choose the texts that are listened to in the next segment."""
+        self._turn += 1
+        for text in self._often if self._budget.flooded else ():
+            self.muted[text] = text % TURNS != self._turn % TURNS
+            self.passed_over = True
+
+    def listen(self) -> None:
+        """Listen to every text again."""
+        for text in self._often:
+            self.muted[text] = 0
+
+    def wants(self, text: int) -> bool:
+        """Say whether a hit of this text is to be looked at."""
+        if self.muted[text]:
+            return False
+        self.hits[text] += 1
+        if self.hits[text] <= FRESH:
+            return True
+        self._often.add(text)
+        if self._budget.spent:
+            self.muted[text] = 1
+            self.passed_over = True
+        return not self.muted[text]
+
+    def mute(self, text: int) -> None:
+        """Never ask for this text again."""
+        self.muted[text] = 1
+        self._often.discard(text)
