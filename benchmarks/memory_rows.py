@@ -11,9 +11,12 @@ if TYPE_CHECKING:
 
 # What the words of a row mean as TensorRT-LLM's quant_algo, first match first.
 _ALGOS = (
-    (r"nvfp4|fp4(?!\w)", "NVFP4"),
     (r"mxfp4", "W4A16_MXFP4"),
-    (r"block", "FP8_BLOCK_SCALES"),
+    (r"mxfp8", "MXFP8"),
+    (r"nvfp4|fp4(?!\w)", "NVFP4"),
+    (r"block|fp8_pb_wo", "FP8_BLOCK_SCALES"),
+    (r"row-?wise|per.?channel.?per.?token|pc_pt", "FP8_PER_CHANNEL_PER_TOKEN"),
+    (r"w4a8", "W4A8_AWQ"),
     (r"fp8", "FP8"),
     (r"gptq", "W4A16_GPTQ"),
     (r"awq", "W4A16_AWQ"),
@@ -32,8 +35,18 @@ _NAMES = {
     "encoder_layers": "num_layers",
 }
 _FAMILIES = (  # in the model's name, model type, architecture
+    (r"deepseek-v3\.2", "deepseek_v32", "DeepseekV32ForCausalLM"),
+    (r"deepseek-v2(?!.*distill)", "deepseek_v2", "DeepseekV2ForCausalLM"),
     (r"deepseek-(r1|v3)(?!.*distill)", "deepseek_v3", "DeepseekV3ForCausalLM"),
+    (r"kimi-k2", "kimi_k2", "DeepseekV3ForCausalLM"),
     (r"gpt-oss", "gpt_oss", "GptOssForCausalLM"),
+    (r"llama-?4", "llama4_text", "Llama4ForCausalLM"),
+    (r"nemotron-?h|nemotron-nano|nemotron-3", "nemotron_h", "NemotronHForCausalLM"),
+    (r"glm-?4\.[5-7]", "glm4_moe", "Glm4MoeForCausalLM"),
+    (r"minimax-m2", "minimax_m2", "MiniMaxM2ForCausalLM"),
+    (r"exaone-?4", "exaone4", "Exaone4ForCausalLM"),
+    (r"qwen3-next", "qwen3_next", "Qwen3NextForCausalLM"),
+    (r"qwen3\.5", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),
     (r"qwen3-?\d+b-a|qwen3.*-a\d+b", "qwen3_moe", "Qwen3MoeForCausalLM"),
     (r"qwen3", "qwen3", "Qwen3ForCausalLM"),
     (r"qwen", "qwen2", "Qwen2ForCausalLM"),
@@ -46,7 +59,14 @@ _FAMILIES = (  # in the model's name, model type, architecture
     (r"gpt_|gpt2", "gpt2", "GPT2LMHeadModel"),
     (r"flan-t5|t5-", "t5", "T5ForConditionalGeneration"),
     (r"falcon", "falcon", "FalconForCausalLM"),
+    (r"phi-?2", "phi", "PhiForCausalLM"),
     (r"phi", "phi3", "Phi3ForCausalLM"),
+    (r"starcoder2", "starcoder2", "Starcoder2ForCausalLM"),
+    (r"gpt-?j", "gptj", "GPTJForCausalLM"),
+    (r"bloom", "bloom", "BloomForCausalLM"),
+    (r"opt-", "opt", "OPTForCausalLM"),
+    (r"chatglm", "chatglm", "ChatGLMModel"),
+    (r"whisper", "whisper", "WhisperForConditionalGeneration"),
     (r"", "llama", "LlamaForCausalLM"),
 )
 _POSITIONS = (  # in the model's name, positions its public config states
@@ -69,8 +89,19 @@ _KNOWN = {
     "remove_input_padding": "remove_input_padding",
     "paged_kv_cache": "paged_kv_cache",
     "multiple_profiles": "multiple_profiles",
+    "use_inflight_batching": "use_inflight_batching",
+    "use_parallel_embedding": "use_parallel_embedding",
+    "max_output_len": "max_output_len",
+    "max_input_len": "max_input_len",
+    "max_num_tokens": "max_num_tokens",
+    "tokens_per_block": "tokens_per_block",
 }
-_SWITCHES = ("context_fmha", "remove_input_padding", "paged_kv_cache")
+_SWITCHES = (
+    "context_fmha", "remove_input_padding", "paged_kv_cache", "multiple_profiles", "use_inflight_batching",
+    "use_parallel_embedding",
+)  # fmt: skip
+# Build settings that a row states in fields of their own: true, false, "enable", "disable", or a plugin's type.
+_PLUGINS = ("gemm_plugin", "gpt_attention_plugin")
 _COPIED = (
     "max_batch_size",
     "max_input_len",
@@ -78,6 +109,10 @@ _COPIED = (
     "max_num_tokens",
     "max_beam_width",
     "tokens_per_block",
+    "max_output_len",
+    "max_draft_len",
+    "kv_cache_type",
+    "logits_dtype",
 )
 
 
@@ -112,7 +147,6 @@ def config_of(row: dict[str, Any]) -> dict[str, Any]:
         config.pop("head_dim", None)
     name = (row["model"] or "").lower()
     config["max_position_embeddings"] = next(most for pattern, most in _POSITIONS if re.search(pattern, name))
-    config.setdefault("tie_word_embeddings", kind in ("gemma", "gemma2", "gemma3_text", "gpt2"))
     return config
 
 
@@ -144,7 +178,8 @@ def argv_of(row: dict[str, Any], model: Path) -> list[str]:
         "enable_attention_dp": row.get("attention_dp"),
         "gather_context_logits": row.get("gather_context_logits"),
     }
-    given |= _noted(row)
+    given |= {name: value for name, value in _noted(row).items() if given.get(name) is None}
+    given |= _stated(row)
     argv = [str(model)]
     for name, value in given.items():
         if value is not None and not isinstance(value, list):
@@ -177,18 +212,35 @@ def options_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _noted(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the build flags that a row's notes quote; the old build.py had every plugin off unless asked."""
+    """Return the build flags that a row's notes quote."""
     notes = row["notes"] or ""
     found = {_KNOWN[name]: value or "enable" for name, value in _FLAGS.findall(notes) if name in _KNOWN}
     found |= {
         name: "enable" for name in _SWITCHES if name in found and found[name] not in ("disable", "enable")
     }
-    if row["backend"] == "tensorrt" and "build.py" in notes:
-        found = {
-            "gemm_plugin": "disable",
-            "remove_input_padding": "disable",
-            "context_fmha": "disable",
-        } | found
+    if row["backend"] == "tensorrt" and "build.py" in notes and "_plugin" not in notes:
+        # A note that quotes the limits only: every README of these scripts has the plugins on.
+        found |= {"gemm_plugin": "float16", "gpt_attention_plugin": "float16", "context_fmha": "enable"}
+    if (
+        row["backend"] == "tensorrt" and _PYTHON_BENCHMARK in notes
+    ):  # its caches are one buffer for each layer
+        found |= {"kv_cache_type": "continuous"} | {name: "float16" for name in _PLUGINS if "plugin" in notes}
+    return found
+
+
+_PYTHON_BENCHMARK = "Python benchmark"
+
+
+def _stated(row: dict[str, Any]) -> dict[str, str]:
+    """Return the build settings that a row states in fields of their own."""
+    found = {}
+    for name in (*_SWITCHES, *_PLUGINS):
+        value = row.get(name)
+        if value is None:
+            continue
+        off = value is False or str(value).lower() in ("false", "disable", "null", "none", "off")
+        plain = "disable" if off else "enable" if name in _SWITCHES else str(value)
+        found[name] = "auto" if plain in ("True", "true", "enable") and name in _PLUGINS else plain
     return found
 
 

@@ -71,3 +71,27 @@ def test_attention_parallel_over_requests_brings_the_others_tokens_to_the_expert
         DEEPSEEK, limits={"max_num_tokens": 8192}, layout={"tp": 8, "ep": 8, "attention_dp": True}, **NVFP4
     )
     assert activation_of(spread, 0).bytes.value > 2 * activation_of(alone, 0).bytes.value
+
+
+@pytest.mark.parametrize("ep", [1, 8])
+def test_with_attention_dp_the_experts_see_the_tokens_of_all_ranks(ep: int) -> None:
+    """However the experts are spread: dp_size is tp_size (Mapping, mapping.py@v1.2.1)."""
+    kind = {"weights": "FP8_BLOCK_SCALES", "moe_backend": "CUTLASS"}
+    alone = make_setup(DEEPSEEK, layout={"tp": 8, "ep": ep}, **kind)
+    spread = make_setup(DEEPSEEK, layout={"tp": 8, "ep": ep, "attention_dp": True}, **kind)
+
+    assert activation_of(spread, 0).bytes.value > 6 * activation_of(alone, 0).bytes.value
+
+
+def test_chunks_bound_what_the_experts_take() -> None:
+    layout = {"tp": 8, "ep": 8, "attention_dp": True}
+    whole = make_setup(DEEPSEEK, weights="NVFP4", moe_backend="CUTLASS", layout=layout)
+    chunked = make_setup(DEEPSEEK, weights="NVFP4", moe_backend="CUTLASS", layout=layout, moe_max_tokens=8192)
+
+    assert activation_of(chunked, 0).bytes.value < activation_of(whole, 0).bytes.value / 3
+
+
+def test_piecewise_graphs_may_hold_most_of_a_step() -> None:
+    plain, pieces = (activation_of(make_setup(piecewise_graphs=on), 0).bytes for on in (False, True))
+
+    assert pieces.low < plain.low / 2

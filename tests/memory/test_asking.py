@@ -221,6 +221,17 @@ def test_any_option_of_the_llm_api_may_be_a_flag():
     assert setup.formats.kv == "fp8"
 
 
+@pytest.mark.parametrize("value", ["[1024, 1024, 131072]", "1024,1024,131072", "[1024,1024,131072]"])
+def test_a_list_may_be_a_flag_too(value):
+    setup = asked("Llama-3.1-8B", "--kv_cache_config.max_attention_window", value)
+    assert setup.limits.max_attention_window == (1024, 1024, 131072)
+
+
+def test_a_list_of_lists_belongs_into_a_file():
+    with pytest.raises(TrtdxError, match="not a plain list"):
+        asked("Llama-3.1-8B", "--speculative_config.medusa_choices", "[[0], [0, 0]]")
+
+
 def test_flags_that_do_not_touch_memory_are_taken_too():
     assert asked("Llama-3.1-8B", "--host", "0.0.0.0", "--port", "8000").layout.tp == 1
 
@@ -264,7 +275,7 @@ def test_what_nobody_says_is_the_default_of_the_release_and_told_as_such():
         (("--tp", "-2"), {}, "tp = -2"),
         (("--tp", "0"), {}, "tp = 0"),
         (("--max_batch_size", "1000000000000"), {}, "1000000000000"),
-        (("--max_seq_len", "many"), {}, "'many' is no number"),
+        (("--max_seq_len", "many"), {}, "'many' is not a number"),
         (("--kv_cache_free_gpu_memory_fraction", "1"), {}, "not between 0 and 1"),
         (("--kv_cache_free_gpu_memory_fraction", "-0.5"), {}, "not between 0 and 1"),
         (("--quantization", "fp7"), {}, "'fp7'"),
@@ -275,11 +286,11 @@ def test_what_nobody_says_is_the_default_of_the_release_and_told_as_such():
         (("more",), {}, "'more'"),
         (("--world_size", "4", "--tp", "2"), {}, "world_size 4"),
         ((), {"gpu": "H1000"}, "'H1000'"),
-        ((), {"gpu_memory": "0"}, "no GPU's memory"),
+        ((), {"gpu_memory": "0"}, "not a GPU's memory"),
         ((), {"gpu_memory": "lots"}, "'lots'"),
         ((), {"dims": "num_layers=-1"}, "num_layers = -1"),
         ((), {"dims": "num_layers=1000000000000"}, "num_layers"),
-        ((), {"dims": "num_layers=x"}, "no whole number"),
+        ((), {"dims": "num_layers=x"}, "not a whole number"),
         ((), {"dims": "hiden_size=64"}, "hiden_size"),
         ((), {"version": "banana"}, "'banana'"),
         (("--backend", "tensorrt"), {"version": "1.3.0rc23"}, "no engines any more"),
@@ -356,3 +367,16 @@ def test_attention_that_adds_to_its_scores_has_no_fused_kernel(tmp_path):
     model = config_file(tmp_path, "flan-t5-xl")
     assert not asked(model, "--backend", "tensorrt").running.context_fmha
     assert asked(model, "--backend", "tensorrt", "--context_fmha", "enable").running.context_fmha
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"kv_cache_config": {"free_gpu_memory_fraction": 0.5}, "max_batch_size": 16}',
+        "{kv_cache_config: {free_gpu_memory_fraction: 0.5},\n max_batch_size: 16}\n",
+    ],
+)
+def test_options_in_braces_are_options_whatever_the_file_is_called(tmp_path, text):
+    (tmp_path / "options.yaml").write_text(text)
+    setup = setup_from(RealHost(), Asked(model="Qwen3-8B", options=(str(tmp_path / "options.yaml"),))).setup
+    assert (setup.running.free_fraction, setup.limits.max_batch_size) == (0.5, 16)

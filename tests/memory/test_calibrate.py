@@ -189,7 +189,7 @@ def test_constants_are_kept_in_the_users_folder_and_read_back():
     [
         (b"not json", "does not hold constants"),
         (b'{"version": 99, "entries": {}}', "version 99"),
-        (b'{"entries": {"a": {"value": -1, "low": -2, "high": 0, "logs": 1}}}', "no factor"),
+        (b'{"entries": {"a": {"value": -1, "low": -2, "high": 0, "logs": 1}}}', "not a positive number"),
     ],
 )
 def test_a_damaged_file_of_constants_is_named_with_the_way_out(data, reason):

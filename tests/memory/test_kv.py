@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from make_setups import B200, DEEPSEEK, GPT_OSS_120B, H100, LLAMA_7B, LLAMA_8B, make_setup
 
 from trtdx.memory.kv import kv_bytes_per_token, kv_pool, recurrent_state_of
+from trtdx.memory.ledger import plan
 from trtdx.memory.nouns import GIB, Dims, Figure, Setup
+from trtdx.memory.sizes import requests
 
 QWEN3_06B = msgspec.structs.replace(
     LLAMA_8B, num_layers=28, hidden_size=1024, num_heads=16, num_kv_heads=8, head_dim=128
@@ -236,3 +238,13 @@ def test_a_pool_never_takes_more_than_its_share_and_more_room_never_gives_less(
     assert pool.bytes.value == tokens.value * kv_bytes_per_token(setup, 0).value
     assert fewer.value <= tokens.value
     assert tokens.value % 32 == 0
+
+
+def test_what_whisper_hears_bounds_its_requests() -> None:
+    """Each request fills 1500 tokens of the cross-attention's cache, however short its text is."""
+    whisper = msgspec.structs.replace(LLAMA_8B, encoder_layers=32, encoder_positions=1500, max_positions=448)
+    setup = make_setup(whisper, backend="tensorrt", version="1.2.1", limits={"max_seq_len": 448})
+
+    ledger = plan(setup)
+
+    assert requests(ledger, 448) == ledger.kv_tokens.value // (47 * 32)

@@ -80,6 +80,14 @@ def test_more_gpus_hold_no_more_weights_each(made, tp):
     assert two.bytes_of("weights") <= one.bytes_of("weights")
 
 
+@pytest.mark.parametrize("partition", [(10, 22), (22, 10)])
+def test_the_stage_that_is_shown_is_the_one_whose_memory_is_full(partition):
+    layout = {"pp": 2, "pp_partition": partition}
+    ledger = plan(make_setup(LLAMA_8B, backend="pytorch", layout=layout, device=B200))
+    assert len({each.kv_tokens.value for each in ledger.ranks}) == 1
+    assert ledger.worst.rank == partition.index(22)
+
+
 def test_the_tightest_stage_decides_for_all():
     ledger = plan(make_setup(DEEPSEEK, weights="NVFP4", layout={"tp": 2, "pp": 2}, device=B200))
     alone = plan(make_setup(DEEPSEEK, weights="NVFP4", layout={"tp": 2, "pp": 1}, device=B200))

@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_a_finding_with_ways_out(memory):
     assert first.startswith("does not fit on A100 40GB: short by ")
     assert "weights alone are" in first
     assert "error[DX890]" in done.stdout
-    assert "trtllm-serve MODEL --tp_size 4" in done.stdout
+    assert "trtllm-serve Mixtral-8x7B --tp_size 4" in done.stdout
     assert memory(*DOES_NOT, "--fail-on", "never").returncode == 0
 
 
@@ -201,8 +201,26 @@ def test_a_target_is_reached_by_the_cheapest_change(memory):
     assert target["fits"]
     assert not target["fits_now"]
     assert [each["change"] for each in target["changes"]] == ["KV cache in FP8"]
-    assert target["changes"][0]["flags"][0]["stage"] == "launch"
+    assert [each["stage"] for each in target["flags"]] == ["launch"]
+    assert "--max_batch_size 64" in target["command"]
+    assert "--max_seq_len 8192" in target["command"]
     assert target["others"]
+
+
+def test_a_target_that_nothing_reaches_fails_with_the_nearest_that_can_be(memory):
+    words = ("Llama-3.1-70B", "--gpu", "2xH100", "--target", "batch=256, seq=32k", "--json")
+    done = memory(*words)
+    assert done.returncode == 1
+    report = json.loads(done.stdout)
+    [finding] = report["findings"]
+    assert finding["code"] == "DX647"
+    fewer, shorter = report["target"]["nearest"]
+    assert (fewer["seq"], shorter["batch"]) == (32768, 256)
+    for load in (fewer, shorter):
+        again = memory(*shlex.split(load["verify"])[2:], "--length", str(load["seq"]), "--json")
+        assert again.returncode == 0
+        held = json.loads(again.stdout)["memory"]["kv_tokens"]["value"]
+        assert held >= load["batch"] * load["seq"]
 
 
 def test_requests_are_counted_at_the_lengths_that_are_asked_for(memory):
@@ -284,7 +302,7 @@ def test_flags_that_do_nothing_are_told(memory, flags, told):
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--trtllm-version", "abc"), "--trtllm-version 'abc' is no TensorRT-LLM release"),
+        (("--trtllm-version", "abc"), "--trtllm-version 'abc' is not a TensorRT-LLM release"),
         (("--plot", "fits.bmp"), ".png, .svg or .html"),
         (("--target", " , "), "--target names no load"),
     ],
@@ -300,20 +318,49 @@ def test_advice_counts_the_caches_of_all_ranks_as_the_answer_does(memory):
     text = memory(*words).stdout
     now, then = (
         float(re.search(pattern, text)[1])
-        for pattern in (r": ([\d.]+)M tokens, ", r"KV cache in FP8: ([\d.]+)M tokens")
+        for pattern in (r"([\d.]+)M together", r"KV cache in FP8: ([\d.]+)M tokens")
     )
     assert then == pytest.approx(2 * now, rel=0.02)
 
 
+def test_a_cache_of_each_rank_is_told_as_such(memory):
+    words = ("DeepSeek-R1", "--gpu", "8xB200", "--ep", "8", "--enable_attention_dp")
+    text = memory(*words).stdout.replace("\n", " ")
+    own, together = re.search(r"([\d.]+)k tokens on each of 8, ([\d.]+)M together", text).groups()
+    assert 8 * float(own) / 1000 == pytest.approx(float(together), rel=0.01)
+
+
+def test_a_default_length_that_the_cache_does_not_hold_is_told(memory):
+    text = memory("Llama-3.1-8B", "--gpu", "L4").stdout.replace("\n", " ")
+    assert re.search(r"none can be longer than \d+, though max_seq_len is 131072 by default", text)
+    assert "none can be longer" not in memory(*FITS).stdout
+
+
+def test_requests_of_several_beams_are_told_with_them(memory):
+    text = memory(*FITS, "--max_beam_width", "4").stdout.replace("\n", " ")
+    many, beams = memory(*FITS).stdout, re.search(r"(\d+) requests of 4096 with 4 beams", text)
+    assert int(beams[1]) < int(re.search(r"(\d+) requests of 4096", many)[1]) / 4 + 1
+
+
 def test_an_old_release_is_planned_with_the_defaults_it_had(memory):
     text = memory("Llama-2-7B", "--gpu", "A10", "--trtllm-version", "0.7.1").stdout
-    assert "max_batch_size 1, max_num_tokens 1024, max_seq_len 2048" in text
+    assert (
+        "max_batch_size 8, max_num_tokens 16384, max_seq_len 2560" in text
+    )  # examples/llama/build.py@v0.7.1
 
 
 @pytest.mark.parametrize(
     "words", [("Llama-3.1-70B", "--gpu", "A100-40GB"), ("Qwen2.5-7B-AWQ", "--gpu-memory", "8GiB")]
 )
 def test_the_command_that_verifies_plans_with_the_first_fix(memory, words):
-    (finding,) = json.loads(memory(*words, "--json").stdout)["findings"]
+    finding = json.loads(memory(*words, "--json").stdout)["findings"][0]
     again = shlex.split(finding["verify"])[2:]
-    assert json.loads(memory(*again).stdout)["memory"]["fits"]
+    assert json.loads(memory(*again, "--json").stdout)["memory"]["fits"]
+
+
+def test_a_cache_that_is_not_paged_is_told_to_be(memory):
+    words = ("Llama-3.1-8B", "--gpu", "A100", "--trtllm-version", "0.21.0", "--paged_kv_cache", "disable")
+    report = json.loads(memory(*words, "--max_batch_size", "128", "--max_seq_len", "8192", "--json").stdout)
+    first = report["findings"][0]["fixes"][0]
+    assert first["text"].startswith("turn on the paged cache: fits")
+    assert "--kv_cache_type paged" in first["command"]

@@ -32,6 +32,7 @@ GEMMA_4 = {
     "model_type": "gemma4_text", "hidden_size": 2816, "intermediate_size": 2112, "moe_intermediate_size": 704,
     "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2,
     "head_dim": 256, "global_head_dim": 512, "num_experts": 128, "top_k_experts": 8, "enable_moe_block": True,
+    "attention_k_eq_v": True, "hidden_size_per_layer_input": 0,
     "vocab_size": 262144, "tie_word_embeddings": True, "sliding_window": 1024,
     "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5, "dtype": "bfloat16",
 }  # fmt: skip
@@ -109,6 +110,18 @@ def test_experts_beside_the_mlp_are_quantised_though_the_mlp_is_not(tmp_path: Pa
     experts = plan(setup).ranks[0].component("weights")
     assert experts is not None
     assert experts.parts["experts"] == pytest.approx(30 * 128 * 3 * 704 * 2816 * 9 / 16, rel=0.1)
+
+
+def test_lists_with_the_same_number_for_every_layer_are_that_number(tmp_path: Path) -> None:
+    """HunYuan states so its experts of a token, their inner size and the shared ones."""
+    config = DENSE | {
+        "model_type": "hunyuan_v1_moe", "num_experts": 16, "moe_topk": [8] * 4, "moe_intermediate_size": [512] * 4,
+        "num_shared_expert": [1] * 4,
+    }  # fmt: skip
+
+    dims = setup_of(tmp_path, config).dims
+
+    assert (dims.experts_per_token, dims.moe_intermediate_size, dims.shared_experts) == (8, 512, 1)
 
 
 def test_a_list_says_which_layers_have_experts(tmp_path: Path) -> None:

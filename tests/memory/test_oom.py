@@ -504,3 +504,75 @@ Free GPU memory before component creation attempt (GiB): 0.15
     failed = STEP_FAILED.format(want="512.00 MiB", free="150.00 MiB", rest="")
     failure = post_mortem(read(PROFILE + report + failed)).failures[0]
     assert failure.missing == 362 * MIB
+
+
+SCRATCH = """\
+[TRT-LLM] [I] TensorRT-LLM version: 0.16.0
+[TRT-LLM] [I] Set context_fmha to False.
++ trtllm-build --checkpoint_dir ckpt --max_batch_size 256 --max_num_tokens 8192 --tp_size 2
+[TRT] [E] IBuilder::buildSerializedNetwork: Error Code 4: Internal Error (Internal error: plugin node LLaMAForCausalLM/transformer/layers/0/attention/PLUGIN_V2_GPTAttention_0 requires 210571452800 bytes of scratch space, but only 47697362944 is available. Try increasing the workspace size with IBuilderConfig::setMemoryPoolLimit().
+"""
+
+
+def test_a_plugins_workspace_is_a_matter_of_memory():
+    verdict = post_mortem(read(SCRATCH)).verdicts[0]
+    assert verdict.code == "DX178"
+    assert verdict.failure.wanted.value == 210571452800
+    assert verdict.failure.missing == 210571452800 - 47697362944
+    fused, smaller = verdict.fixes
+    assert "--context_fmha enable" in fused.command
+    assert "--max_batch_size 42 --max_num_tokens 1365" in smaller.command
+    assert report_on(SCRATCH).findings[0].code == "DX178"
+
+
+LEFT = """\
+[TensorRT-LLM][INFO] TensorRT-LLM version: 0.14.0
+[TensorRT-LLM][INFO] Loaded engine size: 4802 MiB
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 412.10 MiB for execution context memory.
+[TensorRT-LLM][INFO] Memory usage when calculating max tokens in paged kv cache: total: 5.67 GiB, available: 0.03 GiB
+"""
+
+
+def test_a_cache_for_which_next_to_nothing_is_available_is_a_failure():
+    verdict = post_mortem(read(LEFT)).verdicts[0]
+    assert verdict.code == "DX356"
+    assert "30.7 MiB of 5.7 GiB are free" in verdict.message
+    assert verdict.fixes
+    made = (
+        LEFT
+        + "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.02 GiB for max tokens in paged KV cache (128).\n"
+    )
+    assert not post_mortem(read(made)).verdicts
+
+
+def test_what_was_free_is_not_told_as_unaccounted_for():
+    log = (
+        "[TRT-LLM] [I] Use 60.00 GB for model weights.\n"
+        "[TRT-LLM] [E] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 210.00 GiB. GPU 0 has a total "
+        "capacity of 276.00 GiB of which 200.00 GiB is free.\n"
+    )
+    [section] = [each for each in report_on(log).sections if each.title.startswith("Memory, as")]
+    assert "200.0 GiB of 276.0 GiB were free" in section.note
+    assert "16.0 GiB are not accounted for" in section.note
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("1.0.0", "--extra_llm_api_options trtdx.yaml"),
+        ("1.2.1", "--config trtdx.yaml"),
+        ("1.3.0rc13", "--kv_cache_dtype fp8"),
+    ],
+)
+def test_fixes_name_flags_that_the_release_of_the_log_has(version, words):
+    log = (
+        f"[TRT-LLM] [I] TensorRT-LLM version: {version}\n"
+        "[TRT-LLM] [I] args: TorchLlmArgs(max_batch_size=8, max_seq_len=131072, tensor_parallel_size=4)\n"
+        "[TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): 70.00 GiB, available KV cache memory when calculating max tokens: 8.00 GiB, fraction is set 0.9, kv size is 131072. device total memory 79.00 GiB\n"
+        "[TRT-LLM] [I] Estimated max memory in KV cache : 8.00 GiB\n"
+        "[TensorRT-LLM][WARNING] Attention window size 131072 exceeds upper bound 65536\n"
+    )
+    verdict = next(each for each in post_mortem(read(log)).verdicts if each.code == "DX356")
+    commands = [fix.command for fix in verdict.fixes]
+    assert words in commands[0]
+    assert all("--tp_size 4" in command for command in commands)

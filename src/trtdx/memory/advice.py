@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.memory.change import cost_of
@@ -13,9 +14,14 @@ from trtdx.memory.sizes import is_narrow, requests, usual_length
 from trtdx.memory.target import cheapest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trtdx.memory.advised import Advised
     from trtdx.memory.change import Change
     from trtdx.memory.nouns import Device, Ledger, Setup
     from trtdx.memory.sizes import Planner
+
+    Confirm = Callable[[Setup], Advised | None]
 
 LEAST_BYTES = 128 * MIB
 LEAST_SHARE = 0.03  # of more cache, for each point of harm
@@ -36,6 +42,7 @@ class Advice(NamedTuple):
     gain_bytes: int  # of room for the cache, in bytes of the cache as it is now
     cost: float
     tokens_before: int = 0
+    advised: Advised | None = None  # the commands, where there is a question they answer
 
     @property
     def words(self) -> str:
@@ -51,14 +58,48 @@ class Advice(NamedTuple):
 
 
 def advise(
-    setup: Setup, ledger: Ledger, devices: tuple[Device, ...] = (), planner: Planner = plan, most: int = MOST
+    setup: Setup,
+    ledger: Ledger,
+    devices: tuple[Device, ...] = (),
+    planner: Planner = plan,
+    most: int = MOST,
+    confirm: Confirm | None = None,
 ) -> tuple[Advice, ...]:
-    """Return the best pieces of advice; where it does not fit, those that make it fit come first."""
+    """Return the best pieces of advice; where it does not fit, those that make it fit come first.
+
+    Args:
+        setup: what was asked about.
+        ledger: its plan.
+        devices: other GPUs there are.
+        planner: makes plans.
+        most: how many pieces of advice are wanted.
+        confirm: writes the commands of a change and plans them; advice that it has none for is left out.
+    """
+    found = _ranked(setup, ledger, devices, planner)
+    if confirm is None:
+        return tuple(found[:most])
+    held = (_confirmed(each, ledger, confirm) for each in found)
+    return tuple(islice((each for each in held if each is not None), most))
+
+
+def _confirmed(advice: Advice, now: Ledger, confirm: Confirm) -> Advice | None:
+    """Return advice with its commands, and the plan they have; None where they do not do what was promised."""
+    commands = confirm(advice.setup)
+    if commands is None:
+        return None
+    gain = _worth(commands.ledger, now) - _worth(now, now)
+    again = advice._replace(setup=commands.setup, ledger=commands.ledger, gain_bytes=gain, advised=commands)
+    if again.ledger.fits and not now.fits:
+        return again
+    return again if gain > 0 and bool(again.ledger.fits) >= bool(advice.ledger.fits) else None
+
+
+def _ranked(setup: Setup, ledger: Ledger, devices: tuple[Device, ...], planner: Planner) -> list[Advice]:
     tried = [_tried(setup, ledger, (each,), planner) for each in changes_for(setup, devices)]
     helping = [each for each in tried if _helps(each, ledger)]
     if ledger.fits:
         helping = [each for each in helping if each.changes[0].group not in ("gpu", "gpus", "seq")]
-        return tuple(_one_of_each(sorted(helping, key=lambda each: -each.score))[:most])
+        return _one_of_each(sorted(helping, key=lambda each: -each.score))
     enough = sorted(
         (each for each in helping if each.ledger.fits),
         key=lambda each: (each.cost + _tightness(each.ledger), -each.gain_bytes),
@@ -68,9 +109,9 @@ def advise(
     if together is not None and not any(_is_free(each) and each.cost <= together.cost for each in found):
         found = [together, *found]
     if found:
-        return tuple(found[:most])
+        return found
     partly = sorted((each for each in helping if not each.ledger.fits), key=lambda each: -each.score)
-    return tuple(_one_of_each(partly)[:most])
+    return _one_of_each(partly)
 
 
 def _tried(setup: Setup, ledger: Ledger, changes: tuple[Change, ...], planner: Planner) -> Advice:

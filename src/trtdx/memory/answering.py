@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.memory.advice import advise
+from trtdx.memory.advised import Question, advised
 from trtdx.memory.asking import setup_from
 from trtdx.memory.constants import Constants
 from trtdx.memory.devices import all_devices
@@ -30,7 +31,7 @@ from trtdx.memory.report import (
 )
 from trtdx.memory.sizes import smallest_home
 from trtdx.memory.target import parse_target, reach
-from trtdx.memory.target_report import target_json, target_section
+from trtdx.memory.target_report import out_of_reach, target_json, target_section
 from trtdx.memory.words import gib, on_what
 from trtdx.model import Section, Severity, Summary
 
@@ -68,33 +69,36 @@ def memory_report(host: Host, asked: Asked, book: RuleBook, wanted: Wanted) -> M
     )
     planner = partial(plan, constants=wanted.constants)
     wrong = [
-        msgspec.structs.replace(each, verify=wanted.again)
+        msgspec.structs.replace(each, verify=f"{wanted.again}   # with that change")
         for each in contradictions(answer._replace(setup=setup), book)
     ]
-    if any(each.severity is Severity.ERROR for each in wrong):
+    wrong.sort(key=lambda each: -each.severity.badness)
+    if wrong and wrong[0].severity is Severity.ERROR:
         text = f"cannot run as asked: {wrong[0].message}"
         # It is planned all the same for those who read JSON: a rule may be mistaken, or the GPU another one.
         summary = Summary(text, partial=answer.notes)
         return MemoryReport(summary=summary, findings=tuple(wrong), memory=memory_json(planner(setup)))
     if setup.device is None:
         return _without_gpu(setup, planner, wrong, wanted, answer.notes)
-    return _with_gpu(setup, planner, wrong, wanted, answer.notes, book)
+    question = Question(host, asked, answer._replace(setup=setup), planner)
+    return _with_gpu(question, wrong, wanted, book)
 
 
-def _with_gpu(
-    setup: Setup,
-    planner: Planner,
-    wrong: list[Finding],
-    wanted: Wanted,
-    notes: tuple[str, ...],
-    book: RuleBook,
-) -> MemoryReport:
+def _with_gpu(question: Question, wrong: list[Finding], wanted: Wanted, book: RuleBook) -> MemoryReport:
+    setup, notes, planner = question.answer.setup, question.answer.notes, question.planner
     ledger = planner(setup)
     devices = all_devices()
-    reached = reach(setup, parse_target(wanted.target, setup), devices, planner) if wanted.target else None
-    advice = advise(setup, ledger, devices, planner) if not reached or not ledger.fits else ()
+    confirm = partial(advised, question)
+    reached = None
+    if wanted.target:
+        reached = reach(setup, parse_target(wanted.target, setup), devices, planner, confirm)
+    advice = (
+        advise(setup, ledger, devices, planner, confirm=confirm) if not reached or not ledger.fits else ()
+    )
     points = frontier(setup, lengths=wanted.lengths, planner=planner) if wanted.frontier else ()
     findings = [*does_not_fit(ledger, advice, book, wanted.again), *wrong]
+    if reached is not None and not reached.fits:
+        findings.append(out_of_reach(reached, book, wanted.again))
     sections = [*_plan_sections(ledger, wanted), *wanted.compiled]
     if points:
         sections.append(frontier_section(points))
@@ -122,6 +126,8 @@ def _plan_sections(ledger: Ledger, wanted: Wanted) -> Iterator[Section]:
 
 def _sentence(ledger: Ledger, reached: Reached | None, wanted: Wanted) -> str:
     now = verdict(ledger, wanted.lengths)
+    if ledger.notes:
+        now = f"{now}. This is {ledger.notes[0].partition('. ')[0]}"
     if reached is None:
         return now
     if not reached.fits:

@@ -25,7 +25,7 @@ NEEDED = {
 MOST = {
     "num_layers": 10_000, "attention_layers": 10_000, "state_layers": 10_000, "encoder_layers": 10_000,
     "nextn_layers": 100, "vocab_size": 100_000_000, "num_experts": 100_000, "max_positions": 10**9,
-    "encoder_params": 10**13, "state_bytes_per_sequence": 10**12, "state_params_per_layer": 10**12,
+    "encoder_params": 10**13, "extra_params": 10**12, "state_bytes_per_sequence": 10**12, "state_params_per_layer": 10**12,
 }  # fmt: skip
 MOST_SIZE = 10_000_000
 KINDS = {str: str, bool: bool}  # the rest are whole numbers
@@ -73,7 +73,7 @@ def parse_dims(text: str) -> dict[str, Any]:
             hint = (
                 f"did you mean {near[0]}=N?" if near else f"sizes are {', '.join(NEEDED)}, num_kv_heads ..."
             )
-            raise InputError(f"--dims {part!r} is no size of a model", fix=hint)
+            raise InputError(f"--dims {part!r} is not a size of a model", fix=hint)
         found[name] = _parsed(name, value)
     return found
 
@@ -92,7 +92,7 @@ def _parsed(name: str, value: str) -> Any:
     try:
         numbers = tuple(int(each.replace("_", "")) for each in value.split("/"))
     except ValueError:
-        raise InputError(f"--dims {name}={value} is no whole number", fix=f"write {name}=32") from None
+        raise InputError(f"--dims {name}={value} is not a whole number", fix=f"write {name}=32") from None
     return numbers if name in BY_LAYER else numbers[0]
 
 
@@ -106,6 +106,11 @@ def _complete(sizes: Sizes) -> None:
     elif "head_dim" not in sizes and {"num_heads", "hidden_size"} <= sizes.keys():
         heads = sizes["num_heads"][0]
         sizes["head_dim"] = (sizes["hidden_size"][0] // heads if heads > 0 else 0, "hidden_size / num_heads")
+    if latent and "v_head_dim" not in sizes and {"num_heads", "hidden_size"} <= sizes.keys():  # MiniCPM 3
+        sizes["v_head_dim"] = (
+            sizes["hidden_size"][0] // max(sizes["num_heads"][0], 1),
+            "hidden_size / num_heads",
+        )
     experts = sizes.get("num_experts", (0, ""))[0]
     if experts and "moe_intermediate_size" not in sizes and "intermediate_size" in sizes:
         sizes["moe_intermediate_size"] = sizes["intermediate_size"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trtdx.errors import InputError
-from trtdx.inspect.defaults import UNKNOWN, default_of
-from trtdx.inspect.options import table
+from trtdx.inspect.defaults import UNKNOWN
 from trtdx.memory.flags import OF_ENGINES
 from trtdx.memory.format_names import FORMATS, dtype_from, format_from, kv_type_from
 from trtdx.memory.mixed_formats import formats_by_module
-from trtdx.memory.nouns import LAST_STABLE, Formats, Layout, Limits, Running
+from trtdx.memory.nouns import LAST_STABLE, Formats, Layout, Running
+from trtdx.memory.old_builds import build_default
 from trtdx.versions import at_least, has_engine_flow
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from trtdx.memory.nouns import Dims
 
 PYTORCH_SINCE = "1.0.0"  # trtllm-serve and the LLM API use it unless told otherwise
-OLDEST_TOLD = "0.8.0"  # whose defaults are written down
 DEFAULT = "default"  # how `said` begins where nobody said a thing
-MOST = {"max_batch_size": 10**6, "max_num_tokens": 10**8, "max_seq_len": 10**8, "max_input_len": 10**8}
 MOST_RANKS = 4096
+# What `--use_inflight_batching` switched on (examples/llama/build.py@v0.7.1).
+IN_FLIGHT = ("gpt_attention_plugin", "remove_input_padding", "paged_kv_cache")
 
 
 class Chosen:
@@ -185,7 +185,7 @@ def _group(weights: str) -> int:
     return 16 if weights == "NVFP4" else 32 if "MXFP" in weights or "NVFP4" in weights else 128
 
 
-def running_of(chosen: Chosen, version: str, kind: str) -> Running:
+def running_of(chosen: Chosen, version: str, kind: str, model_type: str = "") -> Running:
     """Return backend, release and switches."""
     version = version or _stated_version(chosen, kind)
     backend = _backend(chosen, version, kind)
@@ -201,7 +201,8 @@ def running_of(chosen: Chosen, version: str, kind: str) -> Running:
             "which is not between 0 and 1",
             fix="--kv_cache_free_gpu_memory_fraction 0.9: the rest is for what is allocated later",
         )
-    build = _EngineSwitches(chosen, version) if backend == "tensorrt" else None
+    chosen.text("attn_backend", "option.attn_backend", "option.pytorch_backend_config.attn_backend")
+    build = _EngineSwitches(chosen, version, model_type) if backend == "tensorrt" else None
     everything = chosen.switch("gather_context_logits", "option.gather_all_token_logits", default=False)
     graphs = chosen.find(
         "option.cuda_graph_config", "option.use_cuda_graph", "option.pytorch_backend_config.use_cuda_graph"
@@ -226,7 +227,7 @@ def running_of(chosen: Chosen, version: str, kind: str) -> Running:
         attention_plugin=build.on("gpt_attention_plugin") if build else True,
         context_fmha=build.on("context_fmha") if build else True,
         packed=build.on("remove_input_padding") if build else True,
-        paged_kv=_is_paged(chosen),
+        paged_kv=_is_paged(chosen, build.on("paged_kv_cache") if build else True),
         multiple_profiles=chosen.switch("multiple_profiles", "multiple_profiles", default=False),
         gather_context_logits=everything
         or chosen.switch("gather_context_logits", "gather_context_logits", default=False),
@@ -238,6 +239,14 @@ def running_of(chosen: Chosen, version: str, kind: str) -> Running:
             default=False,
         ),
         moe_backend=chosen.text("moe_backend", "option.moe_config.backend", "option.moe_backend").upper(),
+        moe_max_tokens=chosen.number(
+            "moe_max_tokens",
+            "option.moe_config.max_num_tokens",
+            "option.moe_max_num_tokens",
+            default=0,
+            least=0,
+            most=10**9,
+        ),
         cuda_graphs=_captures(backend, version) if graphs is None else graphs.value not in ("null", False),
         cuda_graph_max_batch=_graph_batch(chosen),
         piecewise_graphs=chosen.switch(
@@ -291,11 +300,15 @@ def _backend(chosen: Chosen, version: str, kind: str) -> str:
 class _EngineSwitches:
     """Plugins of an engine: as said, or as trtllm-build sets them by itself."""
 
-    def __init__(self, chosen: Chosen, version: str) -> None:
-        self._chosen, self._version = chosen, version
+    def __init__(self, chosen: Chosen, version: str, model_type: str) -> None:
+        self._chosen, self._version, self._model_type = chosen, version, model_type
 
     def on(self, name: str) -> bool:
-        usual = default_of(_told(self._version), f"plugin.{name}")
+        usual = build_default(self._version, self._model_type, f"plugin.{name}")
+        if name in IN_FLIGHT and self._chosen.switch(
+            "in_flight", "option.use_inflight_batching", default=False
+        ):
+            usual = True
         return self._chosen.switch(
             name,
             f"plugin.{name}",
@@ -309,11 +322,11 @@ def _captures(backend: str, version: str) -> bool:
     return backend == "pytorch" and (not version or at_least(version, PYTORCH_SINCE))
 
 
-def _is_paged(chosen: Chosen) -> bool:
+def _is_paged(chosen: Chosen, by_plugin: bool) -> bool:
     kind = chosen.text("paged_kv", "kv_cache_type")
     if kind:
         return kind.lower() == "paged"
-    return chosen.switch("paged_kv", "plugin.paged_kv_cache", default=True)
+    return chosen.switch("paged_kv", "plugin.paged_kv_cache", default=by_plugin)
 
 
 def _graph_batch(chosen: Chosen) -> int:
@@ -334,83 +347,3 @@ def _compiles(chosen: Chosen) -> bool:
     names = ("option.torch_compile", "option.torch_compile_config", "option.torch_compile_config.enable_fullgraph",
              "option.torch_compile_config.enable_piecewise_cuda_graph", "option.torch_compile_config.enable_inductor")  # fmt: skip
     return any((fact := chosen.find(name)) and fact.value not in (False, "null") for name in names)
-
-
-def limits_of(chosen: Chosen, running: Running, dims: Dims) -> Limits:
-    """Return the limits of one step and one sequence; an engine's defaults depend on its release."""
-    engine = running.backend == "tensorrt"
-    release = running.version
-    batch = _limit(chosen, "max_batch_size", _usual(engine, release, "max_batch_size", 2048), release)
-    beams = chosen.number("max_beam_width", "max_beam_width", default=1, most=10**4)
-    length = _sequence(chosen, engine, release, dims)
-    prompt = min(
-        _limit(chosen, "max_input_len", _usual(engine, release, "max_input_len", 1024), release), length
-    )
-    usual = _usual(engine, release, "max_num_tokens", 0)
-    usual = min(usual, batch * length) if usual else batch * prompt
-    tokens = _limit(chosen, "max_num_tokens", max(usual, 1) if engine else 8192, release)
-    block = _usual(engine, release, "tokens_per_block", 32)
-    window = chosen.find("runtime.attention_window")
-    windows = (
-        [each for each in window.value if isinstance(each, int)]
-        if window and isinstance(window.value, list)
-        else []
-    )
-    return Limits(
-        max_batch_size=batch,
-        max_attention_window=tuple(windows),
-        max_num_tokens=tokens,
-        max_seq_len=length,
-        max_input_len=prompt,
-        max_beam_width=beams,
-        max_draft_len=chosen.number("max_draft_len", "max_draft_len", default=0, least=0, most=10**4),
-        tokens_per_block=chosen.number(
-            "tokens_per_block", "tokens_per_block", "option.--tokens_per_block", default=block, most=2**16
-        ),
-    )
-
-
-def _limit(chosen: Chosen, name: str, default: int, release: str) -> int:
-    return chosen.number(
-        name,
-        name,
-        f"option.--{name}",
-        default=default,
-        why=f"of {release}" if release else "",
-        most=MOST[name],
-    )
-
-
-def _usual(engine: bool, release: str, name: str, otherwise: int) -> int:
-    """Return what a release sets by itself; 0 where it deduces it."""
-    if engine:
-        value = default_of(_told(release), name)
-        return otherwise if value is UNKNOWN else int(value or 0)
-    option = table().option.get(name) or table().option.get(f"kv_cache_config.{name}")
-    return option.default if option and isinstance(option.default, int) else otherwise
-
-
-def _told(release: str) -> str:
-    """Return the release whose defaults are known: those before it were built with the same."""
-    return release if at_least(release, OLDEST_TOLD) else OLDEST_TOLD
-
-
-def _sequence(chosen: Chosen, engine: bool, release: str, dims: Dims) -> int:
-    """Return the longest sequence: as said, the sum of its parts in old releases, else the model's own."""
-    answer = chosen.find("max_output_len")
-    if chosen.find("max_seq_len") is None and answer is not None and isinstance(answer.value, int):
-        prompt = chosen.number("max_input_len", "max_input_len", default=1024, most=MOST["max_input_len"])
-        chosen.said["max_seq_len"] = answer.where
-        return prompt + answer.value
-    if (
-        engine
-        and default_of(_told(release), "max_output_len") is not UNKNOWN
-        and chosen.find("max_seq_len") is None
-    ):
-        prompt = chosen.number("max_input_len", "max_input_len", default=1024, most=MOST["max_input_len"])
-        chosen.said["max_seq_len"] = f"{DEFAULT}: max_input_len + 1024"
-        return prompt + 1024
-    own = dims.max_positions or 2048
-    return chosen.number(
-        "max_seq_len", "max_seq_len", default=own, why="what the model was made for", most=MOST["max_seq_len"]
-    )

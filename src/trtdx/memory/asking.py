@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trtdx.errors import InputError, TrtdxError, UnknownNameError
-from trtdx.inspect.artifact import Artifact
+from trtdx.inspect.artifact import Artifact, Facts
 from trtdx.inspect.machine import machine_from
 from trtdx.memory.asked_dims import dims_from
+from trtdx.memory.asked_limits import limits_of
 from trtdx.memory.asked_settings import (
     DEFAULT,
     Chosen,
     formats_of,
     layout_of,
-    limits_of,
     running_of,
 )
 from trtdx.memory.devices import device_from
 from trtdx.memory.flags import OF_ENGINES
-from trtdx.memory.model_source import HOW, NO_MODEL, UnknownModelError, read_model
+from trtdx.memory.gpu_support import lacks_fused_attention
+from trtdx.memory.model_source import HOW, NO_MODEL, UnknownModelError, read_model, without_format
 from trtdx.memory.nouns import Device, Setup
 from trtdx.versions import has_engine_flow, parsed, sm_of_gpu
 from trtdx.words import parse_size
@@ -68,11 +69,11 @@ def setup_from(host: Host, asked: Asked) -> Answer:
     version = _release(asked.version)
     given = _options(host, asked, version)
     model = _model(host, _model_named(host, asked, given), asked.dims, version)
-    layers = (asked.flags, *given, model.artifact)
+    layers = (asked.flags, *given, *_format_in_name(host, asked, given), model.artifact)
     chosen = Chosen(layers)
     count, gpu = _gpus(asked.gpu)
     dims = dims_from(model, asked.dims, chosen)
-    running = running_of(chosen, version, model.artifact.kind)
+    running = running_of(chosen, version, model.artifact.kind, dims.model_type)
     _check_backend(running.backend, running.version)
     if dims.model_type in ADDS_TO_SCORES and chosen.said.get("context_fmha", DEFAULT).startswith(DEFAULT):
         running = msgspec.structs.replace(running, context_fmha=False)
@@ -80,6 +81,10 @@ def setup_from(host: Host, asked: Asked) -> Answer:
     layout = layout_of(chosen, count, dims)
     formats = formats_of(chosen, dims)
     device = _device(gpu, asked.gpu_memory, chosen)
+    if running.backend == "tensorrt" and lacks_fused_attention(device, running.version):
+        if running.context_fmha:
+            chosen.said["fused_attention"] = chosen.said.get("context_fmha", DEFAULT)
+        running = msgspec.structs.replace(running, context_fmha=False)
     draft, unread = _draft(host, chosen.text("draft_model", "runtime.draft_model"), version)
     running = msgspec.structs.replace(running, env=_environment(asked.commands))
     setup = Setup(
@@ -110,6 +115,17 @@ def _draft(host: Host, name: str, version: str) -> tuple[Dims | None, tuple[str,
         return dims_from(read_model(host, name, version=version), "", Chosen(())), ()
     except TrtdxError as err:
         return None, (f"the draft model: {err.message.splitlines()[0]}",)
+
+
+def _format_in_name(host: Host, asked: Asked, given: tuple[Artifact, ...]) -> Iterator[Artifact]:
+    """Yield the format that a command's name of the model has and the model itself has not: `NAME-FP8` of NAME."""
+    named = next(filter(None, (each.text("runtime.model") for each in given)), "")
+    name, weights = without_format(named.rstrip("/").rpartition("/")[2])
+    own = asked.model.rstrip("/").rpartition("/")[2]
+    if weights and name.lower() == own.lower() and host.kind(named) == "absent":
+        facts = Facts()
+        facts.put("quant.algo", weights, f"the name {named}")
+        yield Artifact("command", named, facts.done())
 
 
 def _idle(setup: Setup, given: Chosen) -> Iterator[str]:
@@ -150,9 +166,9 @@ def _release(text: str) -> str:
 def _options(host: Host, asked: Asked, version: str) -> tuple[Artifact, ...]:
     """Return command lines and files of options; of several the later one rules."""
     from trtdx.inspect.readers import read_artifact
-    from trtdx.inspect.readers.llm_args import command_from_text
+    from trtdx.memory.scripts import layers_from_script
 
-    commands = [command_from_text(host, text, "--command", version=version) for text in asked.commands]
+    commands = [layers_from_script(host, text, version) for text in reversed(asked.commands)]
     files = [
         Artifact("llm-args", path) if _is_empty(host, path) else read_artifact(host, path, version=version)
         for path in asked.options
@@ -162,7 +178,7 @@ def _options(host: Host, asked: Asked, version: str) -> tuple[Artifact, ...]:
             raise InputError(
                 f"{file.path} is a {file.title}, not a file of options", fix="give the model itself first"
             )
-    return (*reversed(commands), *reversed(files))
+    return (*(layer for layers in commands for layer in layers), *reversed(files))
 
 
 def _is_empty(host: Host, path: str) -> bool:
@@ -203,7 +219,7 @@ def _device(gpu: str, memory: str, chosen: Chosen) -> Device | None:
         return device_from(gpu)
     size = parse_size(memory)
     if not 2**28 <= size <= 2**44:
-        raise InputError(f"--gpu-memory {memory} is no GPU's memory", fix="write it as 24GiB or 80GB")
+        raise InputError(f"--gpu-memory {memory} is not a GPU's memory", fix="write it as 24GiB or 80GB")
     if not gpu:
         return Device(name=f"a GPU with {memory}", total_bytes=size, source="given")
     try:

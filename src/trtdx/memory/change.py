@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trtdx.memory.harm import EFFORT
+from trtdx.memory.setup_facts import differences, facts_of, stages_of
+from trtdx.model import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trtdx.memory.harm import Harm
     from trtdx.memory.nouns import Setup
-    from trtdx.memory.spelling import Written
 
 
 class Change(NamedTuple):
@@ -22,7 +23,6 @@ class Change(NamedTuple):
     group: str  # two changes of one group exclude each other
     words: str
     apply: Callable[[Setup], Setup]
-    written: Callable[[Setup], tuple[Written, ...]]
     harm: Harm
     saves: str  # the component or figure it is about
 
@@ -30,11 +30,15 @@ class Change(NamedTuple):
         """Return the points of harm, with the work of the stages that have to be gone through again."""
         return cost_of((self,), setup)
 
+    def stages(self, setup: Setup) -> frozenset[Stage]:
+        """Return the stages that have to be gone through again."""
+        return stages_of(setup, differences(facts_of(setup), facts_of(self.apply(setup))))
+
 
 def cost_of(changes: Sequence[Change], setup: Setup) -> float:
     """Return the points of several changes; a stage is gone through once, and each one more has to be explained."""
-    stages = {line.stage.value for change in changes for line in change.written(setup)}
-    work = sum(EFFORT[stage] for stage in stages)
+    stages = frozenset[Stage]().union(*(change.stages(setup) for change in changes))
+    work = sum(EFFORT[stage.value] for stage in stages)
     return sum(change.harm.points for change in changes) + work + 0.5 * (len(changes) - 1)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from trtdx.memory import spelling
 from trtdx.memory.change import Change, with_part
 from trtdx.memory.format_names import FORMATS, KV_BITS, KV_LEAST_SM
 from trtdx.memory.gpu_changes import device_changes, parallel_changes
+from trtdx.memory.gpu_support import lacks_fused_attention
 from trtdx.memory.harm import HARMS
+from trtdx.memory.ledger import is_assumed
+from trtdx.memory.nouns import LAST_STABLE
 from trtdx.versions import at_least
 
 if TYPE_CHECKING:
@@ -20,10 +22,17 @@ if TYPE_CHECKING:
 
     from trtdx.memory.harm import Harm
     from trtdx.memory.nouns import Device, Setup
-    from trtdx.memory.spelling import Written
 
 SMALLEST_STEP = 1024  # of max_num_tokens
 SHORTEST = 1024  # of max_seq_len
+
+
+def is_engine(setup: Setup) -> bool:
+    return setup.running.backend == "tensorrt"
+
+
+def release_of(setup: Setup) -> str:
+    return setup.running.version or LAST_STABLE
 
 
 def changes_for(setup: Setup, devices: tuple[Device, ...] = ()) -> list[Change]:
@@ -47,57 +56,25 @@ def changes_for(setup: Setup, devices: tuple[Device, ...] = ()) -> list[Change]:
 def _switches(setup: Setup) -> Iterator[Change]:
     """Yield switches of an engine that cost memory for nothing."""
     running = setup.running
-    if spelling.is_engine(setup):
-        for name, flag, what in (
-            ("context_fmha", "--context_fmha enable", "activation"),
-            ("packed", "--remove_input_padding enable", "activation"),
-            ("gemm_plugin", "--gemm_plugin auto", "activation"),
-            ("attention_plugin", "--gpt_attention_plugin auto", "activation"),
-        ):
-            if not getattr(running, name):
-                yield Change(
-                    name,
-                    f"turn on {_NAMES[name]}",
-                    with_part("running", **{name: True}),
-                    _built(flag),
-                    HARMS[name],
-                    what,
-                )
+    if is_engine(setup):
+        for name in ("context_fmha", "packed", "gemm_plugin", "attention_plugin"):
+            if not getattr(running, name) and not (
+                name == "context_fmha" and lacks_fused_attention(setup.device, setup.running.version)
+            ):
+                step = with_part("running", **{name: True})
+                yield Change(name, f"turn on {_NAMES[name]}", step, HARMS[name], "activation")
         if not running.paged_kv:
             on = with_part("running", paged_kv=True)
-            yield Change(
-                "paged_kv", "turn on the paged cache", on, spelling.paged, HARMS["paged_kv"], "kv_pool"
-            )
+            yield Change("paged_kv", "turn on the paged cache", on, HARMS["paged_kv"], "kv_pool")
         if running.multiple_profiles:
             off = with_part("running", multiple_profiles=False)
-            yield Change(
-                "profiles",
-                "one optimization profile",
-                off,
-                _built("--multiple_profiles disable"),
-                HARMS["profiles"],
-                "activation",
-            )
+            yield Change("profiles", "one optimization profile", off, HARMS["profiles"], "activation")
         if setup.layout.tp > 1 and setup.layout.parallel_embedding is False:
             cut = with_part("layout", parallel_embedding=True)
-            yield Change(
-                "embedding",
-                "cut the embedding over the GPUs",
-                cut,
-                _converted("--use_parallel_embedding"),
-                HARMS["embedding"],
-                "weights",
-            )
-    if running.gather_context_logits:
-        off = with_part("running", gather_context_logits=False)
-        yield Change(
-            "logits",
-            "do not return the prompt's logits",
-            off,
-            _built("(without --gather_context_logits)"),
-            HARMS["logits"],
-            "logits",
-        )
+            yield Change("embedding", "cut the embedding over the GPUs", cut, HARMS["embedding"], "weights")
+        if running.gather_context_logits:
+            off = with_part("running", gather_context_logits=False)
+            yield Change("logits", "do not return the prompt's logits", off, HARMS["logits"], "logits")
 
 
 _NAMES = {
@@ -106,14 +83,6 @@ _NAMES = {
     "gemm_plugin": "the GEMM plugin",
     "attention_plugin": "the attention plugin",
 }
-
-
-def _built(*flags: str) -> Callable[[Setup], tuple[Written, ...]]:
-    return lambda setup: spelling.build(setup, *flags)
-
-
-def _converted(flag: str) -> Callable[[Setup], tuple[Written, ...]]:
-    return lambda setup: spelling.converted(setup, flag)
 
 
 def _tokens(setup: Setup) -> Iterator[Change]:
@@ -126,7 +95,7 @@ def _tokens(setup: Setup) -> Iterator[Change]:
             step = _both(with_part("limits", max_num_tokens=tokens), with_part("running", chunked=True))
             words = f"max_num_tokens {tokens} with chunked prompts"
             harm = _halved(HARMS["chunked"], setup, "max_num_tokens", tokens)
-            yield Change("tokens", words, step, _chunks(tokens), harm, "activation")
+            yield Change("tokens", words, step, harm, "activation")
         elif setup.limits.max_seq_len <= tokens:
             yield _lower(setup, "tokens", "max_num_tokens", tokens, "activation")
 
@@ -138,17 +107,17 @@ def _batches(setup: Setup) -> Iterator[Change]:
 
 
 def _lengths(setup: Setup) -> Iterator[Change]:
+    """Yield shorter sequences; prompts that somebody asked for still fit into them."""
+    prompt = 0 if is_assumed(setup, "max_input_len") else setup.limits.max_input_len
     length = 1 << (setup.limits.max_seq_len - 1).bit_length() - 1
-    while length >= SHORTEST:
+    while length >= max(SHORTEST, prompt + 1):
         yield _lower(setup, "seq", "max_seq_len", length, "kv_pool")
         length //= 2
 
 
 def _lower(setup: Setup, group: str, name: str, value: int, saves: str) -> Change:
     harm = _halved(HARMS[group], setup, name, value)
-    return Change(
-        group, f"{name} {value}", with_part("limits", **{name: value}), _limit(name, value), harm, saves
-    )
+    return Change(group, f"{name} {value}", with_part("limits", **{name: value}), harm, saves)
 
 
 def _halved(harm: Harm, setup: Setup, name: str, value: int) -> Harm:
@@ -164,14 +133,6 @@ def _tokens_a_request(setup: Setup) -> int:
     return 1 + setup.limits.max_draft_len
 
 
-def _chunks(tokens: int) -> Callable[[Setup], tuple[Written, ...]]:
-    return lambda setup: spelling.chunked(setup, tokens)
-
-
-def _limit(name: str, value: int) -> Callable[[Setup], tuple[Written, ...]]:
-    return lambda setup: spelling.limit(setup, name, value)
-
-
 def _both(*steps: Callable[[Setup], Setup]) -> Callable[[Setup], Setup]:
     def changed(setup: Setup) -> Setup:
         for step in steps:
@@ -185,35 +146,29 @@ def can_chunk(setup: Setup) -> bool:
     """Whether prompts may be cut: engines need paged context attention, and no release cuts an encoder's."""
     if setup.dims.encoder_layers or setup.running.chunked:
         return bool(setup.running.chunked)
-    if not spelling.is_engine(setup):
+    if not is_engine(setup):
         return True
-    return (
-        at_least(spelling.release_of(setup), "0.9.0") and setup.running.context_fmha and setup.running.packed
-    )
+    return at_least(release_of(setup), "0.9.0") and setup.running.context_fmha and setup.running.packed
 
 
 def _cache(setup: Setup) -> Iterator[Change]:
     """Yield narrower caches that this GPU, backend and release have."""
     now = KV_BITS[setup.formats.kv or setup.formats.dtype]
-    engine, sm = spelling.is_engine(setup), setup.device.sm if setup.device else 0
+    engine, sm = is_engine(setup), setup.device.sm if setup.device else 0
     kinds = ("fp8", "int8") if engine else ("fp8", "nvfp4")
     for kind in kinds:
         if KV_BITS[kind] >= now or (sm and sm < KV_LEAST_SM[kind]) or not _cache_is_known(setup, kind):
             continue
         harm = HARMS[f"kv_{kind}"]
         words = f"KV cache in {kind.upper()}"
-        yield Change("kv", words, with_part("formats", kv=kind), _kv(kind), harm, "kv_bytes_per_token")
+        yield Change("kv", words, with_part("formats", kv=kind), harm, "kv_bytes_per_token")
 
 
 def _cache_is_known(setup: Setup, kind: str) -> bool:
-    release = spelling.release_of(setup)
+    release = release_of(setup)
     if kind == "nvfp4":  # there are no 4-bit kernels for latent attention
         return at_least(release, "1.1.0") and not setup.dims.mla
-    return at_least(release, "0.8.0") if spelling.is_engine(setup) else at_least(release, "0.19.0")
-
-
-def _kv(kind: str) -> Callable[[Setup], tuple[Written, ...]]:
-    return lambda setup: spelling.kv_type(setup, kind)
+    return at_least(release, "0.8.0") if is_engine(setup) else at_least(release, "0.19.0")
 
 
 WEIGHT_HARMS = {
@@ -239,77 +194,39 @@ def _weights(setup: Setup) -> Iterator[Change]:
         step = with_part(
             "formats", weights=algo, group_size=16 if algo == "NVFP4" else 128, excluded=(), by_module=()
         )
-        yield Change("weights", f"weights in {algo}", step, _quantised(form.qformat), HARMS[harm], "weights")
+        yield Change("weights", f"weights in {algo}", step, HARMS[harm], "weights")
 
 
 def _plain_bits(setup: Setup) -> int:
     return 32 if setup.formats.dtype == "float32" else 16
 
 
-def _quantised(qformat: str) -> Callable[[Setup], tuple[Written, ...]]:
-    return lambda setup: spelling.weights(setup, qformat)
-
-
 def _fraction(setup: Setup) -> Iterator[Change]:
-    for share in (0.9, 0.95):
+    is_shared = setup.device is not None and setup.device.unified  # the rest is all that the host has
+    for share in (0.9,) if is_shared else (0.9, 0.95):
         if setup.running.free_fraction < share - 0.01:
             step = with_part("running", free_fraction=share)
-            yield Change(
-                "fraction",
-                f"{share:.0%} of free memory for the cache",
-                step,
-                _share(share),
-                HARMS["fraction"],
-                "kv_pool",
-            )
+            words = f"{share:.0%} of free memory for the cache"
+            yield Change("fraction", words, step, HARMS["fraction"], "kv_pool")
     if setup.running.max_tokens:
-
-        def written(setup: Setup) -> tuple[Written, ...]:
-            return spelling.option(setup, "kv_cache_config.max_tokens", None)
-
-        yield Change(
-            "max_tokens",
-            "no limit on the cache's tokens",
-            with_part("running", max_tokens=0),
-            written,
-            HARMS["fraction"],
-            "kv_pool",
-        )
-
-
-def _share(share: float) -> Callable[[Setup], tuple[Written, ...]]:
-    return lambda setup: spelling.fraction(setup, share)
+        step = with_part("running", max_tokens=0)
+        yield Change("max_tokens", "no limit on the cache's tokens", step, HARMS["fraction"], "kv_pool")
 
 
 def _graphs(setup: Setup) -> Iterator[Change]:
     running = setup.running
-    if spelling.is_engine(setup):
+    if is_engine(setup):
         return
     if running.piecewise_graphs:
         step = with_part("running", piecewise_graphs=False)
-        yield Change(
-            "piecewise",
-            "no piecewise CUDA graphs",
-            step,
-            _yaml("torch_compile_config.enable_piecewise_cuda_graph", False),
-            HARMS["piecewise"],
-            "cuda_graphs",
-        )
+        yield Change("piecewise", "no piecewise CUDA graphs", step, HARMS["piecewise"], "cuda_graphs")
     if running.cuda_graphs:
         off = with_part("running", cuda_graphs=False)
-        yield Change(
-            "graphs", "no CUDA graphs", off, _yaml("cuda_graph_config", None), HARMS["graphs"], "cuda_graphs"
-        )
-
-
-def _yaml(key: str, value: object) -> Callable[[Setup], tuple[Written, ...]]:
-    return lambda setup: spelling.option(setup, key, value)
+        yield Change("graphs", "no CUDA graphs", off, HARMS["graphs"], "cuda_graphs")
 
 
 def _beams(setup: Setup) -> Iterator[Change]:
     beams = setup.limits.max_beam_width
     for fewer in {beams // 2, 1} - {0, beams}:
         step = with_part("limits", max_beam_width=fewer)
-        yield Change(
-            "beam", f"max_beam_width {fewer}", step, _limit("max_beam_width", fewer), HARMS["beam"], "kv_pool"
-        )
+        yield Change("beam", f"max_beam_width {fewer}", step, HARMS["beam"], "kv_pool")

@@ -22,6 +22,7 @@ from trtdx.engines.tensorrt.build_errors import BuildError
 from trtdx.engines.tensorrt.built import BuildOptions, Progress
 from trtdx.errors import InputError, MissingExtraError
 from trtdx.host import RealHost
+from trtdx.installation import install_packages
 from trtdx.memory.activation import activation_of
 from trtdx.memory.compile_cache import CompileCache, key_of
 from trtdx.memory.compile_network import TYPES, Blocks
@@ -115,7 +116,7 @@ def installed() -> tuple[str, str]:
             return package, version
     raise MissingExtraError(
         "neither tensorrt nor tensorrt_rtx is installed, and one is needed to compile the model's layers",
-        fix="pip install tensorrt-rtx   # compiles without a GPU; or plan without --compile",
+        fix=f"{install_packages('tensorrt-rtx')}   # compiles without a GPU; or plan without --compile",
     )
 
 

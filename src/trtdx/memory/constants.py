@@ -110,7 +110,7 @@ def load_constants(host: Host) -> Constants:
             f"{path} is of version {constants.version}, this trtdx reads version {VERSION}", fix=fix
         )
     if not all(0 < each.low <= each.value <= each.high < 1000 for each in constants.entries.values()):
-        raise InputError(f"{path} holds a factor that is no factor", fix=fix)
+        raise InputError(f"{path} holds a factor that is not a positive number", fix=fix)
     return constants
 
 

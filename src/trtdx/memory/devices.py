@@ -29,6 +29,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gib: float
     sm: int
     source: str
+    unified: bool = False
     also: tuple[str, ...] = ()
 
 
@@ -49,7 +50,7 @@ def all_devices() -> tuple[Device, ...]:
 
 
 def _device(row: _Row) -> Device:
-    return Device(name=row.name, total_bytes=round(row.gib * GIB), sm=row.sm)
+    return Device(name=row.name, total_bytes=round(row.gib * GIB), sm=row.sm, unified=row.unified)
 
 
 @cache

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 # What TensorRT-LLM leaves out by itself (model_config.py), whatever the checkpoint says.
 _ALWAYS = {"FP8_BLOCK_SCALES": ("*kv_b_proj*", "*eh_proj")}
+_MXFP4_KEPT = ("block.*.attn.out", "block.*.attn.qkv")
 _EXPERTS_ONLY = ("*self_attn*", "*shared_expert*", "mtp*")
 # The modules of a layer that formats are told by.
 MODULES = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_a_proj",
     "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "mlp.gate_proj", "mlp.up_proj",
-    "mlp.down_proj", "mlp.experts", "mlp.shared_experts", "mlp.latent", "mixer",
+    "mlp.down_proj", "mlp.experts", "mlp.shared_experts", "mlp.latent", "mixer", "self_attn.indexer",
+    "self_attn.compressor",
 )  # fmt: skip
 _STEMS = ("model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers",
           "transformer.layers", "layers", "block")  # fmt: skip
@@ -47,8 +49,9 @@ def kept_by_default(algo: str, family: Family) -> tuple[str, ...]:
 
 
 def patterns_of(algo: str, given: tuple[str, ...], family: Family) -> tuple[str, ...]:
-    """Return the patterns that hold for a model: those given, else the usual ones."""
-    return (given or kept_by_default(algo, family)) + _ALWAYS.get(algo, ())
+    """Return the patterns that hold for a model: those given, else the usual ones; and what is always left out."""
+    always = _MXFP4_KEPT if algo in MXFP4 else _ALWAYS.get(algo, ())
+    return (given or kept_by_default(algo, family)) + always
 
 
 REGEX = "re:"  # how compressed-tensors marks its regular expressions
@@ -80,12 +83,12 @@ class Exclusions:
         return False
 
     def _hit(self, path: str) -> bool:
-        if self._wild is not None and self._wild.match(path):
-            return True
-        if not self._exact:
-            return False
-        parts = path.split(".")
-        return any(".".join(parts[:end]) in self._exact for end in range(len(parts), 0, -1))
+        """A pattern that names a module means all that is below it (QuantConfig, models/modeling_utils.py@v1.3.0rc22)."""
+        while path:
+            if path in self._exact or (self._wild is not None and self._wild.match(path)):
+                return True
+            path = path.rpartition(".")[0]
+        return False
 
 
 @lru_cache(maxsize=256)

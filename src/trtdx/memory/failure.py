@@ -13,7 +13,15 @@ from trtdx.memory.nouns import COMPONENTS, MIB, Figure
 if TYPE_CHECKING:
     from trtdx.memory.log import LogMemory
 
-FAILED = ("torch.oom", "runtime.oom", "trt.refused", "trt.oom", "executor.failed", "kv.none")
+FAILED = (
+    "build.workspace",
+    "torch.oom",
+    "runtime.oom",
+    "trt.refused",
+    "trt.oom",
+    "executor.failed",
+    "kv.none",
+)
 _NEAR = 400  # lines between an allocator's text and the executor's report of it: a traceback of several ranks
 
 SERVING = ""  # a buffer of a step: logits, activations or workspace, the log does not say which
@@ -123,6 +131,8 @@ def _component(log: LogMemory, said: Said, rank: int, wanted: Figure | None, *, 
         return stage_component(said.words["component"])
     if said.key == "kv.none":
         return "kv_pool"
+    if said.key == "build.workspace":
+        return "activation"
     if said.key in ("trt.refused", "trt.oom"):
         return _tensorrt_component(log, said, rank, wanted)
     order = _NEXT_TORCH if log.backend == "pytorch" else _NEXT_ENGINE

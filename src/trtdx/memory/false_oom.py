@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from trtdx.memory.log_commands import command_with
 from trtdx.memory.nouns import GIB, MIB
 from trtdx.memory.oom_changes import lower_fraction
 from trtdx.memory.verdict import OUT_OF_MEMORY, Verdict, evidence_of
@@ -194,7 +195,7 @@ def _torch_limit(log: LogMemory, failure: Failure) -> Fix | None:
     return Fix(
         Stage.SERVE,
         f"PyTorch may not use what is free: TensorRT-LLM limits it after the KV cache is made{limit}; lower the KV cache fraction",
-        lower.command if lower else "trtllm-serve MODEL --kv_cache_free_gpu_memory_fraction 0.8",
+        lower.command if lower else command_with(log, Stage.SERVE, kv_cache_free_gpu_memory_fraction=0.8),
     )
 
 
@@ -211,7 +212,7 @@ def _free_fixes(log: LogMemory, failure: Failure) -> list[Fix | None]:
         or Fix(
             Stage.SERVE,
             "see whether the KV cache is the reason: start with a small fixed one; if that fails too, it is not the memory",
-            "trtllm-serve MODEL --kv_cache_free_gpu_memory_fraction 0.3",
+            command_with(log, Stage.SERVE, kv_cache_free_gpu_memory_fraction=0.3),
         ),
     ]
 

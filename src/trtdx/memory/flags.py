@@ -24,7 +24,9 @@ class FlagMeaning(NamedTuple):
     """The fact a flag states, and what its value looks like."""
 
     fact: str
-    kind: str = "int"  # int, float, str, size, switch (with or without a value), plugin (a type, or disable)
+    kind: str = (
+        "int"  # int, float, str, list, size, switch (with or without a value), plugin (a type, or disable)
+    )
 
 
 _TP, _PP, _CP, _EP = ("tp_size",), ("pp_size",), ("cp_size",), ("moe_ep_size",)
@@ -72,6 +74,11 @@ FLAGS: dict[str, FlagMeaning] = {
     "backend": FlagMeaning("runtime.backend", "str"),
     "gemm_plugin": FlagMeaning("plugin.gemm_plugin", "plugin"),
     "gpt_attention_plugin": FlagMeaning("plugin.gpt_attention_plugin", "plugin"),
+    # As the build scripts before 0.8 spelled them.
+    "use_inflight_batching": FlagMeaning("option.use_inflight_batching", "switch"),
+    "use_gemm_plugin": FlagMeaning("plugin.gemm_plugin", "plugin"),
+    "use_gpt_attention_plugin": FlagMeaning("plugin.gpt_attention_plugin", "plugin"),
+    "enable_context_fmha": FlagMeaning("plugin.context_fmha", "switch"),
     "context_fmha": FlagMeaning("plugin.context_fmha", "switch"),
     "remove_input_padding": FlagMeaning("plugin.remove_input_padding", "switch"),
     "paged_kv_cache": FlagMeaning("plugin.paged_kv_cache", "switch"),
@@ -111,10 +118,10 @@ def flags_from(given: Mapping[str, Any], words: Sequence[str] = ()) -> Artifact:
     """Return what flags say: those given by name, and the other words of a command line."""
     alone, pairs = taken_apart(words)
     if alone:
-        raise InputError(f"{alone[0]!r} is no flag", fix="flags begin with --")
+        raise InputError(f"{alone[0]!r} is not a flag", fix="flags begin with --")
     facts = Facts()
     for name, value in (*given.items(), *pairs):
-        _put(facts, name, value)
+        put_flag(facts, name, value)
     return Artifact("command", "the command line", facts.done())
 
 
@@ -143,6 +150,8 @@ def _value_of(name: str, following: Sequence[str]) -> str | bool:
     lacks = not following or following[0].startswith("--")
     if meaning.kind == "switch" and (lacks or following[0].lower() not in (*ON, *OFF)):
         return True
+    if lacks and meaning.kind == "plugin":  # in the type of the model
+        return True
     if lacks:
         raise InputError(f"{name} needs a value", fix=_example(name, meaning))
     return following[0]
@@ -166,7 +175,8 @@ def meaning_of(name: str) -> FlagMeaning:
     raise InputError(f"no flag of trtdx or TensorRT-LLM is called {name}", fix=fix)
 
 
-def _put(facts: Facts, name: str, value: Any) -> None:
+def put_flag(facts: Facts, name: str, value: Any) -> None:
+    """Put what one flag states."""
     spelled = name if name.startswith("-") else f"--{name}"
     meaning = meaning_of(spelled)
     facts.put(meaning.fact, _value(spelled, meaning, value), spelled)
@@ -181,7 +191,19 @@ def _value(name: str, meaning: FlagMeaning, value: Any) -> Any:
         return parse_size(str(value))
     if meaning.kind in ("int", "float"):
         return _number(name, meaning, value)
+    if meaning.kind == "list":
+        return _list(name, str(value))
     return coerced(term(meaning.fact).type, value)
+
+
+def _list(name: str, text: str) -> list[Any]:
+    """Return a list as YAML or JSON has it in one line, or without its brackets."""
+    inner = text.strip().removeprefix("[").removesuffix("]")
+    if any(sign in inner for sign in "[]{}"):
+        raise InputError(
+            f"{name} {text!r} is not a plain list", fix="write such an option into a file for --config"
+        )
+    return [coerced("int", each.strip(" '\"")) for each in inner.split(",") if each.strip()]
 
 
 def parse_count(name: str, text: str) -> int:
@@ -206,7 +228,7 @@ def _number(name: str, meaning: FlagMeaning, value: Any) -> int | float:
     try:
         return float(text) if meaning.kind == "float" else int(text)
     except ValueError:
-        raise InputError(f"{name} {value!r} is no number", fix=_example(name, meaning)) from None
+        raise InputError(f"{name} {value!r} is not a number", fix=_example(name, meaning)) from None
 
 
 def _example(name: str, meaning: FlagMeaning) -> str:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.memory import spelling
 from trtdx.memory.change import Change, with_part
 from trtdx.memory.harm import HARMS
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trtdx.memory.nouns import Device, Dims, Setup
-    from trtdx.memory.spelling import Written
 
 LARGEST_TP = 16
 PIPELINES = (2, 4, 8)
@@ -44,25 +42,12 @@ def parallel_changes(setup: Setup) -> Iterator[Change]:
     for size in larger[:3]:
         harm = HARMS["tp"]._replace(money=size / tp - 1)
         spread = with_part("layout", tp=size, ep=0, moe_tp=0)
-        yield Change(
-            "gpus", f"tensor parallelism over {size * pp} GPUs", spread, _cut("tp", size), harm, "weights"
-        )
+        yield Change("gpus", f"tensor parallelism over {size * pp} GPUs", spread, harm, "weights")
     for size in PIPELINES:
         if pp == 1 and size <= setup.dims.num_layers // 2:
             harm = HARMS["pp"]._replace(money=size - 1.0)
             spread = with_part("layout", pp=size, pp_partition=())
-            yield Change(
-                "gpus",
-                f"pipeline parallelism over {size * tp} GPUs",
-                spread,
-                _cut("pp", size),
-                harm,
-                "weights",
-            )
-
-
-def _cut(name: str, size: int) -> Callable[[Setup], tuple[Written, ...]]:
-    return lambda setup: spelling.parallel(setup, name, size)
+            yield Change("gpus", f"pipeline parallelism over {size * tp} GPUs", spread, harm, "weights")
 
 
 def device_changes(setup: Setup, devices: tuple[Device, ...]) -> Iterator[Change]:
@@ -82,12 +67,12 @@ def device_changes(setup: Setup, devices: tuple[Device, ...]) -> Iterator[Change
             continue
         sizes.add(step)
         harm = HARMS["gpu"]._replace(money=device.total_bytes / now.total_bytes / 2)
-        yield Change("gpu", f"another GPU: {device.name}", _on(device), lambda setup: (), harm, "kv_pool")
+        yield Change("gpu", f"another GPU: {device.name}", _on(device), harm, "kv_pool")
 
 
 def kind_of(device: Device) -> str:
     """Return where a GPU is found: nobody puts a workstation's card in place of a server's."""
-    if device.name.startswith(("Jetson", "DGX")):
+    if device.unified:
         return "embedded"
     if device.name.startswith(("GH", "GB")):
         return "grace"

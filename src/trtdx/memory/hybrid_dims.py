@@ -11,6 +11,7 @@ WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
 CONV_BYTES = 2
 RECURRENT = ("mamba", "linear_attention", "recurrent", "M", "conv")
 ATTENDING = ("*", "attention", "full_attention", "hybrid")
+ONLY_RECURRENT = ("mamba", "mamba2", "falcon_mamba")
 DENSE, EXPERTS = ("-", "mlp"), ("E", "moe")
 
 
@@ -27,24 +28,31 @@ def hybrid_sizes(config: ModelConfig) -> dict[str, Any]:
     recurrent = sum(kind in RECURRENT for kind in kinds)
     if not recurrent:
         return {}
-    state = _state(config, kinds)
+    state = _state(config)
     sizes: dict[str, Any] = {
         "attention_layers": sum(kind in ATTENDING for kind in kinds),
         "state_layers": recurrent,
         "state_bytes_per_sequence": recurrent * state.bytes,
         "state_params_per_layer": state.params,
     }
+    if config.model_type in ONLY_RECURRENT:
+        sizes["mlp_layers"] = 0
     if any(kind in DENSE + EXPERTS for kind in kinds):  # each layer is one thing only
         sizes["mlp_layers"] = sum(kind in DENSE for kind in kinds)
+        if not any(kind in EXPERTS for kind in kinds):
+            sizes["num_experts"] = 0
     if config.get("num_hidden_layers", "n_layer") is None:
         sizes["num_layers"] = len(kinds)
     return sizes
 
 
-def _state(config: ModelConfig, kinds: list[str]) -> State:
-    if isinstance(config.get("linear_attn_config"), dict):
+def _state(config: ModelConfig) -> State:
+    """Return the state of a recurrent layer; transformers 5 calls every kind of them linear attention."""
+    if isinstance(config.get("linear_attn_config"), dict) or config.get("linear_num_heads") is not None:
         return _delta_state(config)
-    return _linear_state(config) if "linear_attention" in kinds else _mamba_state(config)
+    if config.get("linear_num_value_heads") is not None:
+        return _linear_state(config)
+    return _lightning_state(config) if config.model_type.startswith("minimax") else _mamba_state(config)
 
 
 def _state_width(config: ModelConfig) -> int:
@@ -82,7 +90,10 @@ def _kinds(config: ModelConfig) -> list[str]:
     indices = config.get("attn_layer_indices")  # Bamba
     if isinstance(indices, list):
         return ["attention" if at in indices else "mamba" for at in range(layers)]
-    return ["mamba"] * layers if config.model_type in ("mamba", "mamba2", "falcon_mamba") else []
+    lightning = config.get("attn_type_list")  # MiniMax: 0 is lightning attention, 1 is full
+    if isinstance(lightning, list):
+        return ["full_attention" if kind == 1 else "linear_attention" for kind in lightning]
+    return ["mamba"] * layers if config.model_type in (*ONLY_RECURRENT, "granitemoehybrid", "bamba") else []
 
 
 def _int(config: ModelConfig, *keys: str, default: int = 0) -> int:
@@ -91,25 +102,48 @@ def _int(config: ModelConfig, *keys: str, default: int = 0) -> int:
 
 
 def _mamba_state(config: ModelConfig) -> State:
+    """Return the state of Mamba layers, of the first kind or the second."""
+    first = config.model_type in ("mamba", "jamba", "falcon_mamba")
+    return _mamba_1_state(config) if first else _mamba_2_state(config)
+
+
+def _mamba_1_state(config: ModelConfig) -> State:
+    hidden = _int(config, "hidden_size", "d_model")
+    inner = _int(config, "expand", "mamba_expand", default=2) * hidden
+    if config.model_type != "jamba":  # whose inner size is the MLP's
+        inner = _int(config, "intermediate_size", "d_inner") or inner
+    state = _int(config, "state_size", "mamba_d_state", default=16)
+    kernel = _int(config, "conv_kernel", "mamba_d_conv", "d_conv", default=4)
+    rank = _int(config, "time_step_rank", "mamba_dt_rank", default=-(-hidden // 16))
+    params = 3 * hidden * inner + inner * (kernel + 1)  # in and out, convolution with bias
+    params += inner * (rank + 2 * state) + (rank + 1) * inner + inner * (state + 1)
+    params += rank + 2 * state if config.model_type == "jamba" else 0  # norms
+    return State(inner * state * _state_width(config) + inner * (kernel - 1) * CONV_BYTES, params)
+
+
+def _mamba_2_state(config: ModelConfig) -> State:
     hidden = _int(config, "hidden_size", "d_model")
     heads = _int(config, "mamba_num_heads", "mamba_n_heads", "num_heads")
     head_dim = _int(config, "mamba_head_dim", "mamba_d_head", "head_dim", default=64)
-    inner = heads * head_dim if config.get("mamba_num_heads", "mamba_n_heads") else 0
-    inner = (
-        inner
-        or _int(config, "intermediate_size")
-        or hidden * _int(config, "expand", "mamba_expand", default=2)
-    )
+    inner = heads * head_dim or hidden * _int(config, "expand", "mamba_expand", default=2)
+    heads = heads or inner // head_dim
     state = _int(config, "ssm_state_size", "mamba_d_state", "state_size", default=128)
     groups = _int(config, "n_groups", "mamba_n_groups", default=1)
     kernel = _int(config, "conv_kernel", "mamba_d_conv", "d_conv", default=4)
-    second = config.model_type not in ("mamba", "jamba", "falcon_mamba")
-    channels = inner + 2 * groups * state if second else inner
-    ssm = inner * state
-    projected = 2 * inner + 2 * groups * state + heads if second else 2 * inner
-    ranked = 0 if second else inner * (2 * state + hidden // 16) + hidden // 16 * inner + inner * state
-    params = hidden * projected + inner * hidden + channels * kernel + ranked
-    return State(ssm * _state_width(config) + channels * (kernel - 1) * CONV_BYTES, params)
+    channels = inner + 2 * groups * state
+    bias = config.get("use_conv_bias", "mamba_conv_bias") is not False
+    params = hidden * (inner + channels + heads) + inner * hidden + channels * (kernel + bias)
+    params += 3 * heads + inner  # time steps, decay, skip; the gated norm
+    return State(inner * state * _state_width(config) + channels * (kernel - 1) * CONV_BYTES, params)
+
+
+def _lightning_state(config: ModelConfig) -> State:
+    """Return the state of MiniMax's lightning attention: a square for each head."""
+    hidden = _int(config, "hidden_size")
+    heads = _int(config, "num_attention_heads")
+    head_dim = _int(config, "head_dim", default=hidden // max(heads, 1))
+    inner = heads * head_dim
+    return State(inner * head_dim * _state_width(config), 5 * hidden * inner + inner)
 
 
 def _linear_state(config: ModelConfig) -> State:
@@ -125,19 +159,20 @@ def _linear_state(config: ModelConfig) -> State:
     params = (
         hidden * (channels + value_heads * value_dim + 2 * value_heads) + value_heads * value_dim * hidden
     )
-    kept = matrix * _state_width(config) + channels * (kernel - 1) * CONV_BYTES
-    return State(kept, params + channels * kernel)
+    params += channels * kernel + 2 * value_heads + value_dim  # convolution, decay and time steps, norm
+    return State(matrix * _state_width(config) + channels * (kernel - 1) * CONV_BYTES, params)
 
 
 def _delta_state(config: ModelConfig) -> State:
     """Return the state of Kimi's delta attention: a square for each head; gates of low or of full rank."""
     hidden = _int(config, "hidden_size")
-    heads = _int(config, "linear_attn_config.num_heads", default=32)
-    head_dim = _int(config, "linear_attn_config.head_dim", default=128)
-    kernel = _int(config, "linear_attn_config.short_conv_kernel_size", default=4)
+    heads = _int(config, "linear_attn_config.num_heads", "linear_num_heads", default=32)
+    head_dim = _int(config, "linear_attn_config.head_dim", "linear_head_dim", default=128)
+    kernel = _int(config, "linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim", default=4)
     inner = heads * head_dim
     low = head_dim * (hidden + inner)
     gate = hidden * inner if config.get("linear_attn_config.use_full_rank_gate") is True else low
     params = 4 * hidden * inner + low + gate + hidden * heads + 3 * inner * kernel
+    params += inner + heads + head_dim  # time steps, decay, norm
     kept = inner * head_dim * _state_width(config) + 3 * inner * (kernel - 1) * CONV_BYTES
     return State(kept, params)

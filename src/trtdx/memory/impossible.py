@@ -6,12 +6,16 @@ that serves it; what they do not know is DX894.
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from trtdx.inspect.agreement import findings_from
 from trtdx.inspect.agreements import machine, parallel, runtime
 from trtdx.inspect.artifact import Artifact, Deployment, Facts
 from trtdx.memory.format_names import FORMATS, KV_LEAST_SM
+from trtdx.memory.gpu_support import lacks_fused_attention, must_be_told
+from trtdx.memory.ledger import is_assumed
+from trtdx.memory.model_support import missing_model, unread_method
 from trtdx.model import Evidence, Severity
 from trtdx.versions import gpus_with_sm
 from trtdx.violation import Violation, finding_from
@@ -44,7 +48,31 @@ def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
     rows = tuple(row for part in (parallel, runtime, machine) for row in part.ROWS if row.code in ASKED)
     found = findings_from(rows, deployment, book)
     page = book.get(IMPOSSIBLE)
-    return [*found, *(finding_from(page, each) for each in _own(answer.setup))]
+    own = [*_own(answer.setup), *_model_is_there(answer)]
+    return [*found, *(finding_from(page, each) for each in own), *_method_is_read(answer, book)]
+
+
+def _model_is_there(answer: Answer) -> Iterator[Violation]:
+    for what, remedy in missing_model(answer):
+        yield _violation(answer.setup, "backend", what, remedy)
+
+
+def _method_is_read(answer: Answer, book: RuleBook) -> Iterator[Finding]:
+    setup = answer.setup
+    is_named = setup.said.get("weights", "").startswith("the name ")
+    if is_named and setup.running.backend == "pytorch" and setup.formats.weights == "W4A16_AWQ":
+        what = (
+            "the PyTorch backend reads AWQ weights that ModelOpt wrote; a checkpoint of AutoAWQ does not load"
+        )
+        remedy = (
+            "look for hf_quant_config.json in the model's folder, or quantise it with ModelOpt's hf_ptq.py"
+        )
+        violation = _violation(setup, "weights", what, remedy, Severity.WARNING)
+        yield finding_from(book.get(IMPOSSIBLE), violation)
+    method, model = unread_method(answer), answer.model.artifact
+    if method:
+        values = {"method": method, "path": shlex.quote(answer.model.name)}
+        yield finding_from(book.get("DX093"), Violation(model.evidence("quant.method"), values))
 
 
 def _model(setup: Setup) -> Artifact:
@@ -116,6 +144,7 @@ def _own(setup: Setup) -> Iterator[Violation]:
             f"{setup.device.name if setup.device else 'the GPU'} has no kernels for a key/value cache in {formats.kv}",
             f"leave --kv_cache_dtype out, or use {gpus_with_sm(str(least))}",
         )
+    yield from _attention(setup)
     form = FORMATS.get(formats.weights)
     if form is not None and setup.running.backend not in form.backends:
         yield _violation(
@@ -133,6 +162,29 @@ def _own(setup: Setup) -> Iterator[Violation]:
             f"max_input_len {limits.max_input_len} leaves no room for an answer in max_seq_len {limits.max_seq_len}",
             "max_seq_len is prompt and answer together",
             Severity.WARNING,
+        )
+
+
+def _attention(setup: Setup) -> Iterator[Violation]:
+    """Yield a GPU that has no kernels for the attention of a backend."""
+    device = setup.device
+    if device is None or not lacks_fused_attention(device, setup.running.version):
+        return
+    if setup.running.backend == "pytorch" and "attn_backend" not in setup.said:
+        yield _violation(
+            setup,
+            "gpu",
+            f"the PyTorch backend has no attention kernels for {device.name} (compute capability {device.sm / 10:g})",
+            f"use {gpus_with_sm('80')}, or an engine of an older release: --backend tensorrt --trtllm-version 0.16.0",
+        )
+    elif must_be_told(setup) and "fused_attention" in setup.said:
+        yield _violation(
+            setup,
+            "gpu",
+            f"fused attention has no kernels for {device.name} (compute capability {device.sm / 10:g}), and "
+            f"{setup.running.version} refuses to build it",
+            "build with trtllm-build --context_fmha disable; it is planned without",
+            Severity.WARNING if is_assumed(setup, "fused_attention") else None,
         )
 
 

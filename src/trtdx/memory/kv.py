@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.memory.blocks import Pool, pool_of, rounds_up, shares_of
-from trtdx.memory.families import Family, family_of, since
-from trtdx.memory.layers import ATTENTION, STATE, layers_of, stage_layers, stage_of
+from trtdx.memory.families import since
+from trtdx.memory.layers import ATTENTION, OVERLAPPING, STATE, layers_of, stage_layers, stage_of
 from trtdx.memory.nouns import Component, Figure
-from trtdx.memory.storage import ceil_div
+from trtdx.memory.storage import ceil_div, padded
 from trtdx.memory.weights import ENGINE, mtp_layers
 from trtdx.words import many, size_in_words, thousands
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # once more, and since as what they are (_get_kv_size_per_token in pyexecutor/_util.py).
 BILLS_MTP_SINCE, BILLS_MTP_RIGHTLY_SINCE = "1.3.0rc5", "1.3.0rc9"
 CROSS_SHARE = 0.5  # of an encoder-decoder's cache, where cross_kv_cache_fraction is not set
+DEEPSEEK_V4_WINDOW = 128
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "fp8": 8, "int8": 8}
 
 
@@ -137,16 +138,13 @@ def _why(setup: Setup, cost: Cost, plan: _Plan, available: int) -> str:
 
 def _cost(setup: Setup, rank: int) -> Cost:
     stage = stage_of(setup.layout, rank)
-    family = family_of(setup.dims.model_type, setup.model)
     kind = setup.formats.kv or setup.formats.dtype
     limits = setup.limits
     windows = limits.max_attention_window
-    cost = cost_of(
-        setup.dims, setup.layout, kind, family, stage, windows, limits.max_seq_len if windows else 0
-    )
+    cost = cost_of(setup.dims, setup.layout, kind, stage, windows, limits.max_seq_len if windows else 0)
     guessing = mtp_layers(setup)
     if guessing:
-        each = layer_bytes(setup.dims, setup.layout, kind, family, setup.dims.num_kv_heads)
+        each = layer_bytes(setup.dims, setup.layout, kind, setup.dims.num_kv_heads)
         ahead = guessing * each if stage == setup.layout.pp - 1 else 0
         cost = Cost(cost.billed + _billed_ahead(setup, ahead, cost.billed), cost.held + ahead, cost.by_window)
     if setup.draft is not None:
@@ -165,42 +163,71 @@ def _billed_ahead(setup: Setup, ahead: int, model: int) -> int:
 
 def _with_draft(draft: Dims, layout: Layout, kind: str, stage: int, cost: Cost) -> Cost:
     """Return the cost with a draft model's layers: a head's are on the last stage, a model's on all."""
-    family = family_of(draft.model_type)
     if draft.num_layers < max(layout.pp, 5):
         layers = draft.num_layers if stage == layout.pp - 1 else 0
-        extra = layers * layer_bytes(draft, layout, kind, family, draft.num_kv_heads)
+        extra = layers * layer_bytes(draft, layout, kind, draft.num_kv_heads)
     else:
-        extra = cost_of(draft, layout, kind, family, stage, (), 0).held
+        extra = cost_of(draft, layout, kind, stage, (), 0).held
     return Cost(cost.billed + extra, cost.held + extra, cost.by_window)
 
 
 @lru_cache(maxsize=16384)
 def cost_of(
-    dims: Dims, layout: Layout, kind: str, family: Family, stage: int, windows: tuple[int, ...], longest: int
+    dims: Dims, layout: Layout, kind: str, stage: int, windows: tuple[int, ...], longest: int
 ) -> Cost:
     """Return what a token takes in the layers of a pipeline stage."""
     by_window: dict[int, int] = {}
     layers = layers_of(dims)
     for at in stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage):
         layer = layers[at]
-        if layer.mixer != ATTENTION:
+        if layer.mixer != ATTENTION or layer.shares_kv:
             continue
         window = windows[at % len(windows)] if windows else 0
         window = min(window, longest) if window else longest
-        size = layer_bytes(dims, layout, kind, family, layer.kv_heads, layer.head_dim)
+        size = (
+            compressed_bytes(dims, kind, layer.compress_ratio)
+            if dims.compress_ratios
+            else layer_bytes(dims, layout, kind, layer.kv_heads, layer.head_dim)
+        )
         by_window[window] = by_window.get(window, 0) + size
     total = sum(by_window.values())
     return Cost(total, total, tuple(sorted(by_window.items())))
 
 
-def layer_bytes(
-    dims: Dims, layout: Layout, kind: str, family: Family, kv_heads: int, head_dim: int = 0
-) -> int:
+def layer_bytes(dims: Dims, layout: Layout, kind: str, kv_heads: int, head_dim: int = 0) -> int:
     """Return what one layer keeps of a token: keys and values of this rank's heads, or the shared latent."""
     if dims.mla:
-        return kv_bytes(dims.kv_lora_rank + dims.qk_rope_head_dim, kind) + family.indexer
+        return kv_bytes(dims.kv_lora_rank + dims.qk_rope_head_dim, kind) + index_bytes(dims)
     heads = kv_heads if layout.attention_dp else ceil_div(kv_heads, layout.tp)
-    return kv_bytes(2 * heads * (head_dim or dims.head_dim), kind)
+    width = head_dim or dims.head_dim
+    return kv_bytes(heads * (width + (dims.v_head_dim or width)), kind)
+
+
+def compressed_bytes(dims: Dims, kind: str, ratio: int) -> int:
+    """Return a token's part of what a layer of DeepSeek V4 keeps of all tokens (deepseek_v4/cache_manager.py@v1.3.0rc22)."""
+    if ratio <= 1:
+        return 0
+    return kv_bytes(dims.head_dim, kind) // ratio + (
+        index_bytes(dims) // ratio if ratio == OVERLAPPING else 0
+    )
+
+
+def compressor_state(dims: Dims, kind: str, ratio: int, block: int) -> int:
+    """Return what a layer of DeepSeek V4 keeps of a sequence however long it is: a window, and half-compressed tokens.
+
+    Keys and scores of the latter are in 32 bit; all are in whole blocks.
+    """
+    kept = padded(max(dims.windows, default=DEEPSEEK_V4_WINDOW), block) * kv_bytes(dims.head_dim, kind)
+    if ratio <= 1:
+        return kept
+    twice = 2 if ratio == OVERLAPPING else 1
+    width = dims.head_dim + (dims.index_head_dim if ratio == OVERLAPPING else 0)
+    return kept + padded(twice * ratio, block) * 2 * twice * width * 4
+
+
+def index_bytes(dims: Dims) -> int:
+    """Return a token's key in the indexer of sparse attention: in FP8, with a scale for each 128 numbers."""
+    return dims.index_head_dim + 4 * ceil_div(dims.index_head_dim, 128) if dims.index_heads else 0
 
 
 def kv_bytes(numbers: int, kind: str) -> int:
@@ -212,6 +239,8 @@ def kv_bytes(numbers: int, kind: str) -> int:
 def recurrent_state_of(setup: Setup, rank: int) -> Component | None:
     """Return the state of recurrent layers: a slot for each sequence that may run at once."""
     dims, layout = setup.dims, setup.layout
+    if dims.compress_ratios:
+        return _compressor_states(setup, rank)
     if not dims.state_layers or not dims.state_bytes_per_sequence:
         return None
     layers = layers_of(dims)
@@ -222,3 +251,15 @@ def recurrent_state_of(setup: Setup, rank: int) -> Component | None:
     each = each if layout.attention_dp else ceil_div(each, layout.tp)
     why = f"{many(slots, 'sequence')} x {thousands(each)} bytes"
     return Component("recurrent_state", Figure.within(slots * each, 0.1), why)
+
+
+def _compressor_states(setup: Setup, rank: int) -> Component:
+    dims, layout, limits = setup.dims, setup.layout, setup.limits
+    kind = setup.formats.kv or setup.formats.dtype
+    layers = layers_of(dims)
+    here = stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
+    each = sum(
+        compressor_state(dims, kind, layers[at].compress_ratio, limits.tokens_per_block) for at in here
+    )
+    why = f"{many(limits.max_batch_size, 'sequence')} x {thousands(each)} bytes of windows and half-compressed tokens"
+    return Component("recurrent_state", Figure.within(limits.max_batch_size * each, 0.1), why)

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from trtdx.inspect.readers.hf_config import ModelConfig
 
 ROUNDED = 256  # the inner sizes of block_configs are multiples of it
+GEMMA_4_GLOBAL_HEAD = 512  # transformers 5.22, Gemma4TextConfig.__post_init__
+MIMO_WINDOW_HEADS = 2  # times those of full attention: transformers 5.22, MiMoV2FlashAttention
 LINEAR_AS_GATED = 3  # one square matrix is as large as an MLP of three whose inner size is a third
 
 
@@ -19,6 +21,7 @@ def layered_sizes(config: ModelConfig, heads: Any, hidden: Any) -> Iterator[tupl
         return
     yield from _searched(config, heads, hidden)
     yield from _two_kinds(config)
+    yield from _windows_of_their_own(config)
 
 
 def _searched(config: ModelConfig, heads: int, hidden: int) -> Iterator[tuple[str, Any, str]]:
@@ -67,10 +70,27 @@ def _two_kinds(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
     kinds, wide = config.get("layer_types"), config.get("global_head_dim")
     own, fewer = config.get("head_dim"), config.get("num_global_key_value_heads")
     usual = config.get("num_key_value_heads")
+    if wide is None and config.model_type.startswith("gemma4"):
+        wide = GEMMA_4_GLOBAL_HEAD
     if not isinstance(kinds, list) or not all(isinstance(each, int) for each in (wide, own, usual)):
         return
     full = ["full" in str(kind) for kind in kinds]
     yield "head_dim_per_layer", tuple(wide if each else own for each in full), "global_head_dim"
-    if isinstance(fewer, int):
+    if isinstance(fewer, int) and config.get("attention_k_eq_v") is not False:
         key = "num_global_key_value_heads"
         yield "kv_heads_per_layer", tuple(fewer if each else usual for each in full), key
+    if config.get("attention_k_eq_v") is True:
+        yield "keys_are_values", tuple(full), "attention_k_eq_v"
+
+
+def _windows_of_their_own(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
+    """Yield the heads that layers with a sliding window have, where these are others (MiMo-V2)."""
+    kinds, usual = config.get("layer_types"), config.get("num_key_value_heads")
+    pattern, more = config.get("hybrid_layer_pattern"), config.get("swa_num_key_value_heads")
+    if isinstance(pattern, list):  # 1 is a window
+        kinds = ["sliding" if each == 1 else "full" for each in pattern]
+    if more is None and config.model_type == "mimo_v2_flash" and isinstance(usual, int):
+        more = MIMO_WINDOW_HEADS * usual
+    if isinstance(kinds, list) and isinstance(more, int) and isinstance(usual, int):
+        heads = tuple(more if "sliding" in str(kind) else usual for kind in kinds)
+        yield "kv_heads_per_layer", heads, "swa_num_key_value_heads"

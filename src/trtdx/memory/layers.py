@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trtdx.memory.families import Family
     from trtdx.memory.nouns import Dims, Layout
 
+OVERLAPPING = 4  # the ratio of DeepSeek V4's sparse layers, whose windows overlap and have an indexer
 ATTENTION, STATE, DENSE, EXPERTS, NOTHING = "attention", "state", "dense", "experts", ""
 
 
@@ -25,6 +26,9 @@ class Layer(NamedTuple):
     kv_heads: int
     head_dim: int = 0  # 0: as all have it
     inner_size: int = 0
+    shares_kv: bool = False  # keys and values are an earlier layer's
+    keys_are_values: bool = False
+    compress_ratio: int = 0
 
 
 class Cut(NamedTuple):
@@ -62,12 +66,15 @@ def layers_of(dims: Dims) -> tuple[Layer, ...]:
             _at(dims.kv_heads_per_layer, at) or dims.num_kv_heads if mixer == ATTENTION else 0,
             _at(dims.head_dim_per_layer, at) if mixer == ATTENTION else 0,
             _at(dims.inner_per_layer, at) if inners[at] == DENSE else 0,
+            mixer == ATTENTION and at >= dims.num_layers - dims.kv_shared_layers,
+            mixer == ATTENTION and bool(_at(dims.keys_are_values, at)),
+            _at(dims.compress_ratios, at),
         )
         for at, mixer in enumerate(mixers)
     )
 
 
-def _at(values: tuple[int, ...], layer: int) -> int:
+def _at(values: tuple[int, ...] | tuple[bool, ...], layer: int) -> int:
     """Return a layer's own value; lists that are too short begin again."""
     return values[layer % len(values)] if values else 0
 
@@ -149,20 +156,54 @@ def attention_weights(dims: Dims, cut: Cut, layer: Layer, family: Family) -> Ite
     if dims.mla:
         yield from _latent_weights(dims, cut)
         return
+    if dims.output_rank:
+        yield from _compressed_weights(dims, cut, layer)
+        return
     head_dim = layer.head_dim or dims.head_dim
+    value_dim = dims.v_head_dim or head_dim
     heads = ceil_div(dims.num_heads, cut.attention) * head_dim
     # With fewer heads than ranks each rank keeps one whole.
-    pairs = ceil_div(layer.kv_heads, cut.attention) * head_dim
+    pairs = ceil_div(layer.kv_heads, cut.attention)
     gates = 2 if family.query_gate else 1
     yield Weight("attention", "self_attn.q_proj", heads * gates, dims.hidden_size)
-    yield Weight("attention", "self_attn.k_proj", pairs, dims.hidden_size)
-    yield Weight("attention", "self_attn.v_proj", pairs, dims.hidden_size)
+    if not layer.shares_kv:
+        yield Weight("attention", "self_attn.k_proj", pairs * head_dim, dims.hidden_size)
+        if not layer.keys_are_values:
+            yield Weight("attention", "self_attn.v_proj", pairs * value_dim, dims.hidden_size)
+    if family.head_gate:
+        yield Weight(
+            "attention", "self_attn.q_proj", ceil_div(dims.num_heads, cut.attention), dims.hidden_size
+        )
     yield Weight(
         "attention",
         "self_attn.o_proj",
         dims.hidden_size,
-        ceil_div(dims.num_heads, cut.output) * head_dim,
+        ceil_div(dims.num_heads, cut.output) * value_dim,
     )
+
+
+def _compressed_weights(dims: Dims, cut: Cut, layer: Layer) -> Iterator[Weight]:
+    """Yield the projections of DeepSeek V4's attention: one latent for all heads, an output in groups of low rank."""
+    heads = ceil_div(dims.num_heads, cut.attention)
+    grouped = ceil_div(dims.output_groups, cut.attention) * dims.output_rank
+    yield Weight("attention", "self_attn.q_a_proj", dims.q_lora_rank, dims.hidden_size)
+    yield Weight("attention", "self_attn.q_b_proj", heads * dims.head_dim, dims.q_lora_rank)
+    yield Weight("attention", "self_attn.kv_a_proj_with_mqa", dims.head_dim, dims.hidden_size)
+    yield Weight(
+        "attention", "self_attn.o_proj", grouped, dims.num_heads // dims.output_groups * dims.head_dim
+    )
+    yield Weight("attention", "self_attn.o_proj", dims.hidden_size, grouped)
+    twice = 2 if layer.compress_ratio == OVERLAPPING else 1  # windows that overlap have two halves
+    widths = [twice * dims.head_dim] if layer.compress_ratio else []
+    if layer.compress_ratio == OVERLAPPING:
+        widths.append(twice * dims.index_head_dim)
+        yield Weight(
+            "attention", "self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank
+        )
+        yield Weight("attention", "self_attn.indexer", dims.index_heads, dims.hidden_size)
+    for width in widths:  # keys with values, their gate, and a bias for each position of a window
+        yield Weight("attention", "self_attn.compressor", 2 * width, dims.hidden_size)
+        yield Weight("attention", "self_attn.compressor", layer.compress_ratio, width)
 
 
 def _latent_weights(dims: Dims, cut: Cut) -> Iterator[Weight]:
@@ -188,6 +229,13 @@ def _latent_weights(dims: Dims, cut: Cut) -> Iterator[Weight]:
         dims.hidden_size,
         ceil_div(dims.num_heads, cut.output) * dims.v_head_dim,
     )
+    if dims.index_heads:  # whole on every rank
+        yield Weight(
+            "attention", "self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank
+        )
+        yield Weight(
+            "attention", "self_attn.indexer", dims.index_head_dim + dims.index_heads, dims.hidden_size
+        )
 
 
 def inner_weights(dims: Dims, cut: Cut, layer: Layer) -> Iterator[Weight]:
@@ -212,8 +260,8 @@ def inner_weights(dims: Dims, cut: Cut, layer: Layer) -> Iterator[Weight]:
 
 
 def state_weights(dims: Dims, cut: Cut) -> Iterator[Weight]:
-    """Yield the projections of a recurrent layer, as one matrix."""
-    rows = ceil_div(dims.state_params_per_layer, max(dims.hidden_size, 1))
+    """Yield the projections of a recurrent layer, as one matrix; see `plain_numbers` for what is left over."""
+    rows = dims.state_params_per_layer // max(dims.hidden_size, 1)
     yield Weight("recurrent", "mixer", ceil_div(rows, cut.state), dims.hidden_size)
 
 
@@ -223,6 +271,12 @@ def plain_numbers(dims: Dims, cut: Cut, layer: Layer, family: Family) -> dict[st
     if family.norms == 1 and dims.num_kv_heads > 1 and dims.model_type == "falcon":
         norms = 2  # the larger Falcons norm the two branches apart
     counts = {"norms": norms * dims.hidden_size * (2 if dims.norm_bias else 1)}
+    if layer.mixer == STATE:
+        counts["recurrent"] = ceil_div(dims.state_params_per_layer % max(dims.hidden_size, 1), cut.state)
+    if dims.token_inputs:  # a gate, a projection and a norm
+        counts["token_inputs"] = (2 * dims.token_inputs + 1) * dims.hidden_size
+    if dims.extra_params:
+        counts["other"] = dims.extra_params // dims.num_layers
     if layer.mixer == ATTENTION:
         counts["norms"] += _attention_norms(dims, layer, family)
         counts["attention"] = _attention_biases(dims, cut, layer, family)
@@ -236,9 +290,22 @@ def plain_numbers(dims: Dims, cut: Cut, layer: Layer, family: Family) -> dict[st
 
 
 def _attention_norms(dims: Dims, layer: Layer, family: Family) -> int:
+    indexer = 2 * dims.index_head_dim if dims.index_heads else 0
     if dims.mla:
-        return dims.q_lora_rank + dims.kv_lora_rank
-    heads = {"": 0, "head": 2, "all": dims.num_heads + layer.kv_heads}[family.query_key_norm]
+        return dims.q_lora_rank + dims.kv_lora_rank + indexer
+    if dims.output_rank:  # of queries and of the latent; of what is compressed
+        compressed = dims.head_dim if layer.compress_ratio else 0
+        return (
+            dims.q_lora_rank
+            + dims.head_dim
+            + compressed
+            + indexer // 2 * (layer.compress_ratio == OVERLAPPING)
+        )
+    kind = family.query_key_norm or ("head" if dims.qk_norm else "")
+    pairs = 0 if layer.shares_kv else layer.kv_heads
+    heads = {"": 0, "head": 2 if pairs else 1, "all": dims.num_heads + pairs}[
+        kind if dims.qk_norm is not False else ""
+    ]
     return heads * (layer.head_dim or dims.head_dim)
 
 

@@ -8,14 +8,18 @@ import msgspec
 
 from trtdx.memory.activation import activation_of
 from trtdx.memory.buffers import buffers_of, late_logits
+from trtdx.memory.draft_weights import draft_weights_of
+from trtdx.memory.families import unmodelled
 from trtdx.memory.kv import kv_bytes_per_token, kv_pool
-from trtdx.memory.nouns import COMPONENTS, Component, Ledger, RankLedger, summed
-from trtdx.memory.weights import draft_weights_of, encoder_weights_of, weights_of
+from trtdx.memory.nouns import COMPONENTS, Component, Figure, Ledger, RankLedger, summed
+from trtdx.memory.weights import encoder_weights_of, weights_of
 from trtdx.words import size_in_words, thousands
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trtdx.memory.constants import Constants
-    from trtdx.memory.nouns import Figure, Setup
+    from trtdx.memory.nouns import Setup
 
 _ORDER = {name: at for at, name in enumerate(COMPONENTS)}
 ASSUMED = "default"  # what `Setup.said` begins with where nobody said a thing
@@ -31,7 +35,17 @@ def plan(setup: Setup, constants: Constants | None = None) -> Ledger:
         for stage in stages
         for offset in range(_ranks_per_stage(setup))
     )
-    return Ledger(setup=setup, ranks=ranks)
+    return Ledger(setup=setup, ranks=ranks, notes=tuple(_not_modelled(setup)))
+
+
+def _not_modelled(setup: Setup) -> Iterator[str]:
+    """Yield that the figures of an architecture are no more than a rough guess."""
+    missing = unmodelled(setup.dims.model_type)
+    if missing:
+        yield (
+            f"a rough guess: trtdx does not model {setup.dims.model_type}, and does not count {missing}. Weights and "
+            "cache may be off by a third; the log of a start tells more: trtdx memory --log FILE"
+        )
 
 
 def _ranks_per_stage(setup: Setup) -> int:
@@ -42,6 +56,7 @@ def _ranks_per_stage(setup: Setup) -> int:
 def _stage(setup: Setup, rank: int, constants: Constants | None) -> RankLedger:
     used = [_weights(setup, rank), _activation(setup, rank), *buffers_of(setup, rank)]
     used += [each for each in (draft_weights_of(setup, rank), encoder_weights_of(setup)) if each is not None]
+    used += _host_share(setup)
     if constants is not None:
         used = [constants.applied(setup, each) for each in used]
     pool, tokens = kv_pool(setup, rank, summed(each.bytes for each in used))
@@ -54,6 +69,25 @@ def _stage(setup: Setup, rank: int, constants: Constants | None) -> RankLedger:
         total_bytes=summed(each.bytes for each in components),
         capacity=setup.device.total_bytes if setup.device else 0,
     )
+
+
+# On an integrated GPU cudaMemGetInfo tells MemFree of the whole machine: of 121.7 GiB a DGX Spark had 102 to 117 free
+# before anything was loaded, and the page cache of the files that are read counts as used until it is dropped. A host
+# cache is no second tier there (TensorRT-LLM issue 15793).
+HOST_SHARE, LEAST_HOST_SHARE, MOST_HOST_SHARE = 0.07, 0.03, 0.16
+
+
+def _host_share(setup: Setup) -> list[Component]:
+    device = setup.device
+    if device is None or not device.unified:
+        return []
+    total, cache = device.total_bytes, setup.running.host_cache_bytes
+    usual, least, most = (
+        round(total * share) + cache for share in (HOST_SHARE, LEAST_HOST_SHARE, MOST_HOST_SHARE)
+    )
+    extra = f", {size_in_words(cache)} of host cache" if cache else ""
+    why = f"one memory for both: system, process{extra}; file cache counts until dropped"
+    return [Component("host_memory", Figure(usual, least, most, "formula"), why)]
 
 
 def _late(setup: Setup, rank: int) -> tuple[Component, ...]:

@@ -22,7 +22,7 @@ from trtdx.rule import RuleBook
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trtdx.diagnose.match import Event, SourceFacts
+    from trtdx.diagnose.facts import Event, SourceFacts
     from trtdx.host import Host
 
 BLOCK_REACH = 40  # lines below "Executor creation failed" that still belong to its rank

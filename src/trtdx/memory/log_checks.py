@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.memory.failure import Failure
+from trtdx.memory.log_commands import command_with
 from trtdx.memory.log_ledger import ledger_of, ledgers_of, measured, pool_of, shortened
 from trtdx.memory.log_texts import HOST_MEMORY
-from trtdx.memory.nouns import COMPONENTS, GIB, Figure
-from trtdx.memory.oom_changes import raise_fraction, smallest_changes
-from trtdx.memory.spelling import SERVE
+from trtdx.memory.nouns import COMPONENTS, GIB, MIB, Figure
+from trtdx.memory.oom_changes import raise_fraction, smaller_weights, smallest_changes
 from trtdx.memory.verdict import OUT_OF_MEMORY, Verdict, evidence_of
 from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words, thousands
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 UNEVEN = 0.1  # of the most that any rank has free
 SMALL = 0.05
+LEAST_FREE = 256 * MIB  # for a cache that is worth its name
 
 
 def pool_lines(log: LogMemory, rank: int) -> list[Said]:
@@ -91,6 +92,38 @@ def nothing_left(log: LogMemory, setup: Setup | None, plan: Callable[[Setup], Le
     )
 
 
+def nothing_available(log: LogMemory) -> Said | None:
+    """Return the line that says that next to nothing is left for an engine's cache, where none was made after it."""
+    said = log.last("kv.available")
+    if said is None or any(each.line > said.line for each in log.all("kv.pool", rank=said.rank)):
+        return None
+    free, total = said.bytes("free"), said.bytes("total")
+    return said if total and free < min(SMALL * total, LEAST_FREE) else None
+
+
+def no_room_for_cache(
+    log: LogMemory, said: Said, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
+) -> Verdict:
+    """The engine and its buffers take all there is."""
+    rank = said.rank if said.rank is not None else log.ranks[0]
+    free, total = size_in_words(said.bytes("free")), size_in_words(said.bytes("total"))
+    failure = Failure(
+        said=said, rank=rank, component="activation", total=measured(said, "total"), evidence=(said,)
+    )
+    fixes = [*smallest_changes(log, failure, setup, plan), *smaller_weights(log, failure)]
+    return Verdict(
+        code="DX356",
+        message=f"nothing is left for the KV cache: {free} of {total} are free after weights, activations and buffers",
+        short=f"{free} of {total} were free for it",
+        why=held_by_then(log, failure),
+        evidence=evidence_of((said,)),
+        fixes=tuple(fixes),
+        about=OUT_OF_MEMORY,
+        confidence=0.85,
+        failure=failure,
+    )
+
+
 def too_large_to_load(
     log: LogMemory, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
 ) -> Iterator[Verdict]:
@@ -152,7 +185,7 @@ def shortened_sequences(log: LogMemory) -> Verdict | None:
         Fix(
             Stage.SERVE,
             f"or say that {thousands(new)} tokens are enough, so that nobody is surprised",
-            f"{SERVE} --max_seq_len {new}",
+            command_with(log, Stage.SERVE, max_seq_len=new),
         )
     )
     asked = f", {thousands(old)} were asked for" if old and old != new else ""

@@ -345,7 +345,7 @@ def _completed(ledger: RankLedger, plan: Ledger) -> RankLedger:
     planned = plan.ranks[min(ledger.rank, len(plan.ranks) - 1)]
     known = {each.name for each in ledger.components}
     if "cuda_context" in known:  # what a log sums up as outside of torch, or in use before, is all of these
-        known |= {"communication", "cuda_graphs", "other_process"}
+        known |= {"communication", "cuda_graphs", "other_process", "host_memory"}
     added = [each for each in planned.components if each.name not in known and each.name != "kv_pool"]
     components = tuple(sorted((*ledger.components, *added), key=lambda each: _ORDER[each.name]))
     return msgspec.structs.replace(

@@ -27,6 +27,7 @@ FORMATS: tuple[tuple[str, str], ...] = (
     ("build.scratch", rf"Total Scratch Memory: (?P<size__bytes>{_N})"),
     ("build.persistent", rf"Total Device Persistent Memory: (?P<size__bytes>{_N})"),
     ("build.peak", rf"Peak memory usage of TRT CPU/GPU memory allocators: CPU (?P<host__MiB>{_N}) MiB, GPU (?P<size__MiB>{_N}) MiB"),
+    ("build.workspace", r"requires (?P<wanted__bytes>\d+) bytes of scratch space,? but only (?P<free__bytes>\d+) (?:is|are) available"),
     ("build.tactic", rf"Tactic Device request: (?P<wanted__MiB>{_N}) ?MB Available: (?P<free__MiB>{_N}) ?MB"),
     ("build.estimate.activation", rf"(?<!Total )Activation memory size: (?P<size__MiB>{_N}) MiB"),
     ("build.estimate.weights", rf"Weights memory size: (?P<size__MiB>{_N}) MiB"),

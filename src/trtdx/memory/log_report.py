@@ -31,9 +31,9 @@ from trtdx.violation import Violation, finding_from
 from trtdx.words import counted, listed, size_in_words, thousands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trtdx.diagnose.match import SourceFacts
+    from trtdx.diagnose.facts import SourceFacts
     from trtdx.host import Host
     from trtdx.memory.verdict import Verdict
     from trtdx.model import Cell
@@ -93,7 +93,8 @@ def memory_of_log(
         ranks=log.ranks if len(log.ranks) > 1 else (),
         partial=tuple(problems),
     )
-    sections = (*_ledger_sections(result.ranks, planned), *_settings_section(log))
+    free = {rank.rank: _free_then(log, result, rank) for rank in result.ranks}
+    sections = (*_ledger_sections(result.ranks, planned, free), *_settings_section(log))
     return LogReport(
         report=Report(summary, tuple(findings), sections),
         log=log,
@@ -182,7 +183,18 @@ def _headline(log: LogMemory, result: PostMortem, findings: Sequence[Finding], o
     return f"{counted(len(log.said), 'statement')} about memory; {held}{more}"
 
 
-def _ledger_sections(ranks: Sequence[RankLedger], planned: Ledger | None) -> Iterator[Section]:
+def _free_then(log: LogMemory, result: PostMortem, rank: RankLedger) -> int | None:
+    """Return what was free on a rank when it failed, or before its cache was made; None where the log does not say."""
+    failed = next((each.free for each in result.failures if each.rank == rank.rank and each.free), None)
+    if failed is not None:
+        return failed.value
+    said = log.last("kv.available", rank=rank.rank)
+    return max(0, said.bytes("free") - rank.bytes_of("kv_pool")) if said else None
+
+
+def _ledger_sections(
+    ranks: Sequence[RankLedger], planned: Ledger | None, free: Mapping[int, int | None]
+) -> Iterator[Section]:
     columns = ("rank", "component", "size", "from") + (("planned",) if planned else ())
     rows: list[tuple[Cell, ...]] = []
     for rank in ranks:
@@ -198,18 +210,22 @@ def _ledger_sections(ranks: Sequence[RankLedger], planned: Ledger | None) -> Ite
         total: tuple[Cell, ...] = (rank.rank, "together", size_in_words(rank.total_bytes.value), "")
         rows.append((*total, size_in_words(plan.total_bytes.value)) if plan else total)
     if any(rank.components for rank in ranks):
-        notes = [note for rank in ranks if (note := _rank_note(rank))]
+        notes = [note for rank in ranks if (note := _rank_note(rank, free.get(rank.rank)))]
         yield Section("memory-log", "Memory, as the log tells it", columns, tuple(rows), "; ".join(notes[:4]))
 
 
 MOST_CONTEXT = 4 * GIB  # that the context and libraries of one process take
 
 
-def _rank_note(rank: RankLedger) -> str:
+def _rank_note(rank: RankLedger, free: int | None) -> str:
+    """Return what the parts add up to; what was free is not what nobody knows of."""
     told = [f"rank {rank.rank}:"]
+    if rank.capacity and free is not None:
+        told.append(f"{size_in_words(free)} of {size_in_words(rank.capacity)} were free")
     if rank.capacity:
-        left = rank.capacity - rank.total_bytes.value
-        told.append(f"{size_in_words(max(0, left))} of {size_in_words(rank.capacity)} are not accounted for")
+        left = max(0, rank.capacity - rank.total_bytes.value - (free or 0))
+        whole = "" if free is not None else f" of {size_in_words(rank.capacity)}"
+        told += [f"{size_in_words(left)}{whole} are not accounted for"] if left > 0.01 * rank.capacity else []
     before = rank.component("cuda_context")
     if before is not None and before.bytes.value > MOST_CONTEXT and "other processes" in before.why:
         told.append(

@@ -10,6 +10,7 @@ MEMORY_TEXTS = (
     # TensorRT's builder and runtime
     "Total Activation Memory", "Total Weights Memory", "Total Scratch Memory", "Device Persistent Memory",
     "[MemUsageStats]", "[MemUsageChange]", "Loaded engine size", "Tactic Device request", "Requested amount of",
+    "bytes of scratch space",
     "OutOfMemory (", "Failed to deserialize cuda engine", "Activation memory size:", "Weights memory size:",
     "Max KV Cache memory size", "Estimated max memory usage on runtime", "may not be enough when running inference",
     # the C++ runtime
@@ -51,7 +52,7 @@ OUT_OF_MEMORY = frozenset(
         "DX369",
         "DX373",
     )
-) | {"DX113", "DX146", "DX153", "DX283", "DX356", "DX359", "DX461", "DX701"}
+) | {"DX113", "DX146", "DX153", "DX178", "DX283", "DX356", "DX359", "DX461", "DX701"}
 HOST_MEMORY = frozenset(("DX350", "DX351", "DX352", "DX400", "DX231", "DX455"))
 HOST_FIGURES = ("Prefetching ", "available: ", "[mem-profile/")  # what there can be to say about host memory
 BLOCK_HEAD = "Free GPU memory before component creation attempt"  # a table of other components follows

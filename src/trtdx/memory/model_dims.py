@@ -40,6 +40,7 @@ OF_FACTS = {
 PLAIN_MLP = {
     "gpt2", "gptj", "gpt_neox", "gpt_bigcode", "gpt_neo", "falcon", "RefinedWebModel", "RefinedWeb", "bloom", "opt",
     "phi", "codegen", "starcoder2", "nemotron", "nemotron_h", "mpt", "whisper", "bart", "mbart", "bert", "roberta",
+    "apertus", "arcee", "jais2", "persimmon",
 }  # fmt: skip
 ALL_BIASES = {
     "gpt2",
@@ -54,10 +55,9 @@ ALL_BIASES = {
     "bert",
     "roberta",
 }
-NORM_BIASES = ALL_BIASES | {"gptj", "falcon", "nemotron", "codegen", "mpt"}
+NORM_BIASES = ALL_BIASES | {"gptj", "falcon", "nemotron", "codegen", "phimoe", "stablelm", "jais2"}
 QKV_BIAS = ("qwen2", "qwen", "chatglm", "gpt_oss")
 NO_QKV_BIAS = ("qwen3",)
-TIED_UNLESS_SAID = {"falcon", "t5", "mt5", "whisper", "bart", "mamba", "mamba2"}
 HEADS_ARE_KV_HEADS = {"baichuan", "qwen", "internlm", "mpt", "gpt_neo", "deepseek_v2", "deepseek_v3", "kimi_k2", "bert", "roberta", "bart", "mbart", "mt5"}  # fmt: skip
 # Scalings after which max_position_embeddings is already the stretched length.
 STRETCHED = ("su", "longrope", "llama3", "yarn", "mrope", "dynamic")
@@ -90,7 +90,7 @@ def sizes_from_config(config: ModelConfig, artifact: Artifact) -> Sizes:
     """Return the sizes of a Hugging Face model: the shared facts, and what only its family states."""
     found = sizes_from_facts(artifact)
     found["model_type"] = (config.model_type, config.document.where("model_type"))
-    parts = (_heads, _mlp, _layered, _biases, _tied, _experts, _windows, _beside)
+    parts = (_heads, _mlp, _layered, _biases, _experts, _windows, _sparse, _token_inputs, _beside)
     for part in parts:
         for name, value, key in part(config, found):
             if value is not None:
@@ -160,12 +160,10 @@ def _biases(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]
         yield "output_bias", True, "attention_bias"
     if config.get("mlp_bias") is True or model_type in ("gptj", "codegen"):
         yield "mlp_bias", True, "mlp_bias"
-    yield "norm_bias", model_type in NORM_BIASES, ""
-
-
-def _tied(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
-    if "tied" not in found and config.model_type in TIED_UNLESS_SAID:
-        yield "tied", True, ""
+    biased = model_type in NORM_BIASES or (model_type == "mpt" and config.get("no_bias") is False)
+    yield "norm_bias", biased, ""
+    if isinstance(config.get("use_qk_norm"), bool) and model_type.startswith("glm4_moe"):
+        yield "qk_norm", config.get("use_qk_norm"), "use_qk_norm"
 
 
 def _experts(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
@@ -177,6 +175,10 @@ def _experts(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]
         yield "moe_intermediate_size", config.get(key), key
     if isinstance(config.get("experts_per_token"), int):  # gpt-oss has both names
         yield "experts_per_token", config.get("experts_per_token"), "experts_per_token"
+    for name, keys in BY_LAYER.items():  # HunYuan
+        numbers = config.get(*keys)
+        if isinstance(numbers, list) and numbers and all(isinstance(each, int) for each in numbers):
+            yield name, max(numbers), keys[0]
     for key in ("moe_latent_size", "routed_expert_hidden_size"):  # Nemotron 3, Kimi K3
         yield "moe_latent_size", _whole(config.get(key)), key
     yield "intermediate_size", _whole(config.get("dense_intermediate_size")), "dense_intermediate_size"
@@ -184,13 +186,19 @@ def _experts(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]
     yield from _expert_layers(config)
 
 
+# What a list may state for each layer where all layers have the same.
+BY_LAYER = {"experts_per_token": ("moe_topk",), "moe_intermediate_size": ("moe_intermediate_size",)}
 # What the inner size of all shared experts together is called.
 SHARED_SIZES = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size",
                 "share_expert_dim")  # fmt: skip
 
 
 def _shared_experts(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
-    shared = config.get("n_shared_experts", "num_shared_experts")
+    shared = config.get(
+        "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"
+    )
+    if config.model_type.startswith("hunyuan"):
+        shared = max(shared, default=0) if isinstance(shared, list) else shared or 1
     size = next((key for key in SHARED_SIZES if _whole(config.get(key))), "")
     if size:
         shared = shared or 1
@@ -204,8 +212,19 @@ def _shared_experts(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
 
 def _expert_layers(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
     """Yield which layers have experts: all but the first few, or every n-th."""
-    yield "dense_layers", _whole(config.get("first_k_dense_replace")), "first_k_dense_replace"
-    every = config.get("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step")
+    yield (
+        "dense_layers",
+        _whole(config.get("first_k_dense_replace", "num_dense_layers")),
+        "first_k_dense_replace",
+    )
+    kinds = config.get("mlp_layer_types")
+    if isinstance(kinds, list) and "dense" in kinds:
+        yield "dense_layers", kinds.count("dense"), "mlp_layer_types"
+    if _whole(config.get("moe_layer_start_index")):  # ERNIE 4.5
+        yield "dense_layers", config.get("moe_layer_start_index"), "moe_layer_start_index"
+    every = config.get(
+        "moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "expert_layer_period"
+    )
     if isinstance(every, int) and every > 1:
         yield "moe_every", every, "decoder_sparse_step"
     if isinstance(every, list) and 1 in every:  # one for each layer: 0 is dense
@@ -238,14 +257,76 @@ def _windows(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]
         yield "windows", (window,) * layers, "sliding_window"
 
 
+# The share of tokens that a kind of layer of DeepSeek V4 keeps.
+RATIOS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+
+
+def _sparse(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
+    """Yield what sparse and compressed attention have beside the usual projections."""
+    compressed = (
+        _whole(config.get("o_lora_rank")) is not None
+    )  # DeepSeek V4, whatever its model_type is called
+    if _whole(config.get("kv_lora_rank")) or compressed:
+        yield "index_heads", _whole(config.get("index_n_heads")), "index_n_heads"
+        yield "index_head_dim", _whole(config.get("index_head_dim")), "index_head_dim"
+    if not compressed:
+        return
+    ratios, kinds = config.get("compress_ratios"), config.get("layer_types")
+    if not isinstance(ratios, list) and isinstance(kinds, list):
+        ratios = [RATIOS.get(str(kind), 0) for kind in kinds]
+    if isinstance(ratios, list) and all(isinstance(each, int) and 0 <= each <= 10**6 for each in ratios):
+        layers = _value(found, "num_layers")
+        yield (
+            "compress_ratios",
+            tuple(ratios[:layers] if isinstance(layers, int) else ratios),
+            "compress_ratios",
+        )
+    yield "output_groups", _whole(config.get("o_groups")), "o_groups"
+    yield "output_rank", _whole(config.get("o_lora_rank")), "o_lora_rank"
+    yield "extra_params", _streams(config, found), "hc_mult"
+
+
+def _streams(config: ModelConfig, found: Sizes) -> int | None:
+    """Return the parameters that mix DeepSeek V4's residual streams, before attention and experts of each layer."""
+    streams, layers, hidden = (
+        _whole(config.get("hc_mult")),
+        _value(found, "num_layers"),
+        _value(found, "hidden_size"),
+    )
+    if not isinstance(layers, int) or not isinstance(hidden, int) or not streams:
+        return None
+    rows = streams * (streams + 2)
+    return layers * 2 * (rows * streams * hidden + rows + 3)
+
+
+def _token_inputs(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
+    """Yield the embeddings that each layer of Gemma 3n and 4 has of its own, and the layers that share keys."""
+    yield "token_inputs", _whole(config.get("hidden_size_per_layer_input")), "hidden_size_per_layer_input"
+    yield "token_inputs_vocab", _whole(config.get("vocab_size_per_layer_input")), "vocab_size_per_layer_input"
+    shared = _whole(config.get("num_kv_shared_layers"))
+    yield "kv_shared_layers", shared, "num_kv_shared_layers"
+    inner, layers = _value(found, "intermediate_size"), _value(found, "num_layers")
+    if (
+        shared
+        and config.get("use_double_wide_mlp") is True
+        and isinstance(inner, int)
+        and isinstance(layers, int)
+    ):
+        wide = tuple(inner * (2 if at >= layers - shared else 1) for at in range(min(layers, 10_000)))
+        yield "inner_per_layer", wide, "use_double_wide_mlp"
+
+
 def _beside(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
     """Yield what stands beside the decoder: an encoder, layers that predict further tokens, an image encoder."""
     if "max_positions" not in found:
         yield "max_positions", _whole(config.get("model_max_length")), "model_max_length"  # Baichuan
     yield "nextn_layers", _whole(config.get("num_nextn_predict_layers")), "num_nextn_predict_layers"
+    yield "draft_vocab", _draft_vocab(config, found), "draft_vocab_size"
     document = config.document
     if document.at("is_encoder_decoder") is True:
         yield "encoder_layers", _whole(config.get("encoder_layers", "num_layers")), "encoder_layers"
+        yield "encoder_positions", _whole(config.get("max_source_positions")), "max_source_positions"
+        yield "extra_params", _speech(config, found) or None, "max_source_positions"
         if config.model_type in ("t5", "mt5", "umt5"):
             decoder = _whole(config.get("num_decoder_layers")) or _whole(config.get("num_layers"))
             yield "num_layers", decoder, "num_decoder_layers"
@@ -253,3 +334,20 @@ def _beside(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]
     params = encoder_params(document)
     if params:
         yield "encoder_params", params, "vision_config"
+
+
+def _draft_vocab(config: ModelConfig, found: Sizes) -> int | None:
+    """Return the vocabulary of an EAGLE3 head; None for any other model."""
+    classes = config.get("architectures")
+    named = isinstance(classes, list) and any("eagle3" in str(each).lower() for each in classes)
+    stated = _whole(config.get("draft_vocab_size"))
+    return stated or (_value(found, "vocab_size") if named else None)
+
+
+def _speech(config: ModelConfig, found: Sizes) -> int:
+    """Return what Whisper's encoder has before its layers: two convolutions and a table of positions."""
+    hidden = _value(found, "hidden_size")
+    bins, positions = _whole(config.get("num_mel_bins")), _whole(config.get("max_source_positions"))
+    if config.model_type != "whisper" or not isinstance(hidden, int) or not bins or not positions:
+        return 0
+    return hidden * (3 * (bins + hidden) + 2 + positions)

@@ -18,6 +18,8 @@ from trtdx.inspect.readers.folder import Folder
 from trtdx.inspect.readers.hf_config import ModelConfig, put_config
 from trtdx.inspect.readers.pretrained import put_pretrained
 from trtdx.inspect.readers.quantization import put_quantization
+from trtdx.memory.class_defaults import with_class_defaults
+from trtdx.memory.exclusions import MODULES
 from trtdx.memory.format_names import format_from
 from trtdx.memory.model_dims import sizes_from_config, sizes_from_facts
 
@@ -67,7 +69,8 @@ def _from_folder(host: Host, path: str, name: str, version: str) -> ModelSource:
         raise InputError(f"{path} is a {artifact.title}, which has no sizes of a model", fix=HOW)
     folder = artifact.path.rstrip("/")
     config = _config(host, folder) if artifact.kind == "hf" else None
-    sizes = sizes_from_config(ModelConfig(config), artifact) if config else sizes_from_facts(artifact)
+    artifact = _with_fp4_experts(config, artifact) if config else artifact
+    sizes = _sizes_of_config(config, artifact) if config else sizes_from_facts(artifact)
     if artifact.kind != "hf":
         sizes = _of_trtllm(artifact, sizes)
     return ModelSource(name, artifact, sizes, folder)
@@ -152,8 +155,41 @@ def from_document(document: Document, name: str, folder: Folder | None = None) -
     put_config(facts, document)
     if folder is not None:
         put_quantization(folder, document)
-    artifact = Artifact("hf", document.path, facts.done())
-    return ModelSource(name, artifact, sizes_from_config(ModelConfig(document), artifact))
+    artifact = _with_fp4_experts(document, Artifact("hf", document.path, facts.done()))
+    return ModelSource(name, artifact, _sizes_of_config(document, artifact))
+
+
+def _with_fp4_experts(document: Document, artifact: Artifact) -> Artifact:
+    """Return the formats of DeepSeek V4's checkpoints: FP8 in blocks, but for the experts.
+
+    TensorRT-LLM sees these in the headers of the files (_detect_deepseek_v4_routed_moe_layout,
+    _torch/model_config.py@v1.3.0rc22); config.json says it by `expert_dtype` or `moe_quant_algo`.
+    """
+    quantization = document.at("quantization_config")
+    if not isinstance(quantization, dict) or document.at("o_lora_rank") is None:
+        return artifact
+    four = "W4A16_MXFP4" if document.at("expert_dtype") == "fp4" else ""
+    four = "NVFP4" if quantization.get("moe_quant_algo") == "NVFP4" else four
+    if not four:
+        return artifact
+    layers = {f"model.layers.0.{module}": "FP8_BLOCK_SCALES" for module in MODULES if module != "mixer"}
+    layers["model.layers.0.mlp.experts"] = four
+    mixed, where = (
+        Facts(),
+        document.where("expert_dtype" if document.has("expert_dtype") else "quantization_config"),
+    )
+    mixed.put("quant.algo", "MIXED_PRECISION", where)
+    mixed.put("quant.per_layer", layers, where)
+    return msgspec.structs.replace(artifact, facts=artifact.facts | mixed.done())
+
+
+def _sizes_of_config(document: Document, artifact: Artifact) -> Sizes:
+    """Return the sizes of a config.json; what it leaves out is the default of its class."""
+    completed = with_class_defaults(document)
+    facts = Facts()
+    put_config(facts, completed)
+    whole = msgspec.structs.replace(artifact, facts=facts.done() | artifact.facts)
+    return sizes_from_config(ModelConfig(completed), whole)
 
 
 def _in_hub_cache(host: Host, text: str) -> str:
@@ -194,7 +230,7 @@ def _bare(text: str) -> str:
 
 
 def _from_name(text: str) -> ModelSource:
-    name, weights = _without_format(text.rpartition("/")[2])
+    name, weights = without_format(text.rpartition("/")[2])
     known = _names().get(name.lower()) or _names().get(_bare(name))
     if known is None:
         raise _unknown(text)
@@ -219,10 +255,12 @@ class _NoFolder(Folder):
         self.facts = Facts()
 
 
-def _without_format(name: str) -> tuple[str, str]:
+def without_format(name: str) -> tuple[str, str]:
     """Return a name without the format at its end, and the format: "Llama-3.1-8B-Instruct-FP8"."""
     found = re.fullmatch(
-        r"(.+?)[-_](fp8|nvfp4|fp4|awq|gptq(?:-int4)?|int4|int8)(?:-(?:int4|g128))?", name, re.IGNORECASE
+        r"(.+?)[-_](fp8|nvfp4|fp4|awq|gptq(?:-int4)?|int4|int8)(?:-(?:int4|g128|dynamic|v\d))?",
+        name,
+        re.IGNORECASE,
     )
     if not found:
         return name, ""

@@ -70,6 +70,7 @@ COMPONENTS = {
     "encoder_cache": "multimodal encoder cache",
     "kv_transfer": "KV transfer buffers",
     "other_process": "other processes",
+    "host_memory": "the host's share of this memory",
     "kv_pool": "KV cache",
 }
 
@@ -85,6 +86,9 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
     intermediate_size: int
     vocab_size: int
     kv_heads_per_layer: tuple[int, ...] = ()  # where layers differ
+    kv_shared_layers: int = 0  # the last so many take keys and values of an earlier layer (Gemma 3n, 4)
+    keys_are_values: tuple[bool, ...] = ()  # by layer: without a projection of values (Gemma 4)
+    qk_norm: bool | None = None  # norms of queries and keys; None: as the family has them
     head_dim_per_layer: tuple[int, ...] = ()
     inner_per_layer: tuple[int, ...] = ()  # of the dense MLPs; 0: the layer has none
     gated: bool = True  # gate and up projections
@@ -103,7 +107,14 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
     kv_lora_rank: int = 0
     qk_nope_head_dim: int = 0
     qk_rope_head_dim: int = 0
-    v_head_dim: int = 0
+    v_head_dim: int = 0  # also of attention without latents, where it is not head_dim (MiMo-V2)
+    index_heads: int = 0  # of the indexer of sparse attention (DeepSeek V3.2, GLM 5)
+    index_head_dim: int = 0
+    output_groups: int = 0  # of a low-rank output projection (DeepSeek V4)
+    output_rank: int = 0
+    compress_ratios: tuple[
+        int, ...
+    ] = ()  # by layer: so many tokens share an entry of the cache (DeepSeek V4)
     # experts
     num_experts: int = 0
     experts_per_token: int = 0
@@ -119,8 +130,15 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
     state_layers: int = 0
     state_bytes_per_sequence: int = 0  # of all these layers together, before tp
     state_params_per_layer: int = 0
-    # beside the decoder
+    # beside the decoder's layers
+    token_inputs: int = 0  # the width of each layer's own embedding of tokens (Gemma 3n, 4)
+    token_inputs_vocab: int = 0
+    extra_params: int = 0  # of small parts that have no other name here, spread over the layers
     nextn_layers: int = 0  # multi-token prediction
+    draft_vocab: int = 0  # the words an EAGLE3 head may guess; 0: this is no such head
+    encoder_positions: int = (
+        0  # the encoder's outputs for each request, which the decoder keeps keys and values of
+    )
     encoder_layers: int = 0  # of an encoder-decoder model; same widths as the decoder
     encoder_params: int = 0  # of a multimodal encoder
     model_type: str = ""
@@ -194,6 +212,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     gather_generation_logits: bool = False
     # PyTorch
     moe_backend: str = ""
+    moe_max_tokens: int = 0  # of one chunk through the experts; 0: all of a step
     cuda_graphs: bool = True
     cuda_graph_max_batch: int = 0  # 0: the release's default
     piecewise_graphs: bool = False
@@ -214,6 +233,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int  # what cudaMemGetInfo calls total
     sm: int = 0
     source: str = "table"
+    unified: bool = (
+        False  # shared with the host: what the system and the process hold is not there for the GPU
+    )
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,8 +296,9 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return min((each.kv_tokens for each in self.ranks), key=lambda figure: figure.value)
 
 
-def _room(ledger: RankLedger) -> tuple[int, int]:
-    return (-ledger.short_bytes, ledger.kv_tokens.value)
+def _room(ledger: RankLedger) -> tuple[int, int, int]:
+    # All stages of a pipeline keep as many tokens as the tightest: which one that is, only its free memory shows.
+    return (-ledger.short_bytes, ledger.kv_tokens.value, ledger.capacity - ledger.total_bytes.value)
 
 
 def summed(figures: Iterable[Figure]) -> Figure:

@@ -17,7 +17,7 @@ from trtdx.memory.oom import post_mortem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.diagnose.match import SourceFacts
+    from trtdx.diagnose.facts import SourceFacts
     from trtdx.memory.log import LogMemory
     from trtdx.memory.verdict import Verdict
     from trtdx.model import Finding

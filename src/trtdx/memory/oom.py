@@ -11,7 +11,9 @@ from trtdx.memory.false_oom import CHECKS
 from trtdx.memory.log_checks import (
     held_by_then,
     host_memory,
+    no_room_for_cache,
     not_deserialised,
+    nothing_available,
     nothing_left,
     pool_is_no_leak,
     pool_lines,
@@ -19,10 +21,10 @@ from trtdx.memory.log_checks import (
     too_large_to_load,
     uneven_ranks,
 )
+from trtdx.memory.log_commands import BUILD, SERVE
 from trtdx.memory.log_ledger import completed, ledger_of, ledgers_of
 from trtdx.memory.nouns import RankLedger
 from trtdx.memory.oom_changes import smallest_changes
-from trtdx.memory.spelling import BUILD, SERVE
 from trtdx.memory.verdict import OUT_OF_MEMORY, Verdict, evidence_of
 from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words
@@ -85,6 +87,8 @@ def _verdicts(
         yield host_memory(log)
     elif any((each.get("budget") or 1) <= 0 for each in log.all("torch.peak")):
         yield nothing_left(log, setup, plan)
+    elif (said := nothing_available(log)) is not None:
+        yield no_room_for_cache(log, said, setup, plan)
     elif log.last("engine.not_deserialised"):
         yield not_deserialised(log)
     elif log.last("build.estimate.short"):
@@ -161,7 +165,13 @@ def _numbers(failure: Failure) -> str:
 
 
 def _plain(log: LogMemory, failure: Failure, changes: tuple[Fix, ...], doubt: str) -> Verdict:
-    codes = {"trt.refused": "DX346", "trt.oom": "DX346", "runtime.oom": "DX345", "executor.failed": "DX344"}
+    codes = {
+        "build.workspace": "DX178",
+        "trt.refused": "DX346",
+        "trt.oom": "DX346",
+        "runtime.oom": "DX345",
+        "executor.failed": "DX344",
+    }
     code = "DX344" if failure.named else codes.get(failure.said.key, "DX340")
     if failure.said.key == "kv.none":
         code = "DX356"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trtdx.memory.log_commands import command_of, command_with, is_engine, limit_stage
 from trtdx.memory.log_ledger import ledger_of
 from trtdx.memory.nouns import MIB
-from trtdx.memory.spelling import BUILD, SERVE
 from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words, thousands
 
@@ -30,9 +30,10 @@ def smallest_changes(
     log: LogMemory, failure: Failure, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
 ) -> list[Fix]:
     """Return what to change, least harm first; each would be enough by itself where it says so."""
-    found = [*_by_log(log, failure)]
+    of_plugin = failure.said.key == "build.workspace"
+    found = [*(smaller_workspace(log, failure) if of_plugin else _by_log(log, failure))]
     if setup is not None and plan is not None:
-        planned = by_plan(setup, plan)
+        planned = by_plan(log, setup, plan)
         found = [planned, *(each for each in found if each.command != planned.command)] if planned else found
     return found
 
@@ -123,18 +124,17 @@ def raise_fraction(log: LogMemory, ledger: RankLedger, tokens: int) -> Fix | Non
         text = f"raise the KV cache fraction{was} to {new:.2f}: {one}, the cache has {size_in_words(pool)}"
         return Fix(Stage.SERVE, text, _fraction_command(log, new))
     text = f"{one} and only {size_in_words(room)} are left for the cache: use an FP8 KV cache (half of 16 bit), or more GPUs"
-    return Fix(
-        Stage.SERVE, text, f"{SERVE} --extra_llm_api_options kv.yaml   # kv_cache_config: {{dtype: fp8}}"
-    )
+    stage = Stage.CONVERT if is_engine(log) else Stage.SERVE
+    return Fix(stage, text, None if is_engine(log) else command_with(log, stage, kv_cache_dtype="fp8"))
 
 
-def _fraction_command(log: LogMemory, new: float) -> str:
-    if log.backend == "pytorch":
-        return f"{SERVE} --kv_cache_free_gpu_memory_fraction {new:.2f}"
-    return (
-        f"python3 tools/fill_template.py -i tensorrt_llm/config.pbtxt kv_cache_free_gpu_mem_fraction:{new:.2f}"
-        f"   # trtllm-serve and run.py: --kv_cache_free_gpu_memory_fraction {new:.2f}"
-    )
+def _fraction_command(log: LogMemory, new: float) -> str | None:
+    if is_engine(log) and "version" not in log.settings:  # Triton, or trtllm-serve
+        return (
+            f"python3 tools/fill_template.py -i tensorrt_llm/config.pbtxt kv_cache_free_gpu_mem_fraction:{new:.2f}"
+            f"   # trtllm-serve and run.py: --kv_cache_free_gpu_memory_fraction {new:.2f}"
+        )
+    return command_with(log, Stage.SERVE, kv_cache_free_gpu_memory_fraction=round(new, 2))
 
 
 def fewer_tokens(log: LogMemory, failure: Failure) -> Fix | None:
@@ -147,34 +147,35 @@ def fewer_tokens(log: LogMemory, failure: Failure) -> Fix | None:
         # What a step had taken already counts too: torch says how much it has beside the weights.
         taken = (failure.said.get("allocated") or 0) - ledger.bytes_of("weights")
         activation = round(failure.wanted.value + max(0, taken if ledger.bytes_of("weights") else 0))
-    stage, command = _limit_stage(log)
     if limit is None or not activation:
         return _fewer_tokens_unmeasured(log, limit, activation)
     if missing is None:
         new = max(FEWEST_TOKENS, limit // 4 // STEP * STEP)
         text = f"lower max_num_tokens from {limit} to {new}: the activations shrink from {size_in_words(activation)} to about {size_in_words(activation * new / limit)}"
-        return (
-            Fix(stage, text + _chunk_words(log), f"{command} --max_num_tokens {new}") if new < limit else None
-        )
+        return _fewer(log, text, new) if new < limit else None
     share = (activation - missing - MARGIN) / activation
     new = int(limit * share) // STEP * STEP
     if new < FEWEST_TOKENS:
         return None
     text = f"lower max_num_tokens from {limit} to {new}: the activations shrink from {size_in_words(activation)} to about {size_in_words(activation * new / limit)}, and {size_in_words(missing)} were missing"
-    return Fix(stage, text + _chunk_words(log), f"{command} --max_num_tokens {new}")
+    return _fewer(log, text, new)
+
+
+def _fewer(log: LogMemory, text: str, tokens: int) -> Fix:
+    stage = limit_stage(log)
+    return Fix(stage, text + _chunk_words(log), command_with(log, stage, max_num_tokens=tokens))
 
 
 def _fewer_tokens_unmeasured(log: LogMemory, limit: int | None, activation: int) -> Fix | None:
     """Return the same advice where the log tells only the limit, or only the size."""
-    stage, command = _limit_stage(log)
     if limit is None:
         half = f"lower max_num_tokens: half of it saves about {size_in_words(activation / 2)}"
-        return Fix(stage, half + _chunk_words(log)) if activation else None
+        return Fix(limit_stage(log), half + _chunk_words(log)) if activation else None
     new = limit // 4 // STEP * STEP
     if new < FEWEST_TOKENS:
         return None
     text = f"lower max_num_tokens from {limit} to {new}: the activations shrink in step with it, to about a quarter"
-    return Fix(stage, text + _chunk_words(log), f"{command} --max_num_tokens {new}")
+    return _fewer(log, text, new)
 
 
 def _chunk_words(log: LogMemory) -> str:
@@ -186,20 +187,37 @@ def _chunk_words(log: LogMemory) -> str:
     )
 
 
-def _limit_stage(log: LogMemory) -> tuple[Stage, str]:
-    return (Stage.SERVE, SERVE) if log.backend == "pytorch" else (Stage.BUILD, BUILD)
+def smaller_workspace(log: LogMemory, failure: Failure) -> Iterator[Fix]:
+    """Yield ways to a smaller workspace of a plugin; that of plain attention grows with the square of the length."""
+    wanted, free = failure.wanted, failure.free
+    if wanted is None or free is None or not free.value:
+        return
+    times = math.ceil(wanted.value / free.value * 1.25)
+    fused = log.settings.get("context_fmha")
+    if "Attention" in failure.said.text and (fused is None or fused.value.lower() in ("false", "disable")):
+        text = "build with fused attention, which needs no such workspace (GPUs of compute capability 8.0 and later have it)"
+        yield Fix(Stage.BUILD, text, command_with(log, Stage.BUILD, context_fmha=True))
+    batch, tokens = log.number("max_batch_size"), log.number("max_num_tokens")
+    changes = {
+        name: max(1, value // times)
+        for name, value in (("max_batch_size", batch), ("max_num_tokens", tokens))
+        if value
+    }
+    words = " and ".join(f"{name} from {log.number(name)} to {value}" for name, value in changes.items())
+    text = f"the workspace has to be {times} times smaller: lower {words or 'max_batch_size, max_input_len and max_num_tokens'}"
+    yield Fix(Stage.BUILD, text, command_with(log, Stage.BUILD, **changes) if changes else None)
 
 
 def smaller_batch(log: LogMemory) -> Fix | None:
     limit = log.number("max_batch_size")
     if limit is None or limit < 2:
         return None
-    stage, command = _limit_stage(log)
+    stage = limit_stage(log)
     new = max(1, limit // 2 if limit <= 64 else 2 ** int(math.log2(limit / 4)))
     return Fix(
         stage,
         f"lower max_batch_size from {limit} to {new}: decoder and runtime buffers grow in step with it",
-        f"{command} --max_batch_size {new}",
+        command_with(log, stage, max_batch_size=new),
     )
 
 
@@ -211,7 +229,7 @@ def smaller_weights(log: LogMemory, failure: Failure) -> Iterator[Fix]:
         (log.last("engine.size").bytes() if log.last("engine.size") else 0),  # type: ignore[union-attr]
     )
     now = log.number("tp_size") or log.number("world_size") or 1
-    stage, _ = _limit_stage(log)
+    stage = limit_stage(log)
     total = failure.total.value if failure.total else 0
     if size and total:
         times = 2
@@ -221,14 +239,14 @@ def smaller_weights(log: LogMemory, failure: Failure) -> Iterator[Fix]:
         yield Fix(
             stage,
             f"split the model over {now * times} GPUs instead of {now}: {each} of weights on each instead of {size_in_words(size)}, of {size_in_words(total)}",
-            f"{SERVE} --tp_size {now * times}" if stage is Stage.SERVE else None,
+            command_with(log, stage, tp_size=now * times) if stage is Stage.SERVE else None,
         )
     else:
         what = f"{size_in_words(size)} of weights" if size else "the weights"
         yield Fix(
             stage,
             f"split the model over {now * 2} GPUs instead of {now}, which halves {what}",
-            f"{SERVE} --tp_size {now * 2}" if stage is Stage.SERVE else None,
+            command_with(log, stage, tp_size=now * 2) if stage is Stage.SERVE else None,
         )
     yield Fix(
         Stage.CONVERT,
@@ -236,30 +254,30 @@ def smaller_weights(log: LogMemory, failure: Failure) -> Iterator[Fix]:
     )
 
 
-def by_plan(setup: Setup, plan: Callable[[Setup], Ledger]) -> Fix | None:
+def by_plan(log: LogMemory, setup: Setup, plan: Callable[[Setup], Ledger]) -> Fix | None:
     """Return the first change, in the order of the harm it does, with which the plan fits."""
     if setup.device is None or plan(setup).fits:  # a plan that saw no failure cannot mend one
         return None
-    for changed, text, flags in _candidates(setup):
+    for changed, text, changes in _candidates(setup):
         ledger = plan(changed)
         if ledger.fits:
             worst = ledger.worst
             left = worst.capacity - worst.total_bytes.value
             stage = Stage.SERVE if changed.running.backend == "pytorch" else Stage.BUILD
-            command = f"{SERVE if stage is Stage.SERVE else BUILD} {flags}"
+            command = command_of(log, changes, engine=stage is Stage.BUILD)
             words = f"{text}: by the plan it fits, with {thousands(ledger.kv_tokens.value)} tokens of KV cache and {size_in_words(max(0, left))} left"
             return Fix(stage, words, command)
     return None
 
 
-def _candidates(setup: Setup) -> Iterator[tuple[Setup, str, str]]:
+def _candidates(setup: Setup) -> Iterator[tuple[Setup, str, dict[str, int]]]:
     limits, layout = setup.limits, setup.layout
     for tokens in _halves(limits.max_num_tokens, 1024):
         changed = msgspec.structs.replace(setup, limits=_with(limits, max_num_tokens=tokens), activation=None)
         yield (
             changed,
             f"lower max_num_tokens from {limits.max_num_tokens} to {tokens}",
-            f"--max_num_tokens {tokens}",
+            {"max_num_tokens": tokens},
         )
     for batch in _halves(limits.max_batch_size, 8):
         tokens = min(limits.max_num_tokens, 2048)
@@ -267,13 +285,13 @@ def _candidates(setup: Setup) -> Iterator[tuple[Setup, str, str]]:
             setup, limits=_with(limits, max_batch_size=batch, max_num_tokens=tokens), activation=None
         )
         text = f"lower max_batch_size from {limits.max_batch_size} to {batch} and max_num_tokens to {tokens}"
-        yield changed, text, f"--max_batch_size {batch} --max_num_tokens {tokens}"
+        yield changed, text, {"max_batch_size": batch, "max_num_tokens": tokens}
     tp = layout.tp * 2
     while tp <= 16 and setup.dims.num_heads % tp == 0:
         changed = msgspec.structs.replace(
             setup, layout=_with(layout, tp=tp), weights_by_rank=(), activation=None
         )
-        yield changed, f"split the model over {tp} GPUs instead of {layout.tp}", f"--tp_size {tp}"
+        yield changed, f"split the model over {tp} GPUs instead of {layout.tp}", {"tp_size": tp}
         tp *= 2
 
 

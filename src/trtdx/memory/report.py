@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from trtdx.memory.build_need import build_note
+from trtdx.memory.command_text import folded
+from trtdx.memory.ledger import is_assumed
 from trtdx.memory.nouns import COMPONENTS, RankLedger
 from trtdx.memory.sizes import FIXED, caches, in_the_way, is_narrow, requests, used, usual_length
-from trtdx.memory.spelling import BUILD, SERVE, merged
 from trtdx.memory.storage import known
 from trtdx.memory.words import band, formats_in_words, gib, in_gib, layout_in_words, on_what, short_count
 from trtdx.model import Evidence, Finding, Fix, Report, Section, Stage
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trtdx.memory.advice import Advice
-    from trtdx.memory.change import Change
+    from trtdx.memory.advised import Advised
     from trtdx.memory.frontier import FrontierPoint
     from trtdx.memory.nouns import Figure, Ledger, Setup
     from trtdx.model import Cell
@@ -55,13 +56,30 @@ def verdict(ledger: Ledger, lengths: Sequence[int] = ()) -> str:
     each = " on each" if setup.layout.world > 1 else ""
     narrow = "fits narrowly" if is_narrow(worst) else "fits"
     many = counted(requests(ledger, length), "request") if requests(ledger, length) else "not one request"
-    tokens = short_count(ledger.kv_tokens.value * caches(setup))
+    beams = f" with {setup.limits.max_beam_width} beams" if setup.limits.max_beam_width > 1 else ""
     cache = gib(worst.bytes_of("kv_pool"))
-    text = f"{narrow} on {where} with {cache} of KV cache{each}: {tokens} tokens, {many} of {length}"
+    text = f"{narrow} on {where} with {cache} of KV cache{each}: {cache_in_words(ledger)}, {many} of {length}{beams}"
     at_once = setup.limits.max_batch_size * setup.layout.pp * caches(setup)
     if at_once < requests(ledger, length):
-        return f"{text}, of which max_batch_size lets {at_once} run at once"
-    return text
+        text = f"{text}, of which max_batch_size lets {at_once} run at once"
+    return text + _too_long(ledger)
+
+
+def cache_in_words(ledger: Ledger) -> str:
+    """Return how many tokens the caches hold; with attention data parallelism each GPU has its own requests."""
+    tokens, own = ledger.kv_tokens.value, caches(ledger.setup)
+    if own == 1:
+        return f"{short_count(tokens)} tokens"
+    return f"{short_count(tokens)} tokens on each of {own}, {short_count(tokens * own)} together"
+
+
+def _too_long(ledger: Ledger) -> str:
+    """Return what a default length comes to: a request that the cache does not hold is refused, whatever the model can."""
+    limits = ledger.setup.limits
+    longest = ledger.kv_tokens.value // limits.max_beam_width
+    if not is_assumed(ledger.setup, "max_seq_len") or longest >= limits.max_seq_len:
+        return ""
+    return f"; none can be longer than {longest}, though max_seq_len is {limits.max_seq_len} by default"
 
 
 def _per_token(rank: RankLedger) -> str:
@@ -107,9 +125,8 @@ def ledger_section(ledger: Ledger) -> Section:
     )
     made = ", ".join(filter(None, (layout_in_words(setup), formats_in_words(setup), setup.running.backend)))
     title = f"what {whose} holds, in GiB ({made})"
-    return Section(
-        "ledger", title, ("component", "GiB", "band", "why"), tuple(rows), note=assumed_note(setup)
-    )
+    note = ". ".join(filter(None, (*ledger.notes, assumed_note(setup), build_note(ledger))))
+    return Section("ledger", title, ("component", "GiB", "band", "why"), tuple(rows), note=note)
 
 
 def _why(words: str, figure: Figure) -> str:
@@ -196,8 +213,9 @@ def requests_section(ledger: Ledger, lengths: Sequence[int]) -> Iterator[Section
     asked = sorted({*lengths} or {each for each in LENGTHS if each <= longest})
     rows = tuple((each, requests(ledger, each)) for each in asked)
     figure = ledger.kv_tokens
+    each = " on each GPU" if caches(ledger.setup) > 1 else ""
     bounds = (
-        f"; {short_count(figure.low)} to {short_count(figure.high)} tokens"
+        f"; {short_count(figure.low)} to {short_count(figure.high)} tokens{each}"
         if figure.low != figure.high
         else ""
     )
@@ -212,14 +230,17 @@ def advice_section(advice: Sequence[Advice], title: str = "what would give more 
     rows: list[tuple[str, str]] = []
     for number, each in enumerate(advice, 1):
         rows.append((f"{number}.", f"{each.words}: {gain_in_words(each)}; {each.speed}"))
-        rows += [("", line) for line in written(each.changes, each.setup)]
+        rows += command_rows(each.advised)
     yield Section("advice", title, ("", ""), tuple(rows))
 
 
-def written(changes: Sequence[Change], setup: Setup) -> list[str]:
-    """Return the lines to write; flags of one program at one stage stand in one line."""
-    lines = merged([line for change in changes for line in change.written(setup)])
-    return [str(line) for line in lines]
+def command_rows(advised: Advised | None) -> list[tuple[str, str]]:
+    """Return commands as rows of a table, each with its stage, broken where a shell lets them be broken."""
+    rows: list[tuple[str, str]] = []
+    for line in advised.commands if advised else ():
+        rows.append(("", f"{line.stage.value}:"))
+        rows += [("", f"  {part}") for part in folded(line.text)]
+    return rows
 
 
 def gain_in_words(advice: Advice) -> str:
@@ -236,7 +257,7 @@ def fixes(advice: Sequence[Advice]) -> tuple[Fix, ...]:
     """Return advice as fixes of a finding, at the first stage that has to be gone through again."""
     found = []
     for each in advice:
-        lines = merged([line for change in each.changes for line in change.written(each.setup)])
+        lines = each.advised.commands if each.advised else ()
         stage = min((line.stage for line in lines), key=list(Stage).index, default=Stage.LAUNCH)
         after = "fits" if each.ledger.fits else f"still short by {gib(each.ledger.worst.short_bytes)}"
         tokens = (
@@ -247,17 +268,6 @@ def fixes(advice: Sequence[Advice]) -> tuple[Fix, ...]:
         text = f"{each.words}: {after}{tokens}; {each.speed}"
         found.append(Fix(stage, text, "\n".join(line.text for line in lines) or None))
     return tuple(found)
-
-
-def _with_change(again: str, setup: Setup, advice: Advice) -> str:
-    """Return the command that plans again with a change, where its flags are the change."""
-    device = advice.setup.device
-    if setup.device and device and device.name != setup.device.name and "--gpu-memory" not in again:
-        return f"{again} --gpu {shlex.quote(device.name)}"
-    lines = merged([line for change in advice.changes for line in change.written(advice.setup)])
-    if len(lines) != 1 or not lines[0].text.startswith((SERVE, BUILD)):
-        return again
-    return again + lines[0].text.removeprefix(SERVE).removeprefix(BUILD)
 
 
 def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again: str) -> Iterator[Finding]:
@@ -280,7 +290,7 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
         "needed": gib(
             setup.limits.max_seq_len * setup.limits.max_beam_width * worst.kv_bytes_per_token.value
         ),
-        "again": _with_change(again, setup, advice[0]) if advice else again,
+        "again": advice[0].advised.verify if advice and advice[0].advised else again,
     }
     evidence = tuple(
         Evidence(f"rank {worst.rank}: {COMPONENTS[each.name]}", f"{gib(each.bytes.value)} {each.why}".strip())
@@ -339,14 +349,21 @@ def advice_json(advice: Sequence[Advice]) -> tuple[dict[str, Any], ...]:
             "kv_tokens": each.ledger.kv_tokens.value,
             "harm": round(each.cost, 2),
             "speed": each.speed,
-            "flags": [
-                {"stage": line.stage.value, "text": line.text}
-                for change in each.changes
-                for line in change.written(each.setup)
-            ],
+            **commands_json(each.advised),
         }
         for each in advice
     )
+
+
+def commands_json(advised: Advised | None) -> dict[str, Any]:
+    """Return the commands of a change: those to run again, all of them as `--command` takes them, and the check."""
+    return {
+        "flags": [
+            {"stage": line.stage.value, "text": line.text} for line in (advised.commands if advised else ())
+        ],
+        "command": advised.whole if advised else "",
+        "verify": advised.verify if advised else "",
+    }
 
 
 SHORT = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STEP = "max_num_tokens"
 USUAL_LENGTH = 4096
 # What of a model grows with nothing but the model itself.
-FIXED = ("weights", "draft_weights", "encoder_weights", "cuda_context", "other_process")
+FIXED = ("weights", "draft_weights", "encoder_weights", "cuda_context", "other_process", "host_memory")
 
 
 def with_limits(setup: Setup, **limits: int) -> Setup:
@@ -46,7 +46,11 @@ def holds(ledger: Ledger, batch: int, length: int) -> bool:
 
 def requests(ledger: Ledger, length: int) -> int:
     """Return how many requests of a length the caches hold at once."""
-    return ledger.kv_tokens.value // max(tokens_needed(ledger.setup, 1, length), 1) * caches(ledger.setup)
+    held = ledger.kv_tokens.value // max(tokens_needed(ledger.setup, 1, length), 1)
+    heard = ledger.setup.dims.encoder_positions
+    if heard:  # the cross-attention's cache has as many tokens, and each request fills so many of them
+        held = min(held, ledger.kv_tokens.value // tokens_needed(ledger.setup, 1, heard))
+    return held * caches(ledger.setup)
 
 
 def caches(setup: Setup) -> int:

@@ -202,3 +202,14 @@ def expert_bytes(algo: str, backend: str, one: Expert) -> int:
         return ceil_div(count, 2) + scales + 8 + bias
     first = linear_bytes(algo, Matrix(rows, size.hidden_in, one.width, one.group))
     return first + linear_bytes(algo, Matrix(size.hidden_out, size.inner, one.width, one.group)) + bias
+
+
+def scaled(parts: dict[str, int], total: int) -> dict[str, int]:
+    """Return parts that sum to a total known from elsewhere."""
+    whole = sum(parts.values())
+    if not whole:
+        return {}
+    found = {part: size * total // whole for part, size in parts.items()}
+    largest = max(found, key=lambda part: found[part])
+    found[largest] += total - sum(found.values())
+    return found

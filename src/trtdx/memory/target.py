@@ -10,15 +10,18 @@ from trtdx.memory.changes import changes_for
 from trtdx.memory.harm import EFFORT
 from trtdx.memory.ledger import plan
 from trtdx.memory.nouns import COMPONENTS
-from trtdx.memory.sizes import holds, in_the_way, tokens_needed, with_limits
+from trtdx.memory.sizes import caches, holds, in_the_way, requests, tokens_needed, with_limits
 from trtdx.memory.words import gib, short_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from trtdx.memory.advised import Advised
     from trtdx.memory.change import Change
     from trtdx.memory.nouns import Device, Ledger, Setup
     from trtdx.memory.sizes import Planner
+
+    Confirm = Callable[[Setup], Advised | None]
 
 KEYS = {
     "batch": "batch", "max_batch_size": "batch", "requests": "batch", "concurrency": "batch",
@@ -29,6 +32,8 @@ KEYS = {
 MOST_TOGETHER = 3
 MOST_TRIED = 4000
 PER_GROUP = 4
+SHORTEST = 64  # of a sequence that is worth telling
+MOST_CONFIRMED = 4
 
 
 class Target(NamedTuple):
@@ -56,6 +61,8 @@ class Reached(NamedTuple):
     others: tuple[tuple[Change, str], ...] = ()  # each with why it does not do
     lacking: str = ""
     dearer: tuple[Change, ...] = ()  # single changes that do it too
+    advised: Advised | None = None  # the commands that reach it
+    nearest: tuple[Nearest, ...] = ()  # where it cannot be reached
 
 
 def parse_target(text: str, setup: Setup) -> Target:
@@ -68,7 +75,7 @@ def parse_target(text: str, setup: Setup) -> Target:
         times = 1024 if number.endswith("k") else 1
         if key is None or not equals or not number.rstrip("k").isdecimal():
             raise InputError(
-                f"--target {part!r} is no part of a load", fix="write --target 'batch=64, seq=8192'"
+                f"--target {part!r} is not a part of a load", fix="write --target 'batch=64, seq=8192'"
             )
         found[key] = int(number.rstrip("k")) * times
         if not 1 <= found[key] <= 10**8:
@@ -96,18 +103,46 @@ def wanted(setup: Setup, target: Target) -> Setup:
     return with_limits(setup, **limits)
 
 
-def reach(setup: Setup, target: Target, devices: tuple[Device, ...] = (), planner: Planner = plan) -> Reached:
-    """Return the set of changes with the least harm after which a load fits."""
+def reach(
+    setup: Setup,
+    target: Target,
+    devices: tuple[Device, ...] = (),
+    planner: Planner = plan,
+    confirm: Confirm | None = None,
+) -> Reached:
+    """Return the set of changes with the least harm after which a load fits.
+
+    Args:
+        setup: what was asked about.
+        target: the load.
+        devices: other GPUs there are.
+        planner: makes plans.
+        confirm: writes the commands of a set-up and plans them; what they do not reach is not told.
+    """
     start = wanted(setup, target)
     ledger = planner(start)
     if holds(ledger, target.batch, target.seq):
-        return Reached(target, (), start, ledger, True)
+        return Reached(target, (), start, ledger, True, advised=confirm(start) if confirm else None)
     changes = [each for each in changes_for(start, devices) if _keeps(each, target)]
     alone = [(each, planner(each.apply(start))) for each in changes]
-    best = cheapest(start, changes, lambda after: holds(after, target.batch, target.seq), planner)
+
+    def does(after: Ledger) -> bool:
+        if not holds(after, target.batch, target.seq):
+            return False
+        commands = confirm(after.setup) if confirm else None
+        return confirm is None or (commands is not None and holds(commands.ledger, target.batch, target.seq))
+
+    best = cheapest(start, changes, does, planner)
     if best is None:
         return Reached(
-            target, (), start, ledger, False, _in_vain(alone, target, ()), _lacking(ledger, target)
+            target,
+            (),
+            start,
+            ledger,
+            False,
+            _in_vain(alone, target, ()),
+            _lacking(ledger, target),
+            nearest=tuple(_nearest(start, changes, target, planner, confirm)),
         )
     done = _applied(start, best)
     dearer = tuple(
@@ -122,7 +157,47 @@ def reach(setup: Setup, target: Target, devices: tuple[Device, ...] = (), planne
         _in_vain(alone, target, best),
         _lacking(ledger, target),
         _one_of_each(dearer, start),
+        confirm(done) if confirm else None,
     )
+
+
+class Nearest(NamedTuple):
+    """A load that can be reached where the wanted one cannot, on the same GPUs."""
+
+    target: Target
+    changes: tuple[Change, ...]
+    advised: Advised | None = None
+
+
+def _nearest(
+    start: Setup, changes: Sequence[Change], target: Target, planner: Planner, confirm: Confirm | None
+) -> Iterator[Nearest]:
+    """Yield the most requests of the wanted length, and the longest of so many, that no other GPU is needed for."""
+    free = [each for each in changes if not each.harm.money]
+    plans = [(chosen, planner(_applied(start, chosen))) for chosen in ((), *_sets(free)[:MOST_TRIED])]
+    fitting = [(chosen, after) for chosen, after in plans if after.fits]
+    for loads in (_fewer, _shorter):
+        tried = [(loads(after, target), -len(chosen), chosen) for chosen, after in fitting]
+        for load, _, chosen in sorted(tried, key=lambda each: each[:2], reverse=True)[:MOST_CONFIRMED]:
+            if not load.batch or load.seq < SHORTEST:
+                break
+            done = wanted(_applied(start, chosen), load)
+            commands = confirm(done) if confirm else None
+            if holds(commands.ledger if commands else planner(done), load.batch, load.seq):
+                yield Nearest(load, chosen, commands)
+                break
+
+
+def _fewer(ledger: Ledger, target: Target) -> Target:
+    return target._replace(batch=min(requests(ledger, target.seq), target.batch))
+
+
+def _shorter(ledger: Ledger, target: Target) -> Target:
+    """Return the load with requests as long as the caches hold so many of, in whole blocks."""
+    limits = ledger.setup.limits
+    own = -(-target.batch // caches(ledger.setup)) * limits.max_beam_width  # of the requests, in each cache
+    length = ledger.kv_tokens.value // own // limits.tokens_per_block * limits.tokens_per_block
+    return target._replace(seq=min(length, target.seq))
 
 
 def _keeps(change: Change, target: Target) -> bool:
@@ -145,15 +220,19 @@ def cheapest(
     start: Setup, changes: Sequence[Change], does: Callable[[Ledger], bool], planner: Planner = plan
 ) -> tuple[Change, ...] | None:
     """Return the set of changes with the least harm after which a plan does; sets are tried from the cheapest on."""
-    sets = [
+    sets = _sets(changes)
+    costs = _Costs(start, changes)
+    sets.sort(key=lambda chosen: (costs.of(chosen), len(chosen)))
+    return next((chosen for chosen in sets[:MOST_TRIED] if does(planner(_applied(start, chosen)))), None)
+
+
+def _sets(changes: Sequence[Change]) -> list[tuple[Change, ...]]:
+    return [
         chosen
         for size in range(1, MOST_TOGETHER + 1)
         for chosen in combinations(_strongest(changes) if size > 1 else changes, size)
         if len({each.group for each in chosen}) == size
     ]
-    costs = _Costs(start, changes)
-    sets.sort(key=lambda chosen: (costs.of(chosen), len(chosen)))
-    return next((chosen for chosen in sets[:MOST_TRIED] if does(planner(_applied(start, chosen)))), None)
 
 
 class _Costs:
@@ -161,9 +240,7 @@ class _Costs:
 
     def __init__(self, setup: Setup, changes: Sequence[Change]) -> None:
         self._points = {id(each): each.harm.points for each in changes}
-        self._stages = {
-            id(each): frozenset(line.stage.value for line in each.written(setup)) for each in changes
-        }
+        self._stages = {id(each): frozenset(stage.value for stage in each.stages(setup)) for each in changes}
 
     def of(self, chosen: tuple[Change, ...]) -> float:
         stages = frozenset().union(*(self._stages[id(each)] for each in chosen))
@@ -202,7 +279,8 @@ def _one_of_each(changes: tuple[Change, ...], start: Setup) -> tuple[Change, ...
 
 def _missing(ledger: Ledger, target: Target) -> int:
     worst = ledger.worst
-    tokens = tokens_needed(ledger.setup, target.batch, target.seq) - ledger.kv_tokens.value
+    own = caches(ledger.setup)
+    tokens = tokens_needed(ledger.setup, target.batch, target.seq) // own - ledger.kv_tokens.value
     return worst.short_bytes + max(tokens, 0) * worst.kv_bytes_per_token.value
 
 
@@ -212,5 +290,6 @@ def _lacking(ledger: Ledger, target: Target) -> str:
     tokens = tokens_needed(ledger.setup, target.batch, target.seq)
     if not ledger.fits and in_the_way(worst) != COMPONENTS["kv_pool"]:
         return f"{in_the_way(worst)}: short by {gib(_missing(ledger, target))}"
-    held, needed = short_count(ledger.kv_tokens.value), short_count(tokens)
-    return f"the cache holds {held} of {needed} tokens, short by {gib(_missing(ledger, target))}"
+    held, needed = short_count(ledger.kv_tokens.value * caches(ledger.setup)), short_count(tokens)
+    each = " on each GPU" if ledger.setup.layout.world > 1 else ""
+    return f"the cache holds {held} of {needed} tokens, short by {gib(_missing(ledger, target))}{each}"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trtdx.memory.report import written
-from trtdx.memory.words import short_count
-from trtdx.model import Section
+import msgspec
+
+from trtdx.memory.report import command_rows, commands_json
+from trtdx.memory.words import on_what, short_count
+from trtdx.model import Evidence, Fix, Section, Stage
+from trtdx.violation import Violation, finding_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.memory.target import Reached
+    from trtdx.memory.target import Nearest, Reached
+    from trtdx.model import Finding
+    from trtdx.rule import RuleBook
 
 MOST_OTHERS = 8
 
@@ -23,7 +28,7 @@ def target_section(reached: Reached) -> Iterator[Section]:
             (f"{number}.", f"{each.words}; {each.harm.words}")
             for number, each in enumerate(reached.changes, 1)
         ]
-        rows += [("", line) for line in written(reached.changes, reached.setup)]
+        rows += command_rows(reached.advised)
         tokens = short_count(reached.ledger.kv_tokens.value)
         yield Section(
             "target",
@@ -32,6 +37,9 @@ def target_section(reached: Reached) -> Iterator[Section]:
             tuple(rows),
             note=f"then the cache holds {tokens} tokens",
         )
+    elif reached.fits and reached.advised and reached.advised.commands:
+        rows = command_rows(reached.advised)
+        yield Section("target", f"the limits of {reached.target}, written out", ("", ""), tuple(rows))
     if reached.dearer:
         rows = [("", f"{each.words}; {each.harm.words}") for each in reached.dearer]
         yield Section("dearer", "what does it too, and costs more", ("", ""), tuple(rows))
@@ -45,16 +53,45 @@ def target_json(reached: Reached) -> dict[str, Any]:
         **reached.target._asdict(),
         "fits": reached.fits,
         "fits_now": reached.fits and not reached.changes,
-        "changes": [
+        "changes": [{"change": each.words} for each in reached.changes],
+        **commands_json(reached.advised),
+        "nearest": [
             {
-                "change": each.words,
-                "flags": [
-                    {"stage": line.stage.value, "text": line.text} for line in each.written(reached.setup)
-                ],
+                **each.target._asdict(),
+                "changes": [change.words for change in each.changes],
+                **commands_json(each.advised),
             }
-            for each in reached.changes
+            for each in reached.nearest
         ],
         "kv_tokens": reached.ledger.kv_tokens.value,
         "dearer": [each.words for each in reached.dearer],
         "others": [{"change": each.words, "why_not": why} for each, why in reached.others],
     }
+
+
+OUT_OF_REACH = "DX647"
+
+
+def out_of_reach(reached: Reached, book: RuleBook, again: str) -> Finding:
+    """Return the finding of a load that nothing reaches, with the nearest ones as ways out."""
+    words = "; ".join(str(each.target) for each in reached.nearest)
+    evidence = tuple(Evidence(change.words, why) for change, why in reached.others[:4])
+    values = {
+        "load": str(reached.target),
+        "where": on_what(reached.setup),
+        "lacking": reached.lacking,
+        "nearest": words or "none",
+        "again": reached.nearest[0].advised.verify
+        if reached.nearest and reached.nearest[0].advised
+        else again,
+    }
+    finding = finding_from(book.get(OUT_OF_REACH), Violation(evidence, values, confidence=0.9))
+    fixes = tuple(_fix(each) for each in reached.nearest)
+    return msgspec.structs.replace(finding, fixes=fixes) if fixes else finding
+
+
+def _fix(nearest: Nearest) -> Fix:
+    lines = nearest.advised.commands if nearest.advised else ()
+    stage = min((line.stage for line in lines), key=list(Stage).index, default=Stage.LAUNCH)
+    words = " and ".join(change.words for change in nearest.changes) or "as it is"
+    return Fix(stage, f"settle for {nearest.target}: {words}", "\n".join(line.text for line in lines) or None)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from trtdx.memory.engine_activation import mixed_and_attended
 from trtdx.memory.layers import stage_of
 from trtdx.memory.nouns import MIB, Component, Figure
@@ -65,6 +67,9 @@ def torch_activation(setup: Setup, rank: int) -> Component:
         phases["logits"] = tokens * 2 * widths.hidden + rows * widths.logits
     phase = max(phases, key=lambda each: phases[each])
     figure = Figure.within(phases[phase], _doubt(setup, phase), extra=64 * MIB)
+    if setup.running.piecewise_graphs:
+        # What the captured pieces make is in the graphs' own pool (see graphs.py), as far as a step is captured.
+        figure = msgspec.structs.replace(figure, low=min(figure.low, phases["attention"] // 2))
     return Component(
         "activation", figure, f"{thousands(tokens)} tokens, most in {phase}", {phase: figure.value}
     )
@@ -124,11 +129,21 @@ def _attention_bytes(dims: Dims, cut: int, width: int, small: float, kv: str) ->
 def _experts(setup: Setup, widths: TorchWidths, tokens: int) -> int:
     """Return what the experts' kernels need. Every row may come to this rank, wherever its expert is."""
     dims, layout = setup.dims, setup.layout
+    gathered = 0
     if layout.attention_dp:
-        tokens *= max(layout.ep, 1)  # the others' tokens come here too
+        # All ranks' tokens come together here, unless they are taken in chunks (moe_max_num_tokens is
+        # max_num_tokens x dp_size where nobody sets it: _torch/model_config.py@v1.2.1); what came and what goes back
+        # has room of its own.
+        tokens *= layout.tp
+        gathered = tokens * (widths.expert_input + widths.hidden)
+        tokens = min(tokens, setup.running.moe_max_tokens or tokens)
     rows = tokens * max(dims.experts_per_token, 1)
-    backend = resolved_backend(setup)
-    hidden = widths.hidden
+    return gathered + _expert_rows(setup, widths, rows)
+
+
+def _expert_rows(setup: Setup, widths: TorchWidths, rows: int) -> int:
+    """Return what the experts' kernels need for so many rows."""
+    dims, backend, hidden = setup.dims, resolved_backend(setup), widths.hidden
     if backend == "TRTLLM":
         rows += dims.num_experts * (_tile(rows, dims.num_experts) - 1)
         kept = _kept_factors(setup, widths)

@@ -33,8 +33,15 @@ def _of(config: dict[str, Any]) -> int:
     out = _first(config, OUTPUTS) or width
     merged = width * (_first(config, ("spatial_merge_size",)) or _kernel(config)) ** 2
     projection = merged * merged + merged * out
-    patches = 3 * (_first(config, ("patch_size",)) or 14) ** 2 * width
-    return depth * (4 * width * width + matrices * width * inner) + projection + patches
+    patch = _first(config, ("patch_size",)) or 14
+    places = _first(config, ("num_position_embeddings",)) or (_first(config, ("image_size",)) // patch) ** 2
+    deeper = config.get("deepstack_visual_indexes")  # Qwen3-VL projects the outputs of these layers too
+    projection *= 1 + (len(deeper) if isinstance(deeper, list) else 0)
+    depth += _first(config, ("num_global_layers",))  # Llama 3.2
+    adapter = _first(config, ("projector_input_dim",))  # Llama 4
+    projection += adapter * (inner + 2 * (_first(config, ("projector_output_dim",)) or adapter))
+    layer = 4 * width * width + matrices * width * inner + 9 * width + inner
+    return depth * layer + projection + (3 * patch**2 + places) * width
 
 
 def _kernel(config: dict[str, Any]) -> int:

@@ -26,6 +26,7 @@ PLAN_OVERHEAD = 0.003  # of an engine's file: code and names, which are not kept
 _PLAN = re.compile(r"(?:.*_)?rank(\d{1,6})\.engine")
 _CUT = re.compile(r"rank(\d{1,6})\.safetensors")
 _PARTS = (
+    ("token_inputs", re.compile(r"per_layer_(?:input|projection)")),
     ("shared_experts", re.compile(r"shared_expert")),
     ("experts", re.compile(r"(?:^|\.)experts?\.|\.experts$")),
     ("router", re.compile(r"(?:^|\.)(?:router|gate)\.(?:weight|bias|e_score_correction_bias)$|e_score_correction_bias")),
@@ -160,7 +161,7 @@ def _of_stage(found: _Found, model: Model, stage: int) -> Counter[str]:
             here[part] += size // layout.pp
         elif layer >= 0:
             here[part] += size if layer in mine else 0
-        elif part in ("embedding", "positions"):
+        elif part in ("embedding", "positions", "token_inputs"):
             here[part] += 0 if stage else size
         else:
             here[part] += size if last else 0
@@ -209,6 +210,8 @@ def _place(name: str, layers: int, *, encoder: bool) -> tuple[str, int]:
 
 
 def _outside(name: str) -> str:
+    if "per_layer" in name:  # of Gemma 3n and 4
+        return "token_inputs"
     if EMBEDDING.search(name):
         return "embedding"
     if HEAD.search(name):

@@ -6,8 +6,10 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from trtdx.memory.exclusions import MODULES, exclusions, patterns_of
-from trtdx.memory.families import Family, family_of, since
+from trtdx.memory.families import Family, family_of, since, unmodelled
 from trtdx.memory.layers import (
     ATTENTION,
     DENSE,
@@ -38,6 +40,7 @@ from trtdx.memory.storage import (
     known,
     linear_bytes,
     padded,
+    scaled,
     width_of,
 )
 
@@ -50,6 +53,11 @@ _WITHOUT_ROPE = ("bloom", "mpt", "t5", "opt", "whisper", "bart")
 ROPE_TABLE_SINCE = "0.10.0"  # engines hold the table of sines and cosines
 ROPE_SHARED_SINCE = "0.12.0"  # before, every layer had its own; TensorRT may have merged them
 AUTO_BACKEND_SINCE = "1.3.0rc0"  # before, an unset MoE backend was CUTLASS
+KEYS_TRANSPOSED_SINCE = "0.19.0"  # in DeepSeek's engines
+PLAIN_IN_ENGINES = (
+    "self_attn.q_b_proj",
+    "self_attn.kv_b_proj",
+)  # parameters of the attention, never quantised
 MOST_DEEPGEMM_TOKENS = 18688  # in one chunk (fused_moe_deepgemm.py)
 
 
@@ -85,34 +93,12 @@ def weights_of(setup: Setup, rank: int) -> Component:
     return Component("weights", share.bytes, share.why, share.parts)
 
 
-def draft_weights_of(setup: Setup, rank: int) -> Component | None:
-    """Return what a draft model of its own takes; it is cut like the model it drafts for."""
-    if setup.draft is None:
-        return None
-    plain = Formats(dtype=setup.formats.dtype)
-    last = setup.layout.pp - 1
-    model = Model(setup.draft, setup.layout, plain, _flow(setup), family_of(setup.draft.model_type))
-    if _sits_on_last_stage(setup.draft, setup.layout):
-        if stage_of(setup.layout, rank) != last:
-            return None
-        flat = Layout(tp=setup.layout.tp, cp=setup.layout.cp, attention_dp=setup.layout.attention_dp)
-        model, last = model._replace(layout=flat), 0
-    share = share_of(model, min(stage_of(setup.layout, rank), model.layout.pp - 1))
-    figure = Figure(share.bytes.value, share.bytes.low, share.bytes.high, share.bytes.source)
-    return Component("draft_weights", figure, share.why, share.parts)
-
-
-def _sits_on_last_stage(draft: Dims, layout: Layout) -> bool:
-    """A head of a few layers (EAGLE) is not spread over the pipeline."""
-    return draft.num_layers < max(layout.pp, 5)
-
-
 def encoder_weights_of(setup: Setup) -> Component | None:
     """Return what a multimodal encoder takes: whole on every rank of the first stage, in 16 bit."""
     if not setup.dims.encoder_params:
         return None
     size = setup.dims.encoder_params * width_of(setup.formats.dtype)
-    return Component("encoder_weights", Figure.within(size, 0.05), "whole on each rank")
+    return Component("encoder_weights", Figure.within(size, 0.2), "whole on each rank")
 
 
 def parameters(dims: Dims, model: str = "") -> int:
@@ -131,7 +117,7 @@ def model_of(setup: Setup) -> Model:
         dims=setup.dims,
         layout=setup.layout,
         formats=formats,
-        flow=_flow(setup),
+        flow=flow_of(setup),
         family=family,
         version=running.version,
         moe_backend=backend,
@@ -141,7 +127,7 @@ def model_of(setup: Setup) -> Model:
     )
 
 
-def _flow(setup: Setup) -> str:
+def flow_of(setup: Setup) -> str:
     return ENGINE if setup.running.backend == ENGINE else TORCH
 
 
@@ -155,7 +141,7 @@ def mtp_layers(setup: Setup) -> int:
 def resolved_backend(setup: Setup) -> str:
     """Return which kernels compute the experts, where nobody said."""
     dims, asked = setup.dims, setup.running.moe_backend.upper()
-    if not dims.num_experts or _flow(setup) == ENGINE:
+    if not dims.num_experts or flow_of(setup) == ENGINE:
         return ""
     if asked and asked != "AUTO":
         return asked
@@ -170,7 +156,7 @@ def resolved_backend(setup: Setup) -> str:
 @lru_cache(maxsize=16384)
 def share_of(model: Model, stage: int) -> Share:
     """Return what a rank of a pipeline stage holds."""
-    cut = _cut(model)
+    cut = cut_for(model)
     parts: Counter[str] = Counter()
     for (layer, kept), count in _stage_layers(model, stage).items():
         for part, size in _layer_parts(model, cut, layer, kept).items():
@@ -181,7 +167,7 @@ def share_of(model: Model, stage: int) -> Share:
     return Share(found, _figure(model, cut, stage, found), _why(model, cut))
 
 
-def _cut(model: Model) -> Cut:
+def cut_for(model: Model) -> Cut:
     if model.flow == TORCH:
         embedding = since(model.version, model.family.embedding_cut_since)
     else:
@@ -218,7 +204,7 @@ def kept_names(patterns: tuple[str, ...], layer: int, *, mtp: bool, experts: str
 def _algo(model: Model, name: str, kept: frozenset[str]) -> str:
     """Return the format of a module of a layer; "" is none."""
     formats = model.formats
-    if name in kept:
+    if name in kept or (model.flow == ENGINE and model.dims.mla and name in PLAIN_IN_ENGINES):
         return ""
     return dict(formats.by_module).get(name, "") if formats.by_module else formats.weights
 
@@ -234,11 +220,25 @@ def _layer_parts(model: Model, cut: Cut, layer: Layer, kept: frozenset[str]) -> 
         # The halves of kv_b_proj are kept a second time, one transposed (modules/mla.py).
         heads = ceil_div(dims.num_heads, cut.attention)
         parts["attention"] += heads * (dims.qk_nope_head_dim + dims.v_head_dim) * dims.kv_lora_rank * width
+    if layer.mixer == ATTENTION and dims.mla and model.flow == ENGINE:
+        parts["attention"] += ceil_div(dims.num_heads, cut.attention) * _absorbed(model) * width
     if layer.inner == EXPERTS:
         wide = 4 if model.flow == ENGINE else width
         parts["router"] += dims.num_experts * dims.hidden_size * wide
         parts["experts"] += ceil_div(dims.num_experts, cut.experts) * _expert(model, cut, kept)
     return parts
+
+
+def _absorbed(model: Model) -> int:
+    """Return the numbers of the projection that an engine keeps a second time for each head.
+
+    Until 0.18 that of queries with the one of keys multiplied in, since then that of keys transposed: DeepseekV2Attention
+    in layers/attention.py@v0.17.0 and @v1.2.1.
+    """
+    dims = model.dims
+    if since(model.version, KEYS_TRANSPOSED_SINCE):
+        return dims.kv_lora_rank * dims.qk_nope_head_dim
+    return (dims.kv_lora_rank + dims.qk_rope_head_dim) * (dims.q_lora_rank or dims.hidden_size)
 
 
 def _matrices(model: Model, cut: Cut, layer: Layer) -> list[Weight]:
@@ -277,9 +277,10 @@ def _ends(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
     table = ceil_div(dims.vocab_size, cut.embedding) * dims.hidden_size * width
     if not stage:
         found += [("embedding", table), ("positions", dims.position_embeddings * dims.hidden_size * width)]
+        found += [("token_inputs", _token_inputs(dims) * width)]
         found += [("norms", norm)] if model.family.embedding_norm else []
     if last:
-        found.append(("norms", norm))
+        found.append(("norms", norm * model.family.final_norm))
         if not _head_is_embedding(model, stage):
             rows = ceil_div(dims.vocab_size, cut.head)
             head = linear_bytes(
@@ -289,6 +290,14 @@ def _ends(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
     if last and stage and model.mtp_layers:
         found.append(("mtp", table))  # its layers embed the tokens they guess
     return found
+
+
+def _token_inputs(dims: Dims) -> int:
+    """Return the table of each layer's own embeddings, the projection that is added to them, and its norm."""
+    if not dims.token_inputs:
+        return 0
+    wide = dims.num_layers * dims.token_inputs
+    return wide * ((dims.token_inputs_vocab or dims.vocab_size) + dims.hidden_size) + dims.token_inputs
 
 
 def _head_is_embedding(model: Model, stage: int) -> bool:
@@ -315,7 +324,8 @@ def _encoder(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
     if not dims.encoder_layers:
         return []
     layer = Layer(ATTENTION, DENSE, dims.num_kv_heads)
-    encoder = sum(_layer_parts(model, cut, layer, frozenset()).values())
+    plain = model._replace(dims=msgspec.structs.replace(dims, extra_params=0))
+    encoder = sum(_layer_parts(plain, cut, layer, frozenset()).values())
     cross = sum(
         _stored(model, each, frozenset()) for each in attention_weights(dims, cut, layer, model.family)
     )
@@ -377,6 +387,8 @@ def _figure(model: Model, cut: Cut, stage: int, parts: dict[str, int]) -> Figure
 
 def _uncertainty(formats: Formats, model: Model) -> tuple[float, float]:
     """Return by what share the weights may be smaller or larger."""
+    if unmodelled(model.dims.model_type):
+        return 0.35, 0.35
     if formats.by_module:
         return 0.02, 0.05
     if formats.weights and (not known(formats.weights) or formats.weights == "MIXED_PRECISION"):
@@ -400,14 +412,3 @@ def _why(model: Model, cut: Cut) -> str:
     if model.workspace_tokens:
         said.append("with DeepGEMM's buffers")
     return "; ".join(said)
-
-
-def scaled(parts: dict[str, int], total: int) -> dict[str, int]:
-    """Return parts that sum to a total known from elsewhere."""
-    whole = sum(parts.values())
-    if not whole:
-        return {}
-    found = {part: size * total // whole for part, size in parts.items()}
-    largest = max(found, key=lambda part: found[part])
-    found[largest] += total - sum(found.values())
-    return found

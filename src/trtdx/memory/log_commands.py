@@ -1,0 +1,80 @@
+"""Commands for a log's deployment: the settings that it prints, with a change in them, as its release spells them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.memory.flags import FLAGS, OFF, ON
+from trtdx.memory.log_settings import NUMBERS
+from trtdx.memory.nouns import LAST_STABLE
+from trtdx.memory.recipe import Recipe
+from trtdx.memory.unwritable import UnwritableError
+from trtdx.model import Stage
+from trtdx.versions import parsed
+
+if TYPE_CHECKING:
+    from trtdx.memory.log import LogMemory
+
+SERVE = "trtllm-serve MODEL"
+BUILD = "trtllm-build --checkpoint_dir CKPT --output_dir ENGINE"
+# The settings of a log that its commands have to repeat.
+REPEATED = (
+    "tp_size", "pp_size", "ep_size", "enable_attention_dp", "max_batch_size", "max_num_tokens", "max_seq_len",
+    "max_input_len", "max_beam_width", "kv_cache_dtype", "enable_chunked_prefill",
+    "kv_cache_free_gpu_memory_fraction", "gemm_plugin", "context_fmha", "remove_input_padding",
+)  # fmt: skip
+
+
+def is_engine(log: LogMemory) -> bool:
+    return log.backend != "pytorch"
+
+
+def limit_stage(log: LogMemory) -> Stage:
+    """Return where limits are set: built into an engine, or given at the start."""
+    return Stage.BUILD if is_engine(log) else Stage.SERVE
+
+
+def command_with(log: LogMemory, stage: Stage, **changes: Any) -> str | None:
+    """Return the command of a stage with changes, by the names of the command line; None where there is none."""
+    return _command(log, stage, changes, engine=is_engine(log))
+
+
+def command_of(log: LogMemory, changes: dict[str, Any], *, engine: bool) -> str | None:
+    """Return the command that sets limits with changes, for a backend that is known otherwise than by the log."""
+    return _command(log, Stage.BUILD if engine else Stage.SERVE, changes, engine=engine)
+
+
+def _command(log: LogMemory, stage: Stage, changes: dict[str, Any], *, engine: bool) -> str | None:
+    found = log.settings.get("version")
+    release = found.value if found and parsed(found.value) else LAST_STABLE
+    recipe = Recipe(backend="tensorrt" if engine else "pytorch", release=release, model="MODEL")
+    recipe.is_converted = True
+    recipe.is_built = stage is not Stage.BUILD
+    for name in REPEATED:
+        value = _stated(log, name)
+        if value is not None and name not in changes and not (recipe.is_built and engine):
+            recipe.put(FLAGS[name].fact, value)
+    for name, value in changes.items():
+        recipe.put(FLAGS[name].fact, value)
+    try:
+        lines = [line.text for line in recipe.written()]
+    except UnwritableError:
+        return None
+    return "\n".join(lines) or None
+
+
+def _stated(log: LogMemory, name: str) -> Any:
+    found = log.settings.get(name)
+    if found is None:
+        return None
+    text = found.value.lower()
+    if name in NUMBERS:
+        value = int(text)
+        return (
+            None if value == 1 and name.endswith(("_size", "_width")) and name != "max_batch_size" else value
+        )
+    if name.endswith("fraction"):
+        return float(text)
+    if FLAGS[name].kind == "switch":
+        return True if text in ON else None
+    return None if text in (*OFF, "auto") else text

@@ -1,0 +1,119 @@
+"""What cannot run is not told to fit: models and loaders a backend lacks, GPUs without kernels, memory that is shared."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trtdx.host import RealHost, RecordedHost
+from trtdx.knowledge import load_book
+from trtdx.memory.asking import Asked, setup_from
+from trtdx.memory.flags import flags_from
+from trtdx.memory.impossible import contradictions
+from trtdx.memory.ledger import plan
+from trtdx.memory.nouns import GIB
+from trtdx.model import Severity
+
+BOOK = load_book(RealHost())
+
+
+def wrong(model: str = "model", *words: str, config=None, version: str = "1.2.1", gpu: str = "H100", **more):
+    files = {"model/config.json": json.dumps(config).encode()} if config else {}
+    asked = Asked(model=model, gpu=gpu, version=version, flags=flags_from({}, words), **more)
+    return contradictions(setup_from(RecordedHost(files), asked), BOOK)
+
+
+def errors(*args, **more) -> list[str]:
+    return [each.message for each in wrong(*args, **more) if each.severity is Severity.ERROR]
+
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+    "max_position_embeddings": 8192, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("architecture", "version", "told"),
+    [
+        ("LlamaForCausalLM", "1.0.0", ""),
+        ("WhisperForConditionalGeneration", "1.2.1", "has no WhisperForConditionalGeneration"),
+        ("GptOssForCausalLM", "1.0.0", "since 1.1.0, not in 1.0.0"),
+        ("GptOssForCausalLM", "1.1.0rc2", ""),
+        ("GptOssForCausalLM", "1.2.1", ""),
+        ("SomethingNewForCausalLM", "1.3.0rc25", ""),
+    ],
+)
+def test_a_model_that_the_pytorch_backend_of_a_release_lacks_cannot_run(architecture, version, told):
+    found = errors(config=LLAMA | {"architectures": [architecture]}, version=version)
+    assert (told in found[0]) if told else not found
+
+
+def test_autodeploy_takes_models_that_nobody_wrote_a_class_for():
+    config = LLAMA | {"architectures": ["SomethingNewForCausalLM"]}
+    assert errors(config=config)
+    assert not errors("model", "--backend", "_autodeploy", config=config)
+
+
+def test_an_engine_of_a_model_that_only_pytorch_has_cannot_be_built():
+    config = LLAMA | {"architectures": ["NemotronHForCausalLM"]}
+    assert "only the PyTorch backend has it" in errors("model", "--backend", "tensorrt", config=config)[0]
+
+
+def test_before_0_17_there_was_no_pytorch_backend():
+    found = errors("Llama-3.1-8B", "--backend", "pytorch", version="0.12.0")
+    assert "0.12.0 has no PyTorch backend" in found[0]
+
+
+@pytest.mark.parametrize(("method", "fails"), [("awq", True), ("gptq", True), ("mxfp4", False)])
+def test_a_checkpoint_that_the_backend_has_no_loader_for_cannot_run(method, fails):
+    config = LLAMA | {"quantization_config": {"quant_method": method, "bits": 4, "group_size": 128}}
+    codes = [each.code for each in wrong(config=config)]
+    assert ("DX093" in codes) == fails
+    assert "DX093" not in [each.code for each in wrong("model", "--backend", "tensorrt", config=config)]
+
+
+def test_an_engine_on_turing_is_planned_without_fused_attention():
+    def workspace(gpu: str, *words: str) -> int:
+        flags = ("--backend", "tensorrt", "--dtype", "float16", "--max_batch_size", "8", *words)
+        asked = Asked(model="Llama-2-7B", gpu=gpu, version="0.16.0", flags=flags_from({}, flags))
+        return plan(setup_from(RecordedHost(), asked).setup).worst.bytes_of("activation")
+
+    assert workspace("T4") > 2 * workspace("A10")
+    assert workspace("T4") == workspace("A10", "--context_fmha", "disable")
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "severity"),
+    [
+        ((), "0.16.0", Severity.WARNING),
+        (("--context_fmha", "enable"), "0.16.0", Severity.ERROR),
+        (("--context_fmha", "disable"), "0.16.0", None),
+        (("--context_fmha", "enable"), "0.10.0", None),  # it fell back by itself
+    ],
+)
+def test_fused_attention_has_to_be_turned_off_where_a_release_refuses_it(words, version, severity):
+    flags = ("--backend", "tensorrt", "--dtype", "float16", *words)
+    found = [
+        each for each in wrong("Llama-2-7B", *flags, version=version, gpu="T4") if "fused" in each.message
+    ]
+    assert [each.severity for each in found] == ([severity] if severity else [])
+
+
+def test_the_pytorch_backend_has_no_attention_for_turing():
+    assert "no attention kernels for T4" in errors("Llama-2-7B", "--dtype", "float16", gpu="T4")[0]
+
+
+def test_memory_that_is_shared_with_the_host_is_not_all_the_gpus():
+    def ledger(gpu: str, *words: str):
+        asked = Asked(model="Llama-3.1-8B", gpu=gpu, flags=flags_from({}, words))
+        return plan(setup_from(RecordedHost(), asked).setup).worst
+
+    spark, discrete = ledger("DGX Spark"), ledger("GB200")
+    assert spark.bytes_of("host_memory") > 5 * GIB
+    assert not discrete.bytes_of("host_memory")
+    cached = ledger("DGX Spark", "--host_cache_size", "16GiB")  # no second tier there
+    assert cached.bytes_of("host_memory") - spark.bytes_of("host_memory") == 16 * GIB
+    assert cached.kv_tokens.value < spark.kv_tokens.value
