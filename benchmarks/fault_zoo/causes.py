@@ -1,7 +1,7 @@
 """From what `trtdx compare` says to the zoo's words for causes: the one table to fill when a rule page is new.
 
 It was filled from the pages' own words before any answer was looked at. A page that is not here names none of the zoo's
-causes, and an answer with it is wrong. One page may be right for two causes where the place tells them apart.
+causes, and an answer with it is wrong: DX715 to DX717, DX926 to DX930, DX933 and DX934 name mistakes that are not planted. One page may be right for two causes where the place tells them apart.
 """
 
 from __future__ import annotations

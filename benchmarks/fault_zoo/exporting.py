@@ -27,12 +27,20 @@ class WithCache(torch.nn.Module):
         done = getattr(self, self.base)(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=cache, use_cache=True
         )  # fmt: skip
-        logits = self.lm_head(done.last_hidden_state)
-        softcap = getattr(self.config, "final_logit_softcapping", None)
-        if softcap:
-            logits = torch.tanh(logits / softcap) * softcap
+        logits = logits_by_config(self.lm_head(done.last_hidden_state), self.config)
         present = [part for layer in done.past_key_values.layers for part in (layer.keys, layer.values)]
         return (logits, *present)
+
+
+def logits_by_config(logits: Any, config: Any) -> Any:
+    """Return logits scaled and capped as the model's own forward does after its head."""
+    if scale := getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * scale
+    if scaling := getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / scaling
+    if softcap := getattr(config, "final_logit_softcapping", None):  # Gemma 2
+        logits = torch.tanh(logits / softcap) * softcap
+    return logits
 
 
 def cache_shapes(model: Any) -> list[tuple[tuple[int, int], tuple[int, int]]]:

@@ -33,6 +33,12 @@ def decoder(kind, *, attention="eager", **more):
         ),
         "mistral": lambda: transformers.MistralConfig(**SIZES | {"sliding_window": 5} | more),
         "mixtral": lambda: transformers.MixtralConfig(**SIZES | {"num_local_experts": 4} | more),
+        "granite": lambda: transformers.GraniteConfig(
+            **SIZES | {"residual_multiplier": 0.4, "embedding_multiplier": 3.0, "logits_scaling": 4.0} | more
+        ),
+        "gpt_oss": lambda: transformers.GptOssConfig(
+            **SIZES | {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6} | more
+        ),
         "gemma": lambda: transformers.GemmaConfig(**SIZES | {"head_dim": 8} | more),
         "gemma2": lambda: transformers.Gemma2Config(
             **SIZES | {"head_dim": 8, "sliding_window": 6, "attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 8} | more

@@ -13,6 +13,7 @@ from trtdx.capture.stats import source_from_array
 from trtdx.capture.store import CaptureWriter
 from trtdx.compare.align import align
 from trtdx.compare.mapping import parse_mapping, read_mapping
+from trtdx.compare.names import in_words
 from trtdx.compare.pairs import Token, tokens_of
 from trtdx.compare.side import Question, open_side, parse_side
 from trtdx.errors import InputError, UnknownNameError
@@ -414,3 +415,21 @@ def test_pieces_are_small_and_whole(tmp_path, monkeypatch):
     )
     assert (one == wanted).all()
     assert (other == wanted).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model.layers.3.mlp:out", "model.layers.3.mlp:out"),
+        ("h.4:in[3]", "the 4th input of h.4"),
+        ("h.4#1:out[1]", "the 2nd output of h.4 (2nd call)"),
+        ("h.4#1:out", "h.4:out (2nd call)"),
+        ("h.4#10", "h.4 (11th call)"),
+        (":in[20]", "the 21st input of the model"),
+        ("layers.0:in.hidden_states", "layers.0:in.hidden_states"),
+        ("logits", "logits"),
+        ("node#x", "node#x"),
+    ],
+)
+def test_a_name_is_said_in_words_where_it_has_numbers_of_the_tool(name, said):
+    assert in_words(name) == said

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from planted import ROWS, as_it_is, decoder, output, seen_at, suspect_of, weight
 from zoo import CASES, HEALTHY, A, L, M
 
+from trtdx.capture.format import Header
 from trtdx.compare.attribute import attribute, cause, degree
 from trtdx.compare.attribute.bench import Bench
 from trtdx.compare.attribute.run import FAMILIES
@@ -214,7 +215,7 @@ class Ranks:
     """A mock: a candidate's side of two ranks, of which only the hashes of one tensor are asked."""
 
     def __init__(self, *hashes):
-        self.capture, self.spec = self, Spec("capture", "")
+        self.capture, self.spec, self.header = self, Spec("capture", ""), Header()
         self.ranks = range(len(hashes))
         self._hashes = hashes
 

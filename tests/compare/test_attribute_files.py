@@ -65,7 +65,7 @@ def test_weights_of_another_checkpoint_are_tried_out(tmp_path):
     found = attribute(suspect._replace(candidate=OnlySpec(Spec("hf", str(tmp_path)))))
     assert (found[0].code, round(found[0].share, 3)) == ("DX977", 1.0)
     assert found[0].values["what"] == "weight is another one"
-    assert "rms_norm_eps is 0.0001, not 1e-06" in found[0].values["evidence"]
+    assert "rms_norm_eps 0.0001, the reference's 1e-06" in found[0].values["evidence"]
 
 
 def test_what_the_numbers_find_is_named_and_the_files_are_evidence(tmp_path):

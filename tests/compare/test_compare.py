@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -13,7 +14,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime")
 
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question, Spec, parse_side
+from trtdx.compare.side import Question, Spec, open_side, parse_side
+from trtdx.engines.generate import cache_names, completed_feeds
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.host import RealHost
 from trtdx.render import render_json, render_text
@@ -110,3 +112,45 @@ def test_sides_are_told_by_what_they_are(tmp_path):
         parse_side(host, "nothing")
     with pytest.raises(UnknownNameError, match="no option of hf: is called 'dtyp'"):
         parse_side(host, f"hf:{TINY}/model?dtyp=float16")
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"input_ids": [[5, 17, 42, 9]]},
+        {"input_ids": [[0, 17, 42, 9], [5, 17, 42, 9]], "attention_mask": [[0, 1, 1, 1], [1, 1, 1, 1]]},
+    ],
+)
+def test_token_ids_in_a_file_are_enough_what_follows_from_them_is_derived(book, tmp_path, arrays):
+    np.savez(tmp_path / "inputs.npz", **{name: np.array(each, np.int64) for name, each in arrays.items()})
+    question = Question(inputs=str(tmp_path / "inputs.npz"))
+    report = compared(book, f"hf:{TINY}/model", f"onnx:{TINY}/model.onnx", question)
+    assert not report.findings
+    assert report.compared > 50
+
+
+def test_a_file_that_goes_on_from_a_cache_has_its_positions_derived(tmp_path):
+    engine = parse_side(RealHost(), f"onnx:{TINY}/model.onnx").open("")
+    whole = engine.run(completed_feeds(engine, {"input_ids": np.array([[5, 17, 42, 9]])}))
+    first = engine.run(completed_feeds(engine, {"input_ids": np.array([[5, 17, 42]])}))
+    past = {name: first[present] for name, present in cache_names(engine).items()}
+    last = engine.run(completed_feeds(engine, {"input_ids": np.array([[9]]), **past}))
+    np.testing.assert_allclose(last["logits"][0, -1], whole["logits"][0, -1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_part_of_a_cache_that_holds_something_is_not_made_up():
+    engine = parse_side(RealHost(), f"onnx:{TINY}/model.onnx").open("")
+    first = engine.run(completed_feeds(engine, {"input_ids": np.array([[5, 17, 42]])}))
+    name, present = next(iter(cache_names(engine).items()))
+    with pytest.raises(InputError, match="not given"):
+        engine.run(completed_feeds(engine, {"input_ids": np.array([[9]]), name: first[present]}))
+
+
+def test_captures_of_outputs_and_caches_alone_name_what_is_wrong_before_the_output_projection(book, tmp_path):
+    host = RealHost()
+    for name, text in (("right", f"hf:{TINY}/model"), ("wrong", f"onnx:{TINY}/rotary-mistake.onnx")):
+        spec = parse_side(host, text)
+        open_side(host, spec, QUESTION, tmp_path / name, selector="**:out & is:module")
+    (finding,) = compared(book, tmp_path / "right", tmp_path / "wrong", Question()).findings
+    assert finding.where.tensor == "present.0.key:new"
+    assert finding.where.module == "model.layers.0.self_attn"

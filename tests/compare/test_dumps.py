@@ -179,9 +179,9 @@ def bad_files(folder):
         "junk.json": r"junk\.json",
         "junk.safetensors": r"junk\.safetensors claims a header",
         "junk.onnx": r"junk\.onnx is not an ONNX model",
-        "junk.bin": r"junk\.bin is no dump that can be imported",
+        "junk.bin": r"junk\.bin is not a dump that can be imported",
         "huge.npz": r"nothing in .*huge\.npz can be read",
-        "empty": r"empty is no dump that can be imported",
+        "empty": r"empty is not a dump that can be imported",
         "absent": "there is no .*absent",
     }
 

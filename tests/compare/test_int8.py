@@ -141,7 +141,9 @@ def test_a_mistake_in_one_product_is_placed_though_the_file_names_none(book, fil
 
 @pytest.mark.parametrize("reference", [Spec("hf", str(TINY / "model")), Spec("onnx", str(FLOAT))])
 def test_weights_tell_the_modules_of_products(files, reference):
-    found = modules_by_weights(reference, Spec("onnx", str(files["dynamic"])))
+    made = modules_by_weights(reference, Spec("onnx", str(files["dynamic"])))
+    nodes = onnx.load(files["dynamic"]).graph.node
+    found = {node.input[1]: made[node.output[0]] for node in nodes if node.output[0] in made}
     assert found["val_229_quantized"] == "model.layers.0.mlp.up_proj"
     assert found["val_381_quantized"] == "lm_head"
     assert len(set(found.values())) == 15
@@ -149,7 +151,9 @@ def test_weights_tell_the_modules_of_products(files, reference):
 
 
 def test_what_is_known_of_a_file_is_known_inside_the_block_only(files):
-    names = {"val_229_quantized": "model.layers.0.mlp.up_proj"}
+    nodes = onnx.load(files["dynamic"]).graph.node
+    product = next(node for node in nodes if "val_229_quantized" in node.input)
+    names = {product.output[0]: "model.layers.0.mlp.up_proj"}
     with known_modules(files["dynamic"], names):
         inside = {place.path for place in Cut(files["dynamic"]).value_at}
     outside = {place.path for place in Cut(files["dynamic"]).value_at}

@@ -141,7 +141,7 @@ def test_what_cannot_be_a_side_is_refused():
         trtdx.compare(3, layers())
     with pytest.raises(InputError, match="no arrays"):
         trtdx.compare({}, layers())
-    with pytest.raises(InputError, match="is no array of numbers"):
+    with pytest.raises(InputError, match="is not an array of numbers"):
         trtdx.compare({"a": np.array([object()])}, layers())
     with pytest.raises(InputError, match="at least one token"):
         trtdx.compare(layers(), layers(), new_tokens=0)

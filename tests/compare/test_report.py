@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -72,6 +73,41 @@ def test_tables_fit_the_terminal_and_names_keep_their_ends(width):
     table = shown[shown.index("down to the first difference") + 1 :][:4]
     assert max(map(len, table)) <= width
     assert all(line.split()[1].endswith(":out") for line in table[1:])
+
+
+def test_a_narrow_table_shortens_what_repeats_and_keeps_every_name_apart():
+    modules = (
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp",
+    )
+    names = [f"model.layers.{number}.{module}:out" for number in range(12) for module in modules]
+    rows = tuple((name, "words " * 6, "more " * 6, "a verdict") for name in names)
+    shown = list(table_lines(Section("x", "x", ("tensor", "a", "b", "c"), rows), width=90))
+    firsts = [line.split()[0] for line in shown[1:]]
+    assert len(set(firsts)) == len(names)
+    assert firsts[0] == "...0....q_proj:out"
+
+
+def test_what_is_piped_is_not_cut(tmp_path):
+    arrays = {f"{'very_long_name.' * 12}{number}:out": np.ones(4, np.float32) for number in range(2)}
+    for file in ("a.npz", "b.npz"):
+        np.savez(tmp_path / file, **arrays)
+    argv = [
+        sys.executable,
+        "-m",
+        "trtdx",
+        "compare",
+        tmp_path / "a.npz",
+        tmp_path / "b.npz",
+        "--new-tokens",
+        "1",
+    ]
+    shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert "..." not in shown
 
 
 def test_prose_in_the_last_column_goes_on_below():

@@ -187,7 +187,7 @@ def test_options_of_a_model_are_those_its_engine_has():
     level = options_of(Spec("onnx", "m", {"level": "none"}))[0]
     assert level.values == ("none", "basic", "extended", "all")
     assert parse_option("level=all,none") == Option("level", ("all", "none"))
-    with pytest.raises(InputError, match="no option"):
+    with pytest.raises(InputError, match="not an option"):
         parse_option("level")
     assert filled("run --{mode} {flag} -o {out}", {"mode": "fast", "flag": ""}, "/o") == [
         "run",

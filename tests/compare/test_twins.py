@@ -1,4 +1,4 @@
-"""Causes where the reference is no torch model: torch twins of its modules, the model a capture names, and the files."""
+"""Causes where the reference is not a torch model: torch twins of its modules, the model a capture names, and the files."""
 
 from __future__ import annotations
 

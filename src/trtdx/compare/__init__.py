@@ -12,10 +12,13 @@ from typing import Any
 
 
 class _CallablePackage(ModuleType):
-    def __call__(self, *given: Any, **asked: Any) -> Any:
+    def __call__(self, reference: Any, candidate: Any, **options: Any) -> Any:
+        from trtdx.compare.packages import need_packages
+
+        need_packages(reference, candidate)
         from trtdx.compare.notebook import compare
 
-        return compare(*given, **asked)
+        return compare(reference, candidate, **options)
 
 
 sys.modules[__name__].__class__ = _CallablePackage

@@ -7,7 +7,8 @@ An alignment must not hide a mistake. So it never searches for what fits best:
 - Between conventions of naming, the order inside a fused tensor is the one that the module's name declares, and shards
   stand in the order of their ranks. Values are looked at to confirm. Where they fit another order only, the declared
   one stands, and a note says so: that order may be the very mistake.
-- Values decide alone only for tensors that no name tells of, with low confidence, and between a copy and a partial sum.
+- Values decide alone only for tensors that no name tells of, with low confidence, between a copy and a partial sum, and
+  whether a module of an optimised graph ends where it seems to.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from trtdx.compare.building import EMPTY, NOT_KEPT, Builder
 from trtdx.compare.fused import PARTS
 from trtdx.compare.mapping import Entry, Mapping, mapping_of
 from trtdx.compare.matching import Match, Names, by_values, matched
+from trtdx.compare.model_outputs import is_model_output
 from trtdx.compare.names import flow_key
 from trtdx.compare.nouns import Pair, Unmatched
+from trtdx.compare.onnx_borders import guessed_borders
 from trtdx.compare.positions import Matching, comparable_steps
 from trtdx.compare.reading import Reading
 from trtdx.words import listed
@@ -78,6 +81,7 @@ class _Aligner:
         self._asked = mapping.applied(ours.named, theirs.named) if mapping else {}
         self._unmatched: dict[tuple[str, str, str], Unmatched] = {}
         self._looked_at: set[Match] = set()
+        self._guessed = guessed_borders(reference), guessed_borders(candidate)
 
     def align(self) -> Alignment:
         matches = self._matches()
@@ -111,6 +115,12 @@ class _Aligner:
             )
             return []
         pair = made._replace(position=position)
+        if self._ends_elsewhere(match, pair):
+            reason = "where the module ends is not told by the file: a fused node stands there"
+            self._unmatched.setdefault(
+                ("candidate", match.theirs, reason), Unmatched("candidate", match.theirs, step, reason)
+            )
+            return []
         if match not in self._looked_at:
             self._looked_at.add(match)
             pair = self._confirmed(match, pair)
@@ -120,6 +130,18 @@ class _Aligner:
         ]
         self._notes += [f"{each.name} at step {step}: {each.note}" for each in odd if each.note]
         return [pair, *odd]
+
+    def _ends_elsewhere(self, match: Match, pair: Pair) -> bool:
+        """Whether a border that is a guess proves to be another tensor by its values."""
+        names = pair.reference.first.place, pair.candidate.first.place
+        guessed = [
+            f"{place.path}:{place.port}" in borders
+            for place, borders in zip(names, self._guessed, strict=True)
+            if not place.tensor
+        ]
+        if not any(guessed) or match.how == "map" or not pair.kept or is_model_output(pair):
+            return False
+        return confirm.error(pair, self._ours.capture, self._theirs.capture) > confirm.GOOD
 
     def _confirmed(self, match: Match, pair: Pair) -> Pair:
         """Look whether values fit a layout that was told by names and shapes; say so where only another one does."""

@@ -98,7 +98,7 @@ def parse_option(text: str) -> Option:
     found = tuple(values.split(","))
     if not equals or not name or len(found) < 2:
         raise InputError(
-            f"{text!r} is no option", fix="write NAME=FAILING,OTHER,... with the failing value first"
+            f"{text!r} is not an option", fix="write NAME=FAILING,OTHER,... with the failing value first"
         )
     return Option(name, found)
 

@@ -6,21 +6,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trtdx.compare.attribute.run import PARTLY, UNEXPLAINED, percent
+from trtdx.compare.attribute.run import UNEXPLAINED, named, percent
 from trtdx.compare.attribute.witnesses import AGREED, ALONE
-from trtdx.model import Evidence
+from trtdx.compare.names import in_words
+from trtdx.model import Evidence, Fix, Severity, Stage, Where
 from trtdx.violation import Violation, finding_from
 from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trtdx.compare.consequences import Answers
     from trtdx.compare.locate import Located
     from trtdx.compare.nouns import Explained, Judged
-    from trtdx.model import Finding, Where
+    from trtdx.model import Finding
     from trtdx.rule import RuleBook
 
-UNTESTED = "DX925"
+UNTESTED, NOT_FINITE = "DX925", "DX960"
+NO_STAND_IN = "nothing stands for the reference that causes could be tried out in"
 WORTH_NAMING = 0.1  # of a runner-up
 
 
@@ -29,7 +32,9 @@ class Tested(NamedTuple):
 
     causes: Sequence[Explained] = ()
     problem: str = ""  # why none could be tried
+    install: str = ""  # the command after which they can be
     in_files: Sequence[str] = ()  # what differs there in the files of both sides
+    untried: Sequence[str] = ()  # hypotheses that could not be tried, and why
 
 
 def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> Finding:
@@ -44,19 +49,48 @@ def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> 
     where, first = located.where, located.first
     assert where is not None
     assert first is not None
-    best = tested.causes[0] if tested.causes and tested.causes[0].share >= PARTLY else None
+    best = named(tested.causes)
     code = best.code if best else UNTESTED if tested.problem else UNEXPLAINED
     values = {
         "tensor": where.tensor,
         "module": where.module or "the model",
         "step": where.step,
         "again": again,
+        "because": "torch is not installed, so no cause was tried out" if tested.install else NO_STAND_IN,
     }
     if best is not None:
         values |= {"share": percent(best.share), **best.values}
+    values |= {name: in_words(str(values[name])) for name in ("tensor", "module")}
     evidence = (_seen(where, first), *_explaining(tested, best, book), *_around(located))
     sure = first.confidence * (best.share if best else 0.9)
     made = finding_from(book.get(code), Violation(evidence, values, confidence=round(sure, 3)))
+    install = (Fix(Stage.INSTALL, "install torch: causes are then tried out in it", tested.install),)
+    return msgspec.structs.replace(
+        made, where=where, fixes=(*install, *made.fixes) if tested.install else made.fixes
+    )
+
+
+def graver(finding: Finding, located: Located, answers: Answers) -> Finding:
+    """Return a finding as an error where the answer changes or numbers are not finite, with the proof of it."""
+    strange = any(each.difference is not None and each.difference.not_finite for each in located.judged)
+    if not answers.changed and not strange:
+        return finding
+    told = f"{answers.changed} of {counted(answers.compared, 'token')} would be chosen otherwise, beyond near ties"
+    proof = Evidence(
+        "the answer changes", told if answers.changed else "NaN or infinite numbers follow from it"
+    )
+    return msgspec.structs.replace(finding, severity=Severity.ERROR, evidence=(*finding.evidence, proof))
+
+
+def not_finite_on_both(each: Judged, book: RuleBook) -> Finding:
+    """Return that a tensor holds NaN or infinities on both sides: nothing that comes of it was compared."""
+    pair, seen = each.pair, each.pair.candidate.first.statistics
+    infinite = seen.pos_inf + seen.neg_inf
+    what = f"{seen.nan} NaN" if seen.nan else counted(infinite, "infinite value")
+    values = {"tensor": in_words(pair.name), "what": what, "elements": seen.elements, "step": pair.step}
+    told = "so in the reference: neither side can be judged by what comes of it"
+    where = Where(step=pair.step, tensor=pair.name)
+    made = finding_from(book.get(NOT_FINITE), Violation((Evidence(str(where), told),), values))
     return msgspec.structs.replace(made, where=where)
 
 
@@ -85,7 +119,9 @@ def _explaining(tested: Tested, best: Explained | None, book: RuleBook) -> Itera
             names = ", ".join(f"{code} {book.get(code).slug}" for code in alike)
             yield Evidence("explains as much and cannot be told apart", names)
     elif not tested.problem:
-        yield Evidence("tried out in the reference", f"nothing explains half of it; nearest: {nearest}")
+        yield Evidence("tried out in the reference", f"nothing explains most of it; nearest: {nearest}")
+    if tested.untried:
+        yield Evidence("not tried, because", listed(list(dict.fromkeys(tested.untried)), 3, "; "))
     if best is not None and best.values.get("witness") == AGREED:
         yield Evidence("the files agree", best.values["files"])
     elif tested.in_files and (best is None or best.values.get("witness") != ALONE):

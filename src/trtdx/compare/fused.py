@@ -91,7 +91,7 @@ def parse_part(text: str) -> Change:
     pairs = (each.split(":") for each in found[4].split()) if found else ()
     parts = tuple((name, int(width)) for name, width in pairs)
     if found is None or not (found[2] or found[1] in dict(parts)):
-        raise InputError(f"{text!r} is no part of a fused tensor", fix="write part k of q:32 k:16 v:16")
+        raise InputError(f"{text!r} is not a part of a fused tensor", fix="write part k of q:32 k:16 v:16")
     split = Split(int(found[3] or 1), parts)
     return split.regrouped() if found[2] else split.change(found[1])
 

@@ -117,5 +117,5 @@ def _plain(name: str, array: Any) -> Any:
         return array.numpy()
     made = np.ascontiguousarray(array)
     if made.dtype.kind in "OSUmM":
-        raise InputError(f"{name} is no array of numbers but of {made.dtype}")
+        raise InputError(f"{name} is not an array of numbers but of {made.dtype}")
     return made

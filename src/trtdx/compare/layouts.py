@@ -120,7 +120,7 @@ def parse_change(text: str) -> Change:
     }.get(word)
     if made is None or not made[1]:
         raise InputError(
-            f"{text.strip()!r} is no change of layout",
+            f"{text.strip()!r} is not a change of layout",
             fix="write transpose 0 2 1 3, unsqueeze 0, reshape 4 -1, expand 0 2, columns 0:128, mask, "
             "part k of q:32 k:16 v:16, rank 0, sum, concatenate 1 or pages TABLE",
         )

@@ -273,7 +273,8 @@ class _Search:
             paths = dict.fromkeys(each.path for each in engine.places() if not each.tensor and each.path)
         finally:
             engine.close()
-        seen = {place_of(pair).path for pair in self.flow.pairs}
+        capture = self.reference.capture
+        seen = {place.path for rank in capture.ranks for place in capture.files(rank).places}
         before = list(paths)[: list(paths).index(until) + 1] if until in paths else list(paths)
         return [path for path in paths if path not in seen and (path in before or is_inside(path, until))]
 

@@ -104,11 +104,11 @@ def parse_mapping(text: str, file: str = "the mapping") -> Mapping:
     try:
         data = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as err:
-        raise InputError(f"{file} is no YAML: {str(err).splitlines()[0]}") from err
+        raise InputError(f"{file} is not YAML: {str(err).splitlines()[0]}") from err
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise InputError(
-            f"{file} is no mapping", fix="write a line for each tensor: REFERENCE: CANDIDATE | CHANGE"
+            f"{file} is not a mapping", fix="write a line for each tensor: REFERENCE: CANDIDATE | CHANGE"
         )
     return Mapping({str(name): _entry(str(name), value, file) for name, value in data.items()})
 
@@ -137,7 +137,7 @@ def read_mapping(host: Host, path: str) -> Mapping:
     try:
         return parse_mapping(data.decode(), path)
     except UnicodeDecodeError as err:
-        raise InputError(f"{path} is no text") from err
+        raise InputError(f"{path} is not text") from err
 
 
 def mapping_of(pairs: Iterable[Pair], asked: dict[str, Entry] | None = None) -> Mapping:

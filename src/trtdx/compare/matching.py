@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 
     Close = Callable[[Named, Named], float]
 
+GRAPHS = ("onnxruntime", "tensorrt")
 CLOSE = 0.1  # statistics this near, in relative terms, are worth a look at the values
 MOST_TRIED = 8
+SAME_NUMBER = (
+    0.25  # what the same number among a module's ports counts for: less than content, more than chance
+)
 
 
 class Match(NamedTuple):
@@ -39,6 +43,7 @@ class Names:
 
     def __init__(self, reading: Reading) -> None:
         self.named = reading.named
+        self.is_graph = reading.capture.header.engine in GRAPHS
         self.meant: dict[str, Meaning] = meanings(reading.named)
         self.by_scope: dict[tuple[str, str], list[Named]] = {}
         self.by_role: dict[tuple[str, str], list[Named]] = {}
@@ -59,9 +64,10 @@ def matched(ours: Names, theirs: Names, mapped: dict[str, Match | None]) -> list
     found = {name: match for name, match in mapped.items() if match}
     used = {match.theirs for match in found.values()}
     free = [name for name in ours.named if name not in mapped]
+    counted = _counted(ours) | _counted(theirs) if ours.is_graph and theirs.is_graph else set()
     for name in free:
         other = theirs.named.get(name)
-        if other is not None and name not in used and _alike(ours.named[name], other):
+        if other is not None and name not in used | counted and _alike(ours.named[name], other):
             found[name] = Match(name, name, "name")
             used.add(name)
     for how, our_groups, their_groups in (
@@ -76,6 +82,17 @@ def matched(ours: Names, theirs: Names, mapped: dict[str, Match | None]) -> list
                 used.add(other.name)
     logits = _logits(ours, theirs, set(found) | set(mapped))
     return [*found.values(), *logits, *_fused(ours, theirs, set(found) | set(mapped), used)]
+
+
+def _counted(names: Names) -> set[str]:
+    """Return the ports of modules that are told by their number alone: what enters a graph's module, in any order."""
+    several = (group for group in names.by_scope.values() if len(group) > 1)
+    return {
+        each.name
+        for group in several
+        for each in group
+        if names.meant[each.name].which.isdigit() and not each.place.tensor
+    }
 
 
 def _alike(one: Named, other: Named) -> bool:
@@ -106,7 +123,11 @@ def _ports(
             waiting.append(one)
     scores = sorted(
         (
-            (-_score(one, other), first, second)
+            (
+                -_score(one, other) - SAME_NUMBER * _same_number(one, other, our_names, their_names),
+                first,
+                second,
+            )
             for first, one in enumerate(waiting)
             for second, other in enumerate(left)
             if _fits(one, other) or (len(waiting) == len(left) == 1 and _alike(one, other))
@@ -128,6 +149,10 @@ def _fits(one: Named, other: Named) -> bool:
 
 def _plain(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
+
+
+def _same_number(one: Named, other: Named, our_names: Names, their_names: Names) -> bool:
+    return our_names.meant[one.name].which == their_names.meant[other.name].which
 
 
 def _score(one: Named, other: Named) -> float:
@@ -152,7 +177,8 @@ def _logits(ours: Names, theirs: Names, done: set[str]) -> list[Match]:
     for key, other in (keys, keys[::-1]):
         mine = [each for each in ours.by_role.get(key, ()) if each.name not in done]
         their = theirs.by_role.get(other, [])
-        if mine and their and not theirs.by_role.get(key):
+        both = ours.by_role.get(other)  # then the head is another tensor: scores are capped behind it
+        if mine and their and not theirs.by_role.get(key) and not both:
             return [Match(mine[0].name, their[0].name, "structure")]
     return []
 

@@ -117,6 +117,24 @@ class Meaning(NamedTuple):
     which: str  # the number or the name of one of several
 
 
+def in_words(name: str) -> str:
+    """Return a tensor's or module's name as a sentence has it: "h.4#1:in[3]" is "the 4th input of h.4 (2nd call)"."""
+    place = _PLACE.fullmatch(name)
+    path, calls, call = (place[1] if place else name).partition("#")
+    if calls and not call.isdigit():
+        return name
+    times = f" ({_ordinal(int(call) + 1)} call)" if calls else ""
+    if place is None or not place[3]:
+        return f"{path}{name[len(place[1]) :] if place else ''}{times}"
+    what = "input" if place[2] == "in" else "output"
+    return f"the {_ordinal(int(place[3]) + 1)} {what} of {path or 'the model'}{times}"
+
+
+def _ordinal(number: int) -> str:
+    teens = 11 <= number % 100 <= 13
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
 def place_in(name: str) -> tuple[str, str, str]:
     """Return path, port and which of several, from a name alone."""
     if name == "logits":

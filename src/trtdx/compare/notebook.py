@@ -26,6 +26,7 @@ from trtdx.compare.side import Question
 from trtdx.compare.tolerance import Tolerances
 from trtdx.errors import InputError, MissingExtraError
 from trtdx.host import RealHost
+from trtdx.installation import install_packages
 from trtdx.knowledge import load_book
 from trtdx.plots import draw
 from trtdx.render import render_json, render_text
@@ -187,7 +188,9 @@ def _package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as err:
-        raise MissingExtraError(f"{name} is not installed", fix=f"pip install {name}, or use rows()") from err
+        raise MissingExtraError(
+            f"{name} is not installed", fix=f"{install_packages(name)}   # or use rows()"
+        ) from err
 
 
 def _quiet(text: str) -> None:

@@ -103,7 +103,7 @@ def check_picture(path: str) -> None:
     kind = Path(path).suffix.lower()
     if kind not in KINDS:
         raise InputError(
-            f"{path} is no kind of picture that can be written", fix="name it .png, .svg or .html"
+            f"{path} is not a kind of picture that can be written", fix="name it .png, .svg or .html"
         )
     if not Path(path).absolute().parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {Path(path).parent}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trtdx.capture.difference import difference
 from trtdx.capture.feeding import MADE_UP_PROMPT, feeds_from, made_up_feeds
 from trtdx.capture.run import is_decoder
-from trtdx.engines.generate import generate
+from trtdx.engines.generate import completed_feeds, generate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ def samples_of(host: Host, engine: Engine, question: Question) -> tuple[list[dic
     if question.inputs or not is_decoder(engine):
         given = feeds_from(host, question.inputs) if question.inputs else [made_up_feeds(engine.inputs)]
         for feeds in given:
-            recorder.run({name: array for name, array in feeds.items() if name in engine.inputs})
+            recorder.run(completed_feeds(engine, feeds))
     else:
         for _ in generate(recorder, question.prompts or (MADE_UP_PROMPT,), question.new_tokens):
             pass

@@ -22,7 +22,7 @@ _LOCAL = re.compile(r"((?:^|\.)(?:layers|h|blocks?|layer)\.)(\d+)(?=\.|:|$|_)")
 
 
 class Named(NamedTuple):
-    """A name of a side: where it is, and its records at the first step that has it."""
+    """A name of a side: where it is, and its records at the first step that has something of it."""
 
     name: str
     place: Place
@@ -98,7 +98,7 @@ class Reading:
         for step, tensors in self.steps.items():
             for name, records in tensors.items():
                 known = named.get(name)
-                if known is None:
+                if known is None or _is_empty(known.records) > _is_empty(records):  # as a cache is at first
                     place = records[0].place
                     offset = self.offsets.get(records[0].rank, 0)
                     if offset:
@@ -130,6 +130,10 @@ class Reading:
         return None
 
 
+def _is_empty(records: tuple[Record, ...]) -> bool:
+    return not any(record.statistics.elements for record in records)
+
+
 def _moved(name: str, offset: int) -> str:
     """Return a name with its layer counted from the pipeline's beginning."""
     return _LOCAL.sub(lambda found: f"{found[1]}{int(found[2]) + offset}", name, count=1) if offset else name
@@ -150,8 +154,8 @@ def layer_of(path: str) -> int | None:
 def flow_order(names: list[str]) -> list[str]:
     """Return names in data-flow order: as captured, but the cache where its layer fills it, not where it is handed out.
 
-    It is filled before the attention's values go through its output projection, and that is the first tensor of the
-    layer that depends on it.
+    It is filled before the attention's values go through its output projection: what enters that, or leaves it where only
+    outputs were kept, is the first tensor of the layer that depends on it.
     """
     caches = {name: key.split(".")[0] for name in names if (key := _cache_of(name))}
     if not caches:
@@ -172,7 +176,7 @@ def flow_order(names: list[str]) -> list[str]:
 
 
 _AFTER = re.compile(
-    r"(?:\.(?:o_proj|dense|out_proj|c_proj|wo):in|\.(?:self_attn|attention|attn|self_attention):out|\.\d+:out)$"
+    r"(?:\.(?:o_proj|dense|out_proj|c_proj|wo):(?:in|out)|\.(?:self_attn|attention|attn|self_attention):out|\.\d+:out)$"
 )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trtdx.compare.names import in_words
 from trtdx.compare.nouns import Verdict
 from trtdx.model import Report, Section, Where
 from trtdx.words import counted
@@ -29,6 +30,7 @@ MOST_LAYERS = 12
 MOST_REASONS = 6
 MOST_NOTES = 8
 BAR = 20
+MOSTLY = 0.5  # of the tensors: with fewer compared, nothing is said of the model
 _BAD = (Verdict.WRONG, Verdict.POISONED)
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+):out(?:\.0|\[0\]|\.hidden_states)?$")
 
@@ -71,12 +73,26 @@ class Lonely(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Coverage(msgspec.Struct, frozen=True):
+    """How many of the reference's tensors were compared; steps are not counted."""
+
+    compared: int = 0
+    total: int = 0
+
+    @classmethod
+    def measured(cls, judged: Sequence[Judged], unmatched: Sequence[Unmatched]) -> Coverage:
+        compared = {each.pair.name for each in judged if each.verdict is not Verdict.UNKNOWN}
+        lonely = {each.name for each in unmatched if each.side == "reference"}
+        return cls(len(compared), len(compared | lonely | {each.pair.name for each in judged}))
+
+
 class ComparisonReport(Report, frozen=True, kw_only=True):
     """What `trtdx compare` answers: a report, and every tensor that was compared."""
 
     tensors: tuple[TensorRow, ...] = ()
     unmatched: tuple[Lonely, ...] = ()
     segment_runs: int = 0
+    coverage: Coverage = Coverage()
 
     @property
     def compared(self) -> int:
@@ -231,14 +247,19 @@ def verdict_text(
     """Return the verdict in one sentence."""
     counts = {verdict: sum(each.verdict is verdict for each in judged) for verdict in Verdict}
     compared = len(judged) - counts[Verdict.UNKNOWN]
+    if located.where is None and finding is not None:
+        return finding.message
     if located.where is None or finding is None:
         if not compared:
             why = Counter(each.reason for each in unmatched).most_common(1)
             return f"nothing could be compared: {why[0][0] if why else 'there are no tensors to compare'}"
+        share = Coverage.measured(judged, unmatched)
+        if share.compared < MOSTLY * share.total:
+            return f"only {share.compared} of {counted(share.total, 'tensor')} of the reference could be compared; these do not differ beyond what the precision explains, the others were not seen"
         same = f", {counts[Verdict.SAME]} of them bitwise the same" if counts[Verdict.SAME] else ""
         return (
             f"no difference beyond what the precision explains: {counted(compared, 'tensor')} compared{same}"
         )
     where = located.where
-    first = f"{where.tensor} at step {where.step} is the first of {counted(compared, 'tensor')} that is really wrong"
+    first = f"{in_words(where.tensor)} at step {where.step} is the first of {counted(compared, 'tensor')} that is really wrong"
     return f"{first}; why is not known" if finding.code in NO_CAUSE else f"{first}: {finding.message}"

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from trtdx.capture.format import CaptureError
 from trtdx.compare.align import Alignment, align
 from trtdx.compare.attribute import attribute
+from trtdx.compare.attribute.effort import NORMAL, Effort
 from trtdx.compare.attribute.file_causes import file_cause
 from trtdx.compare.attribute.graph_diff import graph_differences
 from trtdx.compare.attribute.run import EXPLAINED
 from trtdx.compare.attribute.twin import GRAPHS, model_of
 from trtdx.compare.attribute.witnesses import together, where_quantised
 from trtdx.compare.budget import Budget
+from trtdx.compare.consequences import answers_changed, as_noise, first_not_finite, like_the_first
 from trtdx.compare.envelope import Runs, in_reference_layout
-from trtdx.compare.finding import Tested, finding_of
+from trtdx.compare.finding import Tested, finding_of, graver, not_finite_on_both
 from trtdx.compare.locate import locate
 from trtdx.compare.mapping import Mapping, read_mapping
+from trtdx.compare.model_outputs import NOTE as OUTPUTS_DIFFER
+from trtdx.compare.model_outputs import with_outputs_judged
+from trtdx.compare.refusals import other_architecture, refused_report
 from trtdx.compare.report import (
     ComparisonReport,
+    Coverage,
     Lonely,
     about_section,
     alignment_section,
@@ -35,25 +41,32 @@ from trtdx.compare.report import (
     way_section,
 )
 from trtdx.compare.rerun import fed_in
+from trtdx.compare.rewrites import Settled, settle_rewrites
 from trtdx.compare.side import Question, Side, Spec, open_side, parse_side
 from trtdx.compare.suspect import suspect_at
 from trtdx.compare.verdict import judge
 from trtdx.compare.weight_names import modules_by_weights
 from trtdx.engines.onnx_names import known_modules
-from trtdx.errors import InputError, TrtdxError
-from trtdx.model import Summary
+from trtdx.engines.torch_load import RefusedWeightsError
+from trtdx.errors import InputError, MissingExtraError, TrtdxError
+from trtdx.model import Severity, Summary
+from trtdx.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trtdx.compare.attribute.file_weights import FileCause
     from trtdx.compare.locate import Located
-    from trtdx.compare.nouns import Array, Pair
+    from trtdx.compare.nouns import Array, Judged, Pair
     from trtdx.compare.tolerance import Tolerances
     from trtdx.host import Host
+    from trtdx.model import Finding
     from trtdx.rule import RuleBook
 
     Told = Callable[[str], None]
+
+
+MOST_PLACES = 5  # that are looked at one after the other, where those before are tolerated
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +81,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     keep: str = ""  # a folder for the captures made on the way; a temporary one where it is not told
     budget_bytes: int | None = None  # for these captures; half of the free disk where it is not told
     attribute: bool = True
+    effort: Effort = NORMAL
 
 
 def compare(
@@ -88,15 +102,20 @@ def compare(
         progress: told in words what is being done.
     """
     specs = plan.sides or (parse_side(host, plan.reference), parse_side(host, plan.candidate))
-    names = modules_by_weights(*specs)
-    with known_modules(specs[1].path, names), working_folder(plan.keep) as folder:
+    with ExitStack() as stack:
+        for known, nameless in (specs[::-1], specs):
+            stack.enter_context(known_modules(nameless.path, modules_by_weights(known, nameless)))
+        folder = stack.enter_context(working_folder(plan.keep))
         plan, theirs = _as_captured(plan, specs, folder)
         budget = Budget(folder, plan.budget_bytes)
         progress(f"reading {specs[0].text}")
         reference = budget.open_side(host, specs[0], plan.question, folder / "reference", forced=theirs)
         progress(f"reading {specs[1].text}")
         forced = reference.tokens() or None
-        candidate = budget.open_side(host, specs[1], plan.question, folder / "candidate", forced=forced)
+        try:
+            candidate = budget.open_side(host, specs[1], plan.question, folder / "candidate", forced=forced)
+        except RefusedWeightsError as err:
+            return refused_report(err, specs, book, reference)
         mapping = read_mapping(host, plan.mapping) if plan.mapping else None
         found = align(reference, candidate, mapping=mapping)
         found.notes[:0] = budget.notes
@@ -138,6 +157,18 @@ def _was_asked(side: Side, question: Question) -> bool:
     return asked == [list(each) for each in question.prompts]
 
 
+class Reached(NamedTuple):
+    """A wrong place, and what was found there."""
+
+    located: Located
+    finding: Finding | None = None
+    problem: str = ""
+
+    @property
+    def badness(self) -> int:
+        return -1 if self.finding is None else self.finding.severity.badness
+
+
 class _Comparison:
     """Two sides with their pairs, on the way to a report."""
 
@@ -155,8 +186,12 @@ class _Comparison:
         self.host, self.plan, self.book, self.folder = host, plan, book, folder
         self.reference, self.candidate, self.alignment = reference, candidate, alignment
         self.progress = progress
+        self.rewritten: tuple[str, ...] = ()  # what is to be said of tensors that are computed otherwise
 
     def report(self, tolerance: Tolerances | None) -> ComparisonReport:
+        other = other_architecture(self.reference, self.candidate, self.book)
+        if other is not None:
+            return ComparisonReport(summary=Summary(other.message), findings=(other,))
         self.progress(f"judging {len(self.alignment.pairs)} pairs")
         runs = Runs(
             self.host,
@@ -166,39 +201,104 @@ class _Comparison:
             self.candidate,
             selector=self.reference.selector,
         )
-        judged = judge(self.alignment.pairs, self.reference, self.candidate, runs=runs, tolerance=tolerance)
-        located = locate(judged, self.reference, self.candidate, runs=runs, align=_pairs)
-        finding = None
+        reached = self._reached(runs, tolerance)
+        located = reached[0].located
+        findings = tuple(each.finding for each in reached if each.finding is not None)
         read = [
             f"{side.spec.path}: {note}" for side in (self.reference, self.candidate) for note in side.notes
         ]
-        notes = [*read, *self.alignment.notes, *located.notes, *([runs.problem] if runs.problem else [])]
-        if located.where is not None:
-            tested = Tested(problem="no cause was asked for")
-            if self.plan.attribute:
-                self.progress(f"testing causes at {located.where.tensor}")
-                tested = self._tested(located, runs)
-            notes += [tested.problem] if tested.problem else []
-            finding = finding_of(located, tested, _command(self.plan), self.book)
+        told = [each.problem for each in reached if each.problem]
+        notes = [
+            *read,
+            *self.alignment.notes,
+            *self.rewritten,
+            *located.notes,
+            *told,
+            *([runs.problem] if runs.problem else []),
+        ]
         sections = (
             about_section(notes),
             drift_section(located.judged),
             way_section(located.judged, located.first),
             alignment_section(self.alignment),
         )
+        first = findings[0] if findings else None
         return ComparisonReport(
             summary=Summary(
-                verdict_text(located, located.judged, finding, self.alignment.unmatched),
+                verdict_text(located, located.judged, first, self.alignment.unmatched),
                 partial=missing_parts(self.reference, self.candidate),
             ),
-            findings=(finding,) if finding else (),
+            findings=findings,
             sections=tuple(section for section in sections if section.rows),
             tensors=tuple(map(tensor_row, located.judged)),
             unmatched=tuple(
                 Lonely(each.side, each.name, each.step, each.reason) for each in self.alignment.unmatched
             ),
             segment_runs=located.segment_runs,
+            coverage=Coverage.measured(located.judged, self.alignment.unmatched),
         )
+
+    def _reached(self, runs: Runs, tolerance: Tolerances | None) -> list[Reached]:
+        """Return the first wrong place with its finding; past one that is tolerated it goes on, the gravest first."""
+        found: list[Reached] = []
+        explained: set[tuple[int, str]] = set()
+        for _ in range(MOST_PLACES):
+            verdicts = judge(
+                self.alignment.pairs,
+                self.reference,
+                self.candidate,
+                runs=runs,
+                tolerance=tolerance,
+                explained=explained,
+            )
+            settled = (
+                settle_rewrites(as_noise(verdicts, explained)) if tolerance is None else Settled(verdicts)
+            )
+            judged, self.rewritten = settled
+            located = self._located(judged, runs, sure=tolerance is None)
+            if located.where is None or located.first is None:
+                return self._weighed(found) if found else [self._healthy(located)]
+            found.append(self._found_at(located, runs))
+            finding = found[-1].finding
+            if finding is None or finding.severity is Severity.ERROR or tolerance is not None:
+                break
+            explained |= like_the_first(judged, located.first) | {(located.where.step, located.where.tensor)}
+        return self._weighed(found)
+
+    def _located(self, judged: list[Judged], runs: Runs, *, sure: bool) -> Located:
+        """Return where it first goes wrong; where nothing inside does and an output is far off all the same, that is wrong."""
+        located = locate(judged, self.reference, self.candidate, runs=runs, align=_pairs)
+        if located.where is not None or not sure:
+            return located
+        alarmed = with_outputs_judged(judged, quantised=bool(runs.quantised.modules))
+        if alarmed is None:
+            return located
+        self.rewritten = (*self.rewritten, OUTPUTS_DIFFER)
+        return locate(alarmed, self.reference, self.candidate, runs=runs, align=_pairs)
+
+    def _weighed(self, found: list[Reached]) -> list[Reached]:
+        """Return what was found, the gravest first; where all of it is tolerated, the first is an error if the answer changes."""
+        first = found[0]
+        if first.finding is not None and all(each.badness < Severity.ERROR.badness for each in found):
+            answers = answers_changed(first.located.judged, self.reference, self.candidate)
+            found = [first._replace(finding=graver(first.finding, first.located, answers)), *found[1:]]
+        return sorted(found, key=lambda each: -each.badness)  # of the same gravity the first stays first
+
+    def _healthy(self, located: Located) -> Reached:
+        """Return that nothing is wrong, unless numbers are not finite on both sides."""
+        strange = first_not_finite(located.judged)
+        if strange is None:
+            return Reached(located)
+        return Reached(located, not_finite_on_both(strange, self.book))
+
+    def _found_at(self, located: Located, runs: Runs) -> Reached:
+        where = located.where
+        assert where is not None
+        tested = Tested(problem="no cause was asked for")
+        if self.plan.attribute:
+            self.progress(f"{where.tensor} at step {where.step} is wrong; looking for the cause")
+            tested = self._tested(located, runs)
+        return Reached(located, finding_of(located, tested, _command(self.plan), self.book), tested.problem)
 
     def _tested(self, located: Located, runs: Runs) -> Tested:
         """Return what explains the first difference; where no cause can be tried, what differs in the files."""
@@ -208,9 +308,12 @@ class _Comparison:
         if located.finer is not None:  # what was seen with finer taps is of captures of its own
             pairs, sides = [each.pair for each in located.inner], located.finer
         suspect = suspect_at(where, pairs, *sides, again=self._again(where.module, where.step))
-        causes, problem = [], ""
+        causes, problem, untried = [], "", list[str]()
         try:
-            causes = attribute(suspect)
+            need("torch", extra="torch", to="try out causes")
+            causes = attribute(suspect, effort=self.plan.effort, untried=untried)
+        except MissingExtraError as err:  # the place is known all the same
+            return Tested(problem=f"no cause was tried out: {err.message}", install=err.fix)
         except TrtdxError as err:
             problem = f"no cause was tried out: {err.message}"
         told, files = self._in_files(where.module)
@@ -221,7 +324,7 @@ class _Comparison:
             held = runs.held(located.first.pair, self.alignment.pairs)
             if held is not None and held.share >= EXPLAINED:  # seen in the file itself: nothing is surer
                 causes, problem = [held, *causes], ""
-        return Tested(causes, problem, told)
+        return Tested(causes, problem, in_files=told, untried=untried)
 
     def _in_files(self, module: str) -> tuple[list[str], FileCause | None]:
         """Return what differs in the files of both sides at a module, in words, and which mistake that is."""

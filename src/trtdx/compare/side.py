@@ -25,6 +25,7 @@ from trtdx.capture.session import Session, step_notes
 from trtdx.capture.store import CaptureWriter
 from trtdx.capture.taps import parse_selector
 from trtdx.capture.wanted import Wanted
+from trtdx.engines.generate import completed_feeds
 from trtdx.engines.opening import Options, find_model, open_engine
 from trtdx.errors import InputError, UnknownNameError
 
@@ -90,12 +91,12 @@ def parse_side(host: Host, text: str) -> Spec:
     kind, colon, rest = text.partition(":")
     if colon and kind in KINDS:
         path, _, query = rest.partition("?")
-        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        options = _parse_options(query, text)
         for name in options:
             if name not in KNOWN_OPTIONS[kind] and not (kind == "onnx" and name.startswith(SETTINGS)):
                 raise UnknownNameError(f"option of {kind}:", name, KNOWN_OPTIONS[kind])
         if not options.get("threads", "0").isdigit():
-            raise InputError(f"threads={options['threads']} is no number")
+            raise InputError(f"threads={options['threads']} is not a number")
         find_model(path)
         return Spec(kind, path, options)
     if is_capture(text):
@@ -113,6 +114,14 @@ def parse_side(host: Host, text: str) -> Spec:
     except InputError:
         return Spec("dump", text)
     return Spec(next(kind for kind, name in KINDS.items() if name == engine), text)
+
+
+def _parse_options(query: str, text: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError as err:
+        fix = "write options as NAME=VALUE, joined by &: hf:DIR?dtype=bfloat16&seed=1"
+        raise InputError(f"{query!r} in {text} is not an option with a value", fix=fix) from err
 
 
 class Side:
@@ -228,10 +237,7 @@ def run_into(
 
 
 def _feeds(host: Host, engine: Engine, question: Question) -> list[dict[str, Array]]:
-    """Return what each run is fed; what only the other side's model takes is left out."""
+    """Return what each run is fed; what only the other side's model takes is left out, what follows is added."""
     if not question.inputs:
         return [made_up_feeds(engine.inputs)]
-    return [
-        {name: array for name, array in feeds.items() if name in engine.inputs}
-        for feeds in feeds_from(host, question.inputs)
-    ]
+    return [completed_feeds(engine, feeds) for feeds in feeds_from(host, question.inputs)]

@@ -41,6 +41,7 @@ def suspect_at(
         for pair in pairs
         # What is compared in another form than modules take it (masks) says nothing to a module.
         if pair.step == step and _is_in(pair.name, path) and not pair.reference.after
+        if not _is_in_a_layer_of(pair.name, path)
     ]
     entering = [pair for pair in inside if pair.name.startswith(f"{path}:in")]
     found = {pair.name: in_reference_layout(pair, reference, candidate) for pair in inside}
@@ -80,13 +81,22 @@ def _is_in(name: str, path: str) -> bool:
     return name.startswith((f"{path}:", f"{path}.")) if path else True
 
 
+def _is_in_a_layer_of(name: str, path: str) -> bool:
+    """Whether a tensor passes inside one of the layers that a module holds: it has a layer's borders, and there are many."""
+    inner = name.partition(":")[0][len(path) + 1 if path else 0 :]
+    return any(part.isdigit() for part in inner.split(".")[:-1])
+
+
 def _entering(side: Side, path: str, step: int) -> dict[str, Array]:
-    records = side.capture.records(step=step, rank=side.capture.ranks[0])
-    return {
-        record.name: side.capture.values(record)
-        for record in records
+    records = [
+        record
+        for record in side.capture.records(step=step, rank=side.capture.ranks[0])
         if record.place.path == path and record.place.port == "in" and record.kept
-    }
+    ]
+    own = [
+        record for record in records if not record.place.tensor
+    ]  # what the run itself was given is there twice
+    return {record.name: side.capture.values(record) for record in own or records}
 
 
 def _cache(side: Side, step: int) -> dict[str, Array]:

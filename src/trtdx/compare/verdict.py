@@ -32,7 +32,7 @@ from trtdx.compare.weighing import (
 from trtdx.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import numpy as np
 
@@ -58,6 +58,7 @@ def judge(
     runs: Runs,
     tolerance: Tolerances | None = None,
     only_local: bool = False,
+    explained: Collection[tuple[int, str]] = (),
 ) -> list[Judged]:
     """Return a verdict on every pair, in data-flow order.
 
@@ -68,6 +69,7 @@ def judge(
         runs: runs of the reference again, shared with `locate`.
         tolerance: what the user allows; then nothing is run again.
         only_local: whether to leave out how far errors have come: three runs of the whole model less.
+        explained: steps and names of tensors whose difference is known and tolerated: what comes of them is not ill.
     """
     flow = Flow(alignment)
     court = _Court(flow, reference, candidate, runs)
@@ -78,7 +80,7 @@ def judge(
         ]
     possible = runs.possible or (runs.in_graph and court.dtype == "float32")
     judged = court.by_runs(only_local=only_local) if possible and court.open_questions else None
-    return judged if judged is not None else court.by_model()
+    return judged if judged is not None else court.by_model(explained)
 
 
 class _Court:
@@ -315,7 +317,7 @@ class _Court:
         found = dict.fromkeys(tokens[row].position for row in rows if row < len(tokens))
         return tuple(found)[:MOST_TOKENS]
 
-    def by_model(self) -> list[Judged]:
+    def by_model(self, explained: Collection[tuple[int, str]] = ()) -> list[Judged]:
         """Return verdicts from the error model: the captures alone."""
         model = ErrorModel(self._bits())
         errors: dict[int, float] = {}
@@ -330,7 +332,8 @@ class _Court:
                 each = self._by_model(pair, model, entering, ill=ill)
             found = each.difference.relative_l2 if each.difference else 0.0
             errors[number] = found if math.isfinite(found) else 1.0
-            if each.verdict in (Verdict.WRONG, Verdict.POISONED):
+            known = (pair.step, pair.name) in explained
+            if each.verdict in (Verdict.WRONG, Verdict.POISONED) and not known:
                 tainted.add(number)
             judged.append(each)
         return judged

@@ -30,14 +30,59 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     yield from _caps(bench, call)
     yield from masks.ideas(bench, call)
     yield from _mappings(bench, call)
+    yield from _merged(bench)
+    yield from _axes(bench, call)
+    yield from _sinks(bench, call)
     yield from _softmaxes(bench)
     if not bench.solved:
         yield from _orders(bench, call)
 
 
+def _merged(bench: Bench) -> Iterator[Idea]:
+    """Yield heads put side by side in another order than a head's numbers after the other's."""
+
+    def untransposed(got: Tensor) -> Tensor:
+        batch, heads, new, width = got.shape
+        return got.contiguous().reshape(batch, new, heads, width).transpose(1, 2)
+
+    def by_number(got: Tensor) -> Tensor:
+        batch, heads, new, width = got.shape
+        turned = got.permute(0, 2, 3, 1).contiguous()
+        return turned.reshape(batch, new, heads, width).transpose(1, 2)
+
+    for finish, order in (
+        (untransposed, "merged without changing heads and tokens back"),
+        (by_number, "merged number by number instead of head by head"),
+    ):
+        values = {"which": "heads of the result", "order": order}
+        yield Idea("DX973", attended(bench, Core(finish=finish)), values, f"heads {order}")
+
+
+def _axes(bench: Bench, call: Call) -> Iterator[Idea]:
+    """Yield a softmax over something else than the keys."""
+    axes = ((-2, "the queries"), (1, "the heads"), (0, "the batch"))
+    for axis, over in axes:
+        if call.query.shape[axis] == 1:
+            continue
+
+        def softmax(scores: Tensor, axis: int = axis) -> Tensor:
+            return torch.softmax(scores, axis)
+
+        yield Idea("DX926", attended(bench, Core(softmax=softmax)), {"over": over}, f"softmax over {over}")
+
+
+def _sinks(bench: Bench, call: Call) -> Iterator[Idea]:
+    """Yield attention without the scores that take weight from the keys."""
+    if call.sinks is not None:
+        got = attended(bench, Core(lambda each: each._replace(sinks=None)))
+        yield Idea("DX934", got, {"found": "left out"}, "attention without its sinks")
+        got = attended(bench, Core(lambda each: each._replace(sinks=torch.zeros_like(call.sinks))))
+        yield Idea("DX934", got, {"found": "all zero"}, "attention whose sinks are all zero")
+
+
 def _attribute_scale(bench: Bench) -> Iterator[Idea]:
     """Change the scale where the module keeps it, if its attention cannot be computed here."""
-    from trtdx.compare.attribute.bench import put
+    from trtdx.compare.attribute.module_copies import put
 
     owner = next(
         (each for each in bench.module.modules() if isinstance(getattr(each, "scaling", None), float)), None

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
-from collections import OrderedDict
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.capture.taps import Place
+from trtdx.compare.attribute.module_copies import MOST_EXACT, cast, copied, keeping, real
 from trtdx.compare.attribute.suspect import Suspect, dtype_of_candidate, prepared_from
 from trtdx.engines.lazy import torch
-from trtdx.engines.torch import tensors_in
 from trtdx.engines.torch_replay import named_outputs
 from trtdx.engines.torch_values import tensor_from_array
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     Tensor = Any
     Outputs = dict[str, Tensor]
 
-MOST_EXACT = 40_000_000  # weights that are computed in float64; more in float32
 MOST_WEIGHTS = 2_000_000_000  # of a module that is copied at all
 HEALTHY = 1.3  # squared error over that of honest rounding, up to which there is nothing to explain
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks_with_kwargs",
-)
+LEAST_TOKENS = 6  # of which every other is held back to test a cause on
+LEAST_HALF = 0.02  # of the difference that must be in a half for it to say anything
 LOW = {"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"}
 _LAYER = re.compile(r"(.*?\.)(\d+)(\..*|)$")
 
@@ -48,45 +41,6 @@ class Idea(NamedTuple):
     share: float | None = None  # where it is not told by outputs
 
 
-@contextmanager
-def put(owner: Any, **values: Any) -> Iterator[None]:
-    """Give a module other weights or attributes inside the block."""
-    before = {}
-    for name, value in values.items():
-        before[name] = getattr(owner, name)
-        if name in owner._parameters:
-            like = before[name]
-            made = None if value is None else value.to(like.dtype if like is not None else torch.float64)
-            owner._parameters[name] = None if made is None else torch.nn.Parameter(made, requires_grad=False)
-        else:
-            setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if name in owner._parameters:
-                owner._parameters[name] = value
-            else:
-                setattr(owner, name, value)
-
-
-@contextmanager
-def giving(module: Any, change: Callable[[Any, Any], Any]) -> Iterator[None]:
-    """Let what leaves a module be `change(first input, first output)` inside the block."""
-
-    def after(_: Any, args: Any, kwargs: Any, result: Any) -> Any:
-        first = next((tensor for _, _, tensor in tensors_in(args, kwargs)), None)
-        if isinstance(result, tuple):
-            return (change(first, result[0]), *result[1:])
-        return change(first, result)
-
-    hook = module.register_forward_hook(after, with_kwargs=True)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
 class Bench:
     """A module of the reference, computed in high precision from the candidate's inputs, beside what the candidate gave.
 
@@ -101,6 +55,7 @@ class Bench:
         residual: squared error that there is.
         evaluations: how often the module was called.
         failures: what could not be tried, and why.
+        deadline: when to stop, on the monotonic clock.
         solved: whether something tried already leaves nothing but rounding; long searches are not begun then.
     """
 
@@ -110,6 +65,7 @@ class Bench:
         self.path, self.evaluations = ready.path, 0
         self.failures: list[str] = []
         self.solved = False
+        self.deadline = math.inf
         self.known: dict[str, Any] = {}  # what several families need, found once
         size = sum(each.numel() for each in ready.module.parameters())
         if size > MOST_WEIGHTS:
@@ -120,11 +76,11 @@ class Bench:
         self.dtype = dtype_of_candidate(suspect)
         large = size > (MOST_EXACT if self.dtype in LOW else 5 * MOST_EXACT)
         exact = torch.float32 if large else torch.float64
-        self.module = _copied(ready.module, exact)
+        self.module = copied(ready.module, exact)
         self.exact = exact
         self._ready = ready
-        self.inputs = {name: _cast(each, exact) for name, each in ready.tensors.items()}
-        self.past = {name: _cast(each, exact) for name, each in ready.past.items()}
+        self.inputs = {name: cast(each, exact) for name, each in ready.tensors.items()}
+        self.past = {name: cast(each, exact) for name, each in ready.past.items()}
         self.targets = {
             self._full(name): real(tensor_from_array(array)).to(torch.float64)
             for name, array in suspect.candidate_outputs.items()
@@ -144,6 +100,10 @@ class Bench:
         self._let = {name: self._let_to(name) for name in self.targets}
         self.residual = self.error(self.truth)
         self.noise = sum(each for name, each in self._noises.items() if not self._let[name])
+
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() > self.deadline
 
     def _full(self, name: str) -> str:
         return name if ":" in name or name.startswith("present.") else f"{self.path}:{name}"
@@ -220,6 +180,29 @@ class Bench:
         left = max(0.0, self.error(outputs) - 1.1 * self.noise * max(1.0, self.size(outputs)))
         return 1.0 - left / max(self.residual - self.noise, 1e-300)
 
+    def held_share(self, outputs: Outputs) -> float:
+        """Return the share that outputs explain of every other token, the worse of both halves; 1 where there are too few.
+
+        What a search fitted to a few tokens that stand out explains little of the others.
+        """
+        shares = []
+        for half in (0, 1):
+            left = whole = 0.0
+            for name in self.wrong_targets:
+                own, got, truth = (
+                    _every_other(each, half, name)
+                    for each in (self.targets[name], outputs[name], self.truth[name])
+                )
+                if own is None or got is None or truth is None:
+                    return 1.0
+                scale = math.sqrt(self._sizes[name] / max(1, self.targets[name].numel()))
+                left += _distance(own, got.double().reshape(own.shape), scale) / self._sizes[name]
+                whole += _distance(own, truth.double(), scale) / self._sizes[name]
+            allowed = self.noise * max(1.0, self.size(outputs))
+            if whole > LEAST_HALF * self.residual and whole > 2 * allowed:
+                shares.append(1.0 - max(0.0, left - allowed) / whole)
+        return min(shares, default=1.0)
+
     @property
     def healthy(self) -> bool:
         return all(self._let.values())
@@ -260,7 +243,7 @@ class Bench:
                 if not path.startswith(self.path) or inner not in dict(module.named_modules()):
                     continue
                 hook = module.get_submodule(inner).register_forward_hook(
-                    _keeping(seen, path, port.startswith("in")),
+                    keeping(seen, path, port.startswith("in")),
                     with_kwargs=True,
                     prepend=True,  # what leaves a part is what it made, whatever is then done with it
                 )
@@ -283,9 +266,9 @@ class Bench:
     def in_precision(self, dtype: Any) -> Outputs:
         """Return what the module gives when it is computed in another type."""
         return self.run(
-            {name: _cast(each, dtype) for name, each in self.inputs.items()},
-            {name: _cast(each, dtype) for name, each in self.past.items()},
-            module=_copied(self.module, dtype),
+            {name: cast(each, dtype) for name, each in self.inputs.items()},
+            {name: cast(each, dtype) for name, each in self.past.items()},
+            module=copied(self.module, dtype),
         )
 
     @contextmanager
@@ -293,9 +276,9 @@ class Bench:
         """Compute in the candidate's precision inside the block, for what depends on how numbers were rounded before."""
         low = getattr(torch, self.dtype if self.dtype in LOW and "8" not in self.dtype else "float32")
         before = self.module, self.inputs, self.past
-        self.module = _copied(self.module, low)
-        self.inputs = {name: _cast(each, low) for name, each in self.inputs.items()}
-        self.past = {name: _cast(each, low) for name, each in self.past.items()}
+        self.module = copied(self.module, low)
+        self.inputs = {name: cast(each, low) for name, each in self.inputs.items()}
+        self.past = {name: cast(each, low) for name, each in self.past.items()}
         try:
             yield
         finally:
@@ -355,38 +338,12 @@ class Bench:
                 yield f"{parent}.{name}" if parent else name, module
 
 
-def real(tensor: Tensor) -> Tensor:
-    """Return complex numbers as pairs of real ones."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-def _copied(module: Any, dtype: Any) -> Any:
-    memo: dict[int, Any] = {
-        id(getattr(each, name)): OrderedDict()
-        for each in module.modules()
-        for name in HOOKS
-        if hasattr(each, name)
-    }
-    made = copy.deepcopy(module, memo).to(dtype).eval().requires_grad_(False)
-    for each in made.modules():
-        if getattr(getattr(each, "config", None), "_experts_implementation", None):
-            each.config._experts_implementation = "eager"  # the others do not take every type
-    return made
-
-
-def _cast(tensor: Tensor, dtype: Any) -> Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
-def _keeping(seen: Outputs, path: str, entering: bool) -> Callable[..., None]:
-    def after(_: Any, args: Any, kwargs: Any, result: Any) -> None:
-        if not entering:
-            seen.update(named_outputs(path, result))
-            return
-        for number, name, tensor in tensors_in(args, kwargs):
-            seen[Place(path, "in", number, name).name] = tensor
-
-    return after
+def _every_other(tensor: Tensor, first: int, name: str) -> Tensor | None:
+    """Return every other token of a tensor [batch, tokens, ...], [tokens, ...] or, of a cache, [batch, heads, tokens, ...]."""
+    axis = 2 if name.startswith("present.") else 1 if tensor.ndim > 2 else 0
+    if tensor.ndim <= axis or tensor.shape[axis] < LEAST_TOKENS:
+        return None
+    return tensor.index_select(axis, torch.arange(first, tensor.shape[axis], 2))
 
 
 def _distance(one: Tensor, other: Tensor, scale: float) -> float:

@@ -9,6 +9,7 @@ from trtdx.compare.attribute.bench import LOW, Idea
 from trtdx.compare.attribute.core import Call, Core, attended, own_call
 from trtdx.compare.attribute.quantization import fp8
 from trtdx.engines.lazy import torch
+from trtdx.engines.torch_values import tensor_from_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     before = call.key.shape[-2] - call.query.shape[-2]
     if before > 0:
         yield from _stale(bench, before)
+        yield from _of_other_layers(bench, call, before)
         yield from _places(bench, call, before)
 
 
@@ -110,6 +112,33 @@ def _stale(bench: Bench, before: int) -> Iterator[Idea]:
 
     told = "the last token in the cache is not seen"
     yield Idea("DX953", attended(bench, unseen(1)), {"what": told}, told)
+
+
+def _of_other_layers(bench: Bench, call: Call, before: int) -> Iterator[Idea]:
+    """Yield what another layer has in the cache."""
+    for layer, key, value in _other_pasts(bench):
+        if key.shape != (*call.key.shape[:2], before, call.key.shape[-1]):
+            continue
+
+        def prepare(each: Call, key: Tensor = key, value: Tensor = value) -> Call:
+            return each._replace(
+                key=torch.cat((key.to(each.key.dtype), each.key[..., before:, :]), -2),
+                value=torch.cat((value.to(each.value.dtype), each.value[..., before:, :]), -2),
+            )
+
+        told = f"what is in the cache is of layer {layer}"
+        yield Idea("DX954", attended(bench, Core(prepare)), {"what": told}, told)
+
+
+def _other_pasts(bench: Bench) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the number, keys and values of the other layers, as the candidate has them."""
+    held = {**bench.suspect.reference_inputs, **bench.suspect.candidate_inputs}
+    own = {name.split(".")[1] for name in bench.past if name.startswith("past.")}
+    for name in held:
+        parts = name.split(".")
+        value = f"past.{parts[1]}.value" if len(parts) == 3 else ""
+        if parts[0] == "past" and parts[-1] == "key" and value in held and parts[1] not in own:
+            yield parts[1], tensor_from_array(held[name]), tensor_from_array(held[value])
 
 
 def _places(bench: Bench, call: Call, before: int) -> Iterator[Idea]:

@@ -33,6 +33,7 @@ class Call(NamedTuple):
     bias: Tensor | None
     scale: float
     softcap: float | None
+    sinks: Tensor | None = None  # a score for each head that takes weight and gives nothing
 
 
 class Core:
@@ -73,9 +74,16 @@ class Core:
         if call.bias is not None:
             scores = scores + call.bias
         scores = scores.masked_fill(~call.allowed, torch.finfo(scores.dtype).min)
-        self.weights = self.softmax(scores).to(value.dtype)
+        if call.sinks is not None:
+            scores = torch.cat((scores, _as_column(call.sinks, scores)), -1)
+        weights = self.softmax(scores).to(value.dtype)
+        self.weights = weights if call.sinks is None else weights[..., :-1]
         found = self.weights @ value
         return found if self.finish is None else self.finish(found)
+
+
+def _as_column(sinks: Tensor, scores: Tensor) -> Tensor:
+    return sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[-2], 1)
 
 
 def _repeated(tensor: Tensor, groups: int) -> Tensor:
@@ -101,6 +109,7 @@ def _interface(
         scale=more.get("scaling"),
         softcap=more.get("softcap"),
     )
+    call = call._replace(sinks=more.get("s_aux"))
     return core(call).transpose(1, 2).contiguous(), core.weights
 
 
@@ -208,9 +217,12 @@ def _own_call(bench: Bench) -> Call | None:
     core = Core()
     try:
         found = attended(bench, core)
-    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError):
+    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError) as err:
+        _note(bench, f"{type(err).__name__}: {err}")
         return None
     if len(core.calls) != 1:
+        if core.calls:
+            _note(bench, f"{len(core.calls)} attentions are in it")
         return None
     gap = sum(
         float(((found[name] - bench.truth[name]).double() ** 2).sum())
@@ -221,8 +233,13 @@ def _own_call(bench: Bench) -> Call | None:
     padded = bench.suspect.counts is not None
     limit = 1e-9 if bench.exact == torch.float64 else 1e-5
     if gap > limit and not (padded and _same_where_it_counts(bench, found, limit)):
+        _note(bench, "computed apart it gives something else")
         return None
     return core.calls[0]
+
+
+def _note(bench: Bench, why: str) -> None:
+    bench.failures.append(f"attention of {bench.path or 'the model'}: {why}")
 
 
 def _same_where_it_counts(bench: Bench, found: Outputs, limit: float) -> bool:

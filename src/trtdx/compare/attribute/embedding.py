@@ -87,10 +87,16 @@ def _counts_up(ids: Tensor) -> bool:
 
 
 def _of_logits(bench: Bench) -> Iterator[Idea]:
+    """Yield logits without their cap, or times another number."""
     config = getattr(bench.model, "config", None)
-    cap = getattr(config, "final_logit_softcapping", None)
-    truth = bench.truth[bench.main]
+    name = next((each for each in bench.truth if each.startswith(":out")), bench.main)
+    cap, truth = getattr(config, "final_logit_softcapping", None), bench.truth[name]
     if cap:
         plain = cap * torch.atanh((truth / cap).clamp(-1 + 1e-12, 1 - 1e-12))
-        got = bench.changed({bench.main: plain})
+        got = bench.changed({name: plain})
         yield Idea("DX968", got, {"expected": f"{cap:g}", "found": "none"}, "logits without their cap")
+    theirs = torch.nan_to_num(bench.targets[name])
+    factor = float((theirs * truth).sum() / (truth * truth).sum().clamp(min=1e-300))
+    if abs(factor - 1) > 1e-4 and factor > 0:
+        what = f"logits are {factor:.5g} times the reference's"
+        yield Idea("DX928", bench.changed({name: truth * factor}), {"what": what}, what, freedom=1)

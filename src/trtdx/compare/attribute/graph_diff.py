@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.bench import Idea, put
+from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.module_copies import put
+from trtdx.compare.attribute.norms import norm_of
 from trtdx.compare.attribute.product import is_embedding, is_vocabulary
+from trtdx.compare.attribute.stated import stated_settings
 from trtdx.compare.attribute.twin_graph import graph_of
+from trtdx.compare.attribute.weight_changes import change_of, factor_beside
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
@@ -19,12 +23,7 @@ if TYPE_CHECKING:
     from trtdx.compare.attribute.suspect import Suspect
 
 CLOSE = 0.02  # relative distance up to which a weight is the same but for its precision
-SETTINGS = {
-    "hidden_act", "activation_function", "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_scaling",
-    "rope_parameters", "partial_rotary_factor", "num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window",
-    "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "tie_word_embeddings", "num_experts_per_tok",
-    "norm_topk_prob", "routed_scaling_factor", "attention_bias", "mlp_bias", "vocab_size", "max_position_embeddings",
-}  # fmt: skip
+NO_FACTOR = 0.01  # up to which a factor is one
 CODES = {"transposed": "DX982", "in another order": "DX983", "scaled": "DX948", "partly zero": "DX984"}
 
 
@@ -93,8 +92,10 @@ def _ordered(one: Tensor, other: Tensor) -> Relation | None:
 def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield the reference's module with the candidate's weights, where they can be read."""
     theirs = candidate_weights(bench.suspect, bench)
-    changed = {}
-    for name, own in bench.module.named_parameters():
+    changed, owns = {}, dict(bench.module.named_parameters())
+    norm = norm_of(bench)
+    plus = 0.0 if norm is None else norm[0].plus
+    for name, own in owns.items():
         other = theirs.get(name)
         if other is None:
             continue
@@ -110,10 +111,35 @@ def ideas(bench: Bench) -> Iterator[Idea]:
             owner, _, last = name.rpartition(".")
             undo.enter_context(put(bench.module.get_submodule(owner), **{last: tensor}))
         got = bench.run()
+    factor = _beside_siblings(bench, owns, changed)
+    if factor is not None and abs(factor - 1) > NO_FACTOR:
+        how = f"with the candidate's own weights: those of its siblings have the same factors, these {factor:.4g} times as much"
+        yield Idea("DX948", got, {"factor": f"{factor:.4g}"}, how, rank=-1)
+        return
     told = "; ".join(f"{name} is {found.told}" for name, (found, _) in list(changed.items())[:4])
+    named = [change_of(name, owns[name], tensor, plus=plus) for name, (_, tensor) in changed.items()]
+    codes = {None if each is None else each.code for each in named}
+    if len(codes) == 1 and named[0] is not None:
+        how = f"with the candidate's own weights: {named[0].values.get('what') or told}"
+        yield Idea(named[0].code, got, named[0].values, how, rank=-1)
     code = "DX992" if is_vocabulary(bench) and _is_tied(bench) else "DX977"
     # Whatever went wrong with a weight, this explains it: what says how it went wrong comes first.
     yield Idea(code, got, {"what": told}, f"with the candidate's own weights: {told}", rank=4, freedom=3)
+
+
+def _beside_siblings(
+    bench: Bench, owns: Mapping[str, Tensor], changed: Mapping[str, tuple[Relation, Tensor]]
+) -> float | None:
+    """Return the factor that is left of a weight's change once a norm is made up for that was folded into its siblings."""
+    side = bench.suspect.candidate
+    if list(changed) != ["weight"] or side is None or side.spec.kind != "hf":
+        return None
+    siblings = (
+        (module.weight, held["weight"])
+        for path, module in bench.siblings()
+        if hasattr(module, "weight") and "weight" in (held := _from_folder(side, path))
+    )
+    return factor_beside(owns["weight"], changed["weight"][1], siblings)
 
 
 def _is_tied(bench: Bench) -> bool:
@@ -197,29 +223,7 @@ def evidence(suspect: Suspect, bench: Bench) -> list[str]:
             found = relation(own, theirs[name])
             if found.kind != "same":
                 told.append(f"the candidate's {bench.path}.{name} is {found.told}")
-    reference, candidate = _config(suspect.reference, suspect.engine), _config(suspect.candidate, None)
-    return told + [
-        f"config.json: {name} is {candidate[name]}, not {reference[name]}"
-        for name in sorted(SETTINGS & reference.keys() & candidate.keys())
-        if reference[name] != candidate[name]
-    ]
-
-
-def _config(side: Any, engine: Any) -> Mapping[str, Any]:
-    """Return the settings of a Hugging Face folder."""
-    if side is None or side.spec.kind != "hf":
-        config = getattr(getattr(engine, "model", None), "config", None)
-        return config.to_dict() if config is not None else {}
-    import msgspec
-
-    from trtdx.host import RealHost
-
-    try:
-        with RealHost().open(f"{side.spec.path}/config.json") as file:
-            found = msgspec.json.decode(file.read(16_000_000))
-    except (OSError, ValueError, msgspec.MsgspecError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return told + [each.told for each in stated_settings(suspect, getattr(bench.model, "config", None))]
 
 
 class Node(NamedTuple):

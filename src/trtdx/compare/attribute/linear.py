@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.compare.attribute import shards
 from trtdx.compare.attribute.attention import orders
-from trtdx.compare.attribute.bench import Idea, put
+from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.mlp import GATES
+from trtdx.compare.attribute.module_copies import put
 from trtdx.compare.attribute.product import Product, is_embedding, is_vocabulary, outputs_with, product_of
+from trtdx.compare.attribute.search import best
 from trtdx.compare.attribute.shards import RANKS
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.compare.attribute.bench import Bench
+    from trtdx.compare.attribute.bench import Bench, Outputs
 
 MOST_INNER = 16  # products inside a larger module that are tried
-PARTNERS = ({"gate_proj", "up_proj"}, {"w1", "w3"}, {"gate", "up"}, {"linear", "linear_v"})
+CLIPS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
+PARTNERS = [set(each) for each in GATES]
 
 
 def ideas(bench: Bench) -> Iterator[Idea]:
@@ -26,10 +30,50 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     if product is None:
         yield from _inside(bench)
         return
+    yield from _lost(bench, product)
     yield from _turned(bench, product)
+    yield from _clipped(bench, product)
+    yield from _woven(bench, product)
     yield from _biases(bench, product)
     yield from _elsewhere(bench, product)
     yield from shards.ideas(bench, product)
+
+
+def _lost(bench: Bench, product: Product) -> Iterator[Idea]:
+    """Yield a weight that is zero everywhere."""
+    nothing = product.of(torch.zeros_like(product.weight), product.bias)
+    values = {"what": "its weight is zero everywhere"}
+    yield Idea("DX933", outputs_with(bench, nothing), values, "the weight zero everywhere", rank=-1)
+
+
+def _clipped(bench: Bench, product: Product) -> Iterator[Idea]:
+    """Yield weights that are held at a limit."""
+    weight, peak = product.weight, float(product.weight.abs().max())
+
+    def outputs(limit: float) -> Outputs:
+        return outputs_with(bench, product.of(weight.clamp(-limit, limit), product.bias))
+
+    limit, got = best(bench, [peak * each for each in CLIPS], outputs)
+    held = float((weight.abs() > limit).double().mean())
+    values = {"limit": f"{limit:.4g}", "held": f"{100 * held:.2g} %"}
+    yield Idea("DX929", got, values, f"weights held at {limit:.4g}", freedom=1)
+
+
+def _woven(bench: Bench, product: Product) -> Iterator[Idea]:
+    """Yield gate and up that were kept row by row in turn, and cut as if one stood after the other."""
+    own = bench.path.rpartition(".")[2]
+    for path, other in bench.siblings():
+        name, weight = path.rpartition(".")[2], getattr(other, "weight", None)
+        order = next((pair for pair in GATES if {own, name} == set(pair)), None)
+        if order is None or not isinstance(weight, torch.Tensor) or product.turned:
+            continue
+        both = (product.weight, weight.to(product.x.dtype))
+        if product.weight.shape != weight.shape:
+            continue
+        woven = torch.stack(both if own == order[0] else both[::-1], 1).flatten(0, 1)
+        half = woven[: len(weight)] if own == order[0] else woven[len(weight) :]
+        values, how = {"gate": order[0], "up": order[1]}, f"rows of {order[0]} and {order[1]} in turn"
+        yield Idea("DX981", outputs_with(bench, product.of(half, product.bias)), values, how)
 
 
 def _turned(bench: Bench, product: Product) -> Iterator[Idea]:

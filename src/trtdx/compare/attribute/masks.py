@@ -114,21 +114,18 @@ def _wrong(bench: Bench, call: Call) -> Iterator[tuple[str, Tensor]]:
     valid, own = valid_keys(bench, call), call.allowed[:, :1]
     behind = torch.arange(total - new, total)[:, None] - torch.arange(total)[None, :]
     for shift in SHIFTS:
-        if shift < total:
+        if shift >= total:
+            continue
+        if new > 1:
             count = f"{shift} token" + "s" * (shift > 1)
-            if new > 1:
-                yield (
-                    f"each token sees {count} later than itself",
-                    _or_self((behind >= -shift)[None, None] & valid, behind),
-                )
-            hidden = (behind >= shift)[None, None] & valid
-            told = (
-                "no token sees itself"
-                if shift == 1
-                else f"no token sees itself and the {shift - 1} before it"
-            )
-            yield told, hidden
-            yield f"{told}, but the first", _or_self(hidden, behind)
+            later = ((behind < 0) & (behind >= -shift))[None, None] & valid
+            yield f"each token sees {count} later than itself", _or_self(own | later, behind)
+        hidden = own & ~((behind >= 0) & (behind < shift))[None, None]
+        told = "no token sees itself" if shift == 1 else f"no token sees itself and the {shift - 1} before it"
+        yield told, hidden
+        yield f"{told}, but the first", _or_self(hidden, behind)
+    first = valid & (valid.int().cumsum(-1) == 1)
+    yield "the first token is hidden from all others", _or_self(own & ~first, behind)
     if new > 1:
         yield "the mask is turned round: what should be seen is hidden", ~own & valid
         yield "the mask is of later tokens instead of earlier ones", (behind <= 0)[None, None] & valid

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trtdx.compare.attribute.bench import Idea, giving, put
+from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.module_copies import giving, put
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:

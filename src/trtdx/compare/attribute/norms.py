@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.bench import Idea, put
+from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.module_copies import put
 from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 

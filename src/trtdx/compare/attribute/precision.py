@@ -64,7 +64,8 @@ def _overflow(bench: Bench) -> Iterator[Idea]:
     theirs = bench.targets[bench.main]
     strange = not bool(torch.isfinite(theirs).all())
     peak = max(float(each.abs().max()) for each in bench.truth.values() if each.numel())
-    values = {"largest": f"{peak:.4g}"}
+    inside = f"numbers beyond {LARGEST_HALF:g} inside it, though it gives no more than {peak:.4g}"
+    values = {"largest": f"{peak:.4g}" if peak > LARGEST_HALF else inside}
     if strange or bench.dtype == "float16":
         try:
             got = bench.in_precision(torch.float16)
@@ -192,6 +193,8 @@ def _coarse_products(bench: Bench, product: Product) -> Iterator[Idea]:
         if bench.dtype not in ("float16", "bfloat16"):
             got = bench.changed({bench.main: _product(product, x, weight)})
             yield Idea("DX999", got, {"dtype": name}, f"inputs and weights rounded to {name}")
+            got = bench.changed({bench.main: _product(product, product.x, weight)})
+            yield Idea("DX999", got, {"dtype": name}, f"weights rounded to {name}")
     for name in ("float16", "bfloat16"):
         if bench.dtype == "bfloat16" and name == "float16":
             continue

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.bench import Idea, giving
+from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.module_copies import giving
+from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 from trtdx.engines.torch import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from trtdx.compare.attribute.bench import Bench, Tensor
+    from trtdx.compare.attribute.bench import Bench, Outputs, Tensor
 
 MOST_PARTS = 10
+MULTIPLIERS = (0.05, 0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.5, 2.0, 4.0, 10.0)
 
 
 class Part(NamedTuple):
@@ -32,14 +36,18 @@ class Branch(NamedTuple):
     part: Part
     stream: Tensor
     normed: Tensor | None
+    factor: float = 1.0  # that its output is multiplied by before it is added
+    start: Tensor | None = None  # what entered the layer, where that is something else
 
 
 def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield residuals that are left out, added twice, or taken on the other side of a norm."""
     if not list(bench.module.children()) or bench.main != f"{bench.path}:out":
         return
-    for branch in branches(bench):
+    found = branches(bench)
+    for branch in found:
         yield from _of_branch(bench, branch)
+    yield from _multipliers(bench, found)
 
 
 def branches(bench: Bench) -> list[Branch]:
@@ -52,24 +60,37 @@ def branches(bench: Bench) -> list[Branch]:
     size = float((end.double() ** 2).sum())
     for count in (1, 2, 3):
         for chosen in combinations(alike, count):
-            total = start + sum(each.made for each in chosen)
+            factors = _factors(start, end, chosen)
+            total = start + sum(each.made * by for each, by in zip(chosen, factors, strict=True))
             if float(((total - end).double() ** 2).sum()) < 1e-10 * size:
-                return _branches(start, parts, chosen)
+                return _branches(start, parts, chosen, factors)
     return []
 
 
-def _branches(start: Tensor, parts: list[Part], chosen: tuple[Part, ...]) -> list[Branch]:
+def _factors(start: Tensor, end: Tensor, chosen: tuple[Part, ...]) -> list[float]:
+    """Return by what each part's output is multiplied before it is added: one, or what fits best."""
+    plain = start + sum(each.made for each in chosen)
+    if float(((plain - end).double() ** 2).sum()) < 1e-10 * float((end.double() ** 2).sum()):
+        return [1.0] * len(chosen)
+    columns = torch.stack([each.made.double().reshape(-1) for each in chosen], 1)
+    wanted = (end - start).double().reshape(-1, 1)
+    return [float(each) for each in torch.linalg.lstsq(columns, wanted).solution[:, 0]]
+
+
+def _branches(
+    start: Tensor, parts: list[Part], chosen: tuple[Part, ...], factors: list[float]
+) -> list[Branch]:
     found, stream = [], start
-    for part in chosen:
+    for part, factor in zip(chosen, factors, strict=True):
         normed = next((each.made for each in parts if _same(each.given, stream) and each is not part), None)
         if normed is None and stream is not start:  # both branches leave from the same point
             normed = next(
                 (each.made for each in parts if _same(each.given, start) and each is not part), None
             )
-            found.append(Branch(part, start, normed))
+            found.append(Branch(part, start, normed, factor))
         else:
-            found.append(Branch(part, stream, normed))
-        stream = stream + part.made
+            found.append(Branch(part, stream, normed, factor, None if stream is start else start))
+        stream = stream + part.made * factor
     return found
 
 
@@ -107,7 +128,7 @@ def _of_branch(bench: Bench, branch: Branch) -> Iterator[Idea]:
     told = {"part": name}
 
     def adding(more: Tensor) -> Any:
-        with giving(branch.part.module, lambda _, made: made + more.to(made.dtype)):
+        with giving(branch.part.module, lambda _, made: made + more.to(made.dtype) / branch.factor):
             return bench.run()
 
     yield Idea("DX994", adding(-stream), told, f"what {name} gives without what it is added to")
@@ -121,3 +142,33 @@ def _of_branch(bench: Bench, branch: Branch) -> Iterator[Idea]:
     if branch.normed is not None and branch.normed.shape == stream.shape:
         how = f"what {name} gives added to the normed input"
         yield Idea("DX996", adding(branch.normed - stream), told, how)
+    if branch.start is not None:
+        what = f"what {name} gives is added to the input of the whole layer, not to what came before {name}"
+        yield Idea("DX927", adding(branch.start - stream), {**told, "what": what}, what)
+
+
+def _times(factor: float) -> Callable[[Any, Any], Any]:
+    return lambda _, made: made * factor
+
+
+def _multipliers(bench: Bench, found: list[Branch]) -> Iterator[Idea]:
+    """Yield branches that are added times another number, all alike."""
+    if not found:
+        return
+    own = found[0].factor
+
+    def outputs(factor: float) -> Outputs:
+        with ExitStack() as undo:
+            for each in found:
+                undo.enter_context(giving(each.part.module, _times(factor / each.factor)))
+            return bench.run()
+
+    tried = {1.0: outputs(1.0)} if abs(own - 1) > 1e-6 else {}
+    factor, got = best(
+        bench, [own * each for each in MULTIPLIERS], outputs, exact=[own * 2, own / 2, 0.5, 0.25]
+    )
+    tried[factor] = got
+    for each, made in tried.items():
+        what = f"what its parts give is added times {each:.4g} instead of {own:.4g}"
+        values = {"what": what, "expected": f"{own:.4g}", "found": f"{each:.4g}"}
+        yield Idea("DX928", made, values, what, freedom=0.0 if each == 1.0 else 1.0)

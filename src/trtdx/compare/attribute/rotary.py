@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.bench import Idea, put
+from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.module_copies import put
 from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 
@@ -233,11 +234,18 @@ def _layouts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
         values = {"found": told, "expected": "in halves" if told == "interleaved" else "interleaved"}
         yield Idea("DX961", _run(bench, turn), values, f"pairs of numbers taken {told}")
 
-    def reversed_(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-        return own(q, k, cos, -sin, *more, **named)
+    for which in ("queries and keys", "queries", "keys"):
+        values = {"found": f"backwards ({which})", "expected": "forwards"}
+        got = _run(bench, _reversed(which))
+        yield Idea("DX961", got, values, f"{which} turned by the negative angle")
 
-    values = {"found": "turned the other way", "expected": "turned forwards"}
-    yield Idea("DX961", _run(bench, reversed_), values, "turned by the negative angle")
+
+def _reversed(which: str) -> Turn:
+    def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+        right, other = (own(q, k, cos, each, *more, **named) for each in (sin, -sin))
+        return tuple(other[at] if name in which else right[at] for at, name in enumerate(("queries", "keys")))
+
+    return turn
 
 
 def _parts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.attribute import shards
-from trtdx.compare.attribute.bench import Idea, put
+from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.module_copies import put
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:

@@ -20,25 +20,32 @@ from trtdx.compare.attribute import (
     residual,
     rotary,
     routing,
+    stated,
     twin_ideas,
 )
 from trtdx.compare.attribute.bench import Bench, Idea
+from trtdx.compare.attribute.effort import NORMAL, Effort
 from trtdx.compare.attribute.suspect import Suspect
 from trtdx.compare.attribute.twin import StandIn, stand_in
 from trtdx.compare.nouns import Explained
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = ["Suspect", "attribute", "cause", "degree"]
 EXPLAINED, PARTLY = 0.9, 0.5
+CLEAR = 0.6  # of what the runner-up leaves over, which is the most that a cause may leave that does not explain all
 WORTH_TELLING = 0.1
 COST = 0.5  # decades that a number that was searched has to bring in what is left over
 TIE = 0.15  # decades: closer than this nobody can tell two apart
 MOST_TOLD = 6
+MOST_TEXT = 120  # of what an exception says
+MISTAKES = (TypeError, AttributeError, IndexError, KeyError, ZeroDivisionError, NameError, AssertionError)
+STRICT = False  # whether mistakes in ideas are raised
 UNEXPLAINED = "DX946"
 FAMILIES: dict[str, Callable[[Bench], Iterator[Idea]]] = {
+    "settings": stated.ideas,  # first: what the configs state needs no search
     "rotary": rotary.ideas,
     "attention": attention.ideas,
     "cache": cache.ideas,
@@ -72,11 +79,18 @@ class Tried(NamedTuple):
         return -math.log10(max(1 - self.share, self.floor)) - COST * self.idea.freedom
 
 
-def attribute(question: Suspect) -> list[Explained]:
+def attribute(
+    question: Suspect, *, effort: Effort = NORMAL, untried: list[str] | None = None
+) -> list[Explained]:
     """Return what explains the difference at a suspect, best first; nothing where there is nothing to explain.
 
     The first is the cause if its share says so (see `degree`), the second the runner-up. `values` tells the numbers
     for the rule's page, and in "alike" the codes that explain as much and cannot be told apart.
+
+    Args:
+        question: the suspect.
+        effort: how long to go on with searches.
+        untried: gets in words what could not be tried, and why.
 
     Raises:
         InputError: the reference cannot be computed again, or nothing of the candidate is given.
@@ -87,13 +101,27 @@ def attribute(question: Suspect) -> list[Explained]:
     try:
         with torch.no_grad():
             bench = Bench(question, engine)
+            bench.deadline = effort.deadline()
             tried = _tried(bench) if not bench.healthy else _of_type(bench)
             evidence = graph_diff.evidence(question, bench)
     finally:
         if given is None:
             engine.close()
+    if untried is not None:
+        untried += bench.failures
     told = {"tried_in": ready.told} if ready.told else {}
     return [_explained(each, tried, bench, evidence, told) for each in tried[:MOST_TOLD]]
+
+
+def named(found: Sequence[Explained]) -> Explained | None:
+    """Return the cause, if one explains most of the difference; one that leaves some must leave far less than the next."""
+    if not found or found[0].share < PARTLY:
+        return None
+    best = found[0]
+    alike = best.values.get("alike", "").replace(",", " ").split()
+    rest = [each for each in found[1:] if each.code not in alike and each.code != best.code]
+    clear = not rest or 1 - best.share <= CLEAR * (1 - rest[0].share)
+    return best if best.share >= EXPLAINED or clear else None
 
 
 def degree(found: list[Explained]) -> str:
@@ -104,8 +132,9 @@ def degree(found: list[Explained]) -> str:
 
 def cause(found: list[Explained], module: str = "") -> Explained:
     """Return the cause: the best hypothesis, or that none of them explains enough."""
-    if found and found[0].share >= PARTLY:
-        return found[0]
+    best = named(found)
+    if best is not None:
+        return best
     values = {"module": module, "tried": str(len(FAMILIES))}
     if found:
         values |= {"nearest": found[0].code, "share": percent(found[0].share)}
@@ -135,8 +164,11 @@ def _tried(bench: Bench) -> list[Tried]:
         return seen
     found: dict[str, Tried] = {}
     floor = min(0.5, max(1e-12, bench.noise / max(bench.residual, 1e-300)))
-    for ideas in FAMILIES.values():
-        for each in _safely(ideas, bench):
+    for family, ideas in FAMILIES.items():
+        if bench.is_late:
+            bench.failures.append(f"{family}: the time was over (--effort thorough tries all)")
+            continue
+        for each in _safely(family, ideas, bench):
             share = bench.share(each.outputs) if each.share is None else each.share
             if share != share or share < WORTH_TELLING:
                 continue
@@ -145,8 +177,19 @@ def _tried(bench: Bench) -> list[Tried]:
             before = found.get(each.code)
             if before is None or now.score > before.score:
                 found[each.code] = now
+            if bench.is_late:
+                bench.failures.append(f"{family}: not to its end, the time was over (--effort thorough)")
+                break
     ranked = sorted(found.values(), key=lambda each: -each.score)
-    return _ties_in_order(ranked)
+    held = [_as_held(each, bench) for each in ranked[:MOST_TOLD]]
+    return _ties_in_order(sorted(held, key=lambda each: -each.score) + ranked[MOST_TOLD:])
+
+
+def _as_held(each: Tried, bench: Bench) -> Tried:
+    """Return a hypothesis with the share it explains of every other token, where that is less than of all."""
+    if each.idea.share is not None or not each.idea.outputs:
+        return each
+    return each._replace(share=min(each.share, bench.held_share(each.idea.outputs)))
 
 
 def _of_type(bench: Bench) -> list[Tried]:
@@ -163,24 +206,23 @@ def _best_of(ideas: Iterator[Idea]) -> list[Tried]:
     return sorted({each.idea.code: each for each in found}.values(), key=lambda each: -each.score)
 
 
-def _safely(ideas: Callable[[Bench], Iterator[Idea]], bench: Bench) -> Iterator[Idea]:
-    """Yield a family's ideas; a module that is built so that one of them cannot be tried ends that family."""
+def _safely(family: str, ideas: Callable[[Bench], Iterator[Idea]], bench: Bench) -> Iterator[Idea]:
+    """Yield a family's ideas; a module that is built so that one of them cannot be tried ends that family.
+
+    What torch refuses (shapes, types) is to be expected of modules nobody has seen. Anything else is a mistake in the
+    idea: users are told, and where `STRICT` is set, as in the tests, it is raised.
+    """
     made = ideas(bench)
     while True:
         try:
             idea = next(made)
         except StopIteration:
             return
-        except (
-            RuntimeError,
-            ValueError,
-            TypeError,
-            AttributeError,
-            IndexError,
-            KeyError,
-            ZeroDivisionError,
-        ) as err:
-            bench.failures.append(f"{ideas.__module__.rpartition('.')[2]}: {err!r}")
+        except (RuntimeError, ValueError, *MISTAKES) as err:
+            if STRICT and isinstance(err, MISTAKES):
+                raise
+            text = " ".join(str(err).split())
+            bench.failures.append(f"{family}: {type(err).__name__}: {text[:MOST_TEXT]}")
             return
         yield idea
 

@@ -96,17 +96,21 @@ class Reader:
             return
         node = self.producer(value)
         if node is None:
-            raise InputError(f"{value.name} is no constant")
+            raise InputError(f"{value.name} is not a constant")
         settings = settings_of(node) | {"_outputs": len(node.outputs)}
         first = node.inputs[0] if node.inputs else None
         if node.op_type in ("Shape", "Size") and first is not None and self.is_data(first):
             shape = self.shapes.get(str(first.name)) or self.sizes.shape_of(str(first.name))
             if shape is None:
-                raise InputError(f"the shape of {first.name} cannot be told")
+                raise InputError(f"the shape of {first.name} is not known")
             given: list[Any] = [torch.empty(tuple(shape), device="meta")]
         else:
             given = [None if each is None else self.constant(each) for each in node.inputs]
-        yield from zip(node.outputs, compute(node.op_type, given, settings, torch.float32), strict=False)
+        yield from zip(
+            node.outputs,
+            compute(node.op_type, given, settings, torch.float32, domain=node.domain),
+            strict=False,
+        )
 
     def scalar(self, value: ir.Value | None) -> float | None:
         """Return the number that a constant is, if it is one."""

@@ -6,11 +6,14 @@ asked for: in float64 and float32 nothing is rounded on the way, in sixteen bits
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
+from trtdx.compare.attribute.twin_attention import rotary_of_onnx, standard
+from trtdx.compare.attribute.twin_norms import norm
+from trtdx.compare.attribute.twin_quantised import QUANTISED, UnknownOperatorError
 from trtdx.engines.lazy import torch
 from trtdx.engines.torch_values import tensor_from_array
-from trtdx.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +24,12 @@ if TYPE_CHECKING:
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 _WHOLE = {2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool"}
 MOST = 2**62
+MICROSOFT = "com.microsoft"
 
 
-class UnknownOperatorError(InputError):
-    """A graph has an operator that twins do not know."""
-
-
-def compute(op: str, given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> tuple[Any, ...]:
+def compute(
+    op: str, given: Sequence[Any], settings: Mapping[str, Any], dtype: Any, *, domain: str = ""
+) -> tuple[Any, ...]:
     """Return what one operator makes.
 
     Args:
@@ -35,8 +37,12 @@ def compute(op: str, given: Sequence[Any], settings: Mapping[str, Any], dtype: A
         given: its inputs; none where one is left out.
         settings: its attributes as plain values.
         dtype: the floating type that everything is computed in.
+        domain: of the operator; ONNX Runtime has others of the same name.
     """
-    found = OPERATORS.get(op)
+    from trtdx.compare.attribute.twin_contrib import CONTRIB
+
+    own = CONTRIB.get(op) if domain == MICROSOFT else None
+    found = own or OPERATORS.get(op) or CONTRIB.get(op)
     if found is None:
         raise UnknownOperatorError(f"the operator {op} cannot be computed here")
     made = found(given, settings, dtype)
@@ -183,21 +189,35 @@ def _gather(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
 
 
 def _gather_elements(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    return given[0].gather(int(settings.get("axis", 0)), given[1].long())
+    axis, at = int(settings.get("axis", 0)), given[1].long()
+    return given[0].gather(axis, torch.where(at < 0, at + given[0].shape[axis], at))
 
 
 def _gather_nd(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    x, at = given[0], given[1].long()
-    if settings.get("batch_dims"):
-        raise UnknownOperatorError("GatherND over batches cannot be computed here")
-    return x[tuple(at.unbind(-1))]
+    x, at, batches = given[0], given[1].long(), int(settings.get("batch_dims", 0))
+    ranges = [torch.arange(size) for size in x.shape[:batches]]
+    own = [
+        each.reshape([-1 if axis == number else 1 for axis in range(at.ndim - 1)])
+        for number, each in enumerate(ranges)
+    ]
+    return x[(*own, *at.unbind(-1))]
 
 
 def _scatter_nd(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    x, at, values = given[0].clone(), given[1].long(), given[2]
+    x, at, values = given[0], given[1].long(), given[2]
     x = x.to(torch.promote_types(x.dtype, values.dtype))
-    x.index_put_(tuple(at.unbind(-1)), values.to(x.dtype), accumulate=settings.get("reduction") == "add")
-    return x
+    depth, how = (
+        at.shape[-1],
+        {"mul": "prod", "max": "amax", "min": "amin"}.get(str(settings.get("reduction"))),
+    )
+    if how is None:
+        return x.index_put(
+            tuple(at.unbind(-1)), values.to(x.dtype), accumulate=settings.get("reduction") == "add"
+        )
+    numbers = torch.arange(math.prod(x.shape[:depth])).reshape(x.shape[:depth])[tuple(at.unbind(-1))]
+    rows = x.reshape(math.prod(x.shape[:depth]), -1)
+    new = values.to(x.dtype).reshape(numbers.numel(), -1)
+    return rows.scatter_reduce(0, numbers.reshape(-1, 1).expand_as(new), new, how).reshape(x.shape)
 
 
 def _expand(given: Sequence[Any], _: Any, __: Any) -> Any:
@@ -235,7 +255,7 @@ def _reduced(function: Callable[[Any, list[int], bool], Any]) -> Operator:
     def run(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
         axes = _axes(given, settings)
         if not axes and settings.get("noop_with_empty_axes"):
-            return given[0]
+            return function(given[0][None], [0], False)
         return function(given[0], axes or list(range(given[0].ndim)), bool(settings.get("keepdims", 1)))
 
     return run
@@ -268,80 +288,59 @@ def _trilu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
 
 
 def _cumsum(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    axis = _numbers(given[1])[0]
-    made = given[0].cumsum(axis)
-    return made - given[0] if settings.get("exclusive") else made
+    axis, x = _numbers(given[1])[0], given[0]
+    x = x.flip(axis) if settings.get("reverse") else x
+    made = x.cumsum(axis, dtype=x.dtype)
+    made = made - x if settings.get("exclusive") else made
+    return made.flip(axis) if settings.get("reverse") else made
 
 
-def _layer_norm(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    x = given[0]
-    centred = x - x.mean(-1, keepdim=True)
-    return _scaled(centred, given[1], [*given, None][2], float(settings.get("epsilon", 1e-5)))
-
-
-def _rms_norm(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    return _scaled(given[0], given[1], None, float(settings.get("epsilon", 1e-5)))
-
-
-def _skip_norm(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    total = given[0] + given[1]
-    bias = [*given, None, None][3]
-    total = total if bias is None else total + bias
-    return _scaled(total, given[2], None, float(settings.get("epsilon", 1e-5))), None, None, total
-
-
-def _scaled(x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
-    made = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + epsilon) * weight
-    return made if bias is None else made + bias
-
-
-def _dequantize(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
-    x, scale, zero = given[0], given[1].to(dtype), [*given, None][2]
-    axis, block = int(settings.get("axis", 1)), int(settings.get("block_size", 0))
-    scale = _along(scale, x, axis, block)
-    made = x.to(dtype)
-    if zero is not None:
-        made = made - _along(zero, x, axis, block).to(dtype)
-    return made * scale
-
-
-def _quantize(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
-    x, scale, zero = given[0], given[1].to(dtype), [*given, None][2]
+def _flatten(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    shape = tuple(given[0].shape)
     axis = int(settings.get("axis", 1))
-    limits = torch.iinfo(torch.uint8 if zero is None else zero.dtype)
-    made = torch.round(x / _along(scale, x, axis, 0))
-    made = made if zero is None else made + _along(zero, x, axis, 0).to(made.dtype)
-    return made.clamp(limits.min, limits.max).to(limits.dtype and getattr(torch, limits.dtype))
+    axis += len(shape) if axis < 0 else 0
+    return given[0].reshape(math.prod(shape[:axis]), -1 if math.prod(shape) else math.prod(shape[axis:]))
 
 
-def _along(scale: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
-    if scale.numel() == 1:
-        return scale.reshape(())
-    if block:
-        return scale.repeat_interleave(block, axis).narrow(axis, 0, x.shape[axis])
-    shape = [1] * x.ndim
-    shape[axis % x.ndim] = -1
-    return scale.reshape(shape)
+def _mod(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    one, other = _both(given[0], given[1])
+    return torch.fmod(one, other) if settings.get("fmod") else torch.remainder(one, other)
 
 
-def _dynamic_quantize(given: Sequence[Any], _: Any, dtype: Any) -> Any:
-    x = given[0]
-    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
-    scale = ((high - low) / 255).clamp(min=1e-30)
-    zero = torch.round(-low / scale).clamp(0, 255)
-    return (torch.round(x / scale) + zero).clamp(0, 255).to(torch.uint8), scale, zero.to(torch.uint8)
-
-
-def _matmul_integer(given: Sequence[Any], _: Any, dtype: Any) -> Any:
-    one, other = given[0].to(torch.float64), given[1].to(torch.float64)
-    zeros = [*given[2:], None, None]
-    one = one if zeros[0] is None else one - zeros[0].to(torch.float64)
-    other = other if zeros[1] is None else other - zeros[1].to(torch.float64)
-    return (one @ other).to(torch.int64)
+def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    for axis in sorted((axis % x.ndim for axis in axes), reverse=True):
+        x = x.prod(axis, keep, dtype=x.dtype)
+    return x
 
 
 def _where(given: Sequence[Any], _: Any, __: Any) -> Any:
     return torch.where(given[0], *_both(given[1], given[2]))
+
+
+def _is_inf(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x = given[0]
+    low, high = bool(settings.get("detect_negative", 1)), bool(settings.get("detect_positive", 1))
+    return (torch.isneginf(x) & low) | (torch.isposinf(x) & high)
+
+
+def _argmax(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x, axis, keep = given[0], int(settings.get("axis", 0)), bool(settings.get("keepdims", 1))
+    if not settings.get("select_last_index"):
+        return x.argmax(axis, keep)
+    return x.shape[axis] - 1 - x.flip(axis).argmax(axis, keep)
+
+
+def _conv(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x, weight, bias = [*given, None][:3]
+    if settings.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        raise UnknownOperatorError("a convolution that pads by itself cannot be computed here")
+    many = weight.ndim - 2
+    pads = list(settings.get("pads") or [0] * (2 * many))
+    both = [size for axis in reversed(range(many)) for size in (pads[axis], pads[axis + many])]
+    run = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[many - 1]
+    steps, apart = (list(settings.get(name) or [1] * many) for name in ("strides", "dilations"))
+    groups = int(settings.get("group", 1))
+    return run(torch.nn.functional.pad(x, both), weight, bias, steps, 0, apart, groups)
 
 
 def _first(given: Sequence[Any], _: Any, __: Any) -> Any:
@@ -355,7 +354,7 @@ def _silu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
 OPERATORS: dict[str, Operator] = {
     "Add": _binary(lambda a, b: a + b), "Sub": _binary(lambda a, b: a - b), "Mul": _binary(lambda a, b: a * b),
     "Div": _binary(_div), "Pow": lambda given, _, __: torch.pow(given[0], given[1].to(given[0].dtype)),
-    "Mod": _binary(lambda a, b: torch.remainder(a, b)), "MatMul": _matmul, "Gemm": _gemm,
+    "Mod": _mod, "MatMul": _matmul, "Gemm": _gemm,
     "Max": _many(lambda a, b: torch.maximum(a, b)), "Min": _many(lambda a, b: torch.minimum(a, b)),
     "Sum": _many(lambda a, b: a + b),
     "And": _binary(lambda a, b: a & b), "Or": _binary(lambda a, b: a | b), "Xor": _binary(lambda a, b: a ^ b),
@@ -367,30 +366,29 @@ OPERATORS: dict[str, Operator] = {
     "Sin": _unary(lambda x: x.sin()), "Cos": _unary(lambda x: x.cos()), "Tanh": _unary(lambda x: x.tanh()),
     "Sigmoid": _unary(lambda x: x.sigmoid()), "Relu": _unary(lambda x: x.relu()), "Erf": _unary(lambda x: x.erf()),
     "Floor": _unary(lambda x: x.floor()), "Ceil": _unary(lambda x: x.ceil()), "Round": _unary(lambda x: x.round()),
-    "Sign": _unary(lambda x: x.sign()), "IsNaN": _unary(lambda x: x.isnan()), "IsInf": _unary(lambda x: x.isinf()),
+    "Sign": _unary(lambda x: x.sign()), "IsNaN": _unary(lambda x: x.isnan()), "IsInf": _is_inf,
     "Softplus": _unary(lambda x: torch.nn.functional.softplus(x)), "Mish": _unary(lambda x: torch.nn.functional.mish(x)),
-    "Gelu": _gelu, "FastGelu": lambda given, _, __: _gelu(given, {"approximate": "tanh"}, __),
-    "QuickGelu": lambda given, settings, _: _silu(given, {"alpha": settings.get("alpha", 1.702)}, _),
-    "Swish": _silu, "Silu": _silu, "HardSwish": _unary(lambda x: torch.nn.functional.hardswish(x)),
+    "Gelu": _gelu, "Swish": _silu, "Silu": _silu, "HardSwish": _unary(lambda x: torch.nn.functional.hardswish(x)),
     "LeakyRelu": lambda given, settings, _: torch.nn.functional.leaky_relu(given[0], float(settings.get("alpha", 0.01))),
     "Elu": lambda given, settings, _: torch.nn.functional.elu(given[0], float(settings.get("alpha", 1.0))),
     "Softmax": _softmax, "LogSoftmax": lambda given, settings, _: torch.log_softmax(given[0], int(settings.get("axis", -1))),
     "Clip": _clip, "Cast": _cast, "CastLike": lambda given, _, dtype: given[0].to(given[1].dtype),
     "Identity": _first, "Dropout": _first, "Transpose": _transpose, "Reshape": _reshape, "Squeeze": _squeeze,
-    "Flatten": lambda given, settings, _: given[0].flatten(int(settings.get("axis", 1))),
-    "Unsqueeze": _unsqueeze, "Concat": _concat, "Split": _split, "Slice": _slice, "Gather": _gather,
+    "Flatten": _flatten, "Unsqueeze": _unsqueeze, "Concat": _concat, "Split": _split, "Slice": _slice, "Gather": _gather,
     "GatherElements": _gather_elements, "GatherND": _gather_nd, "ScatterND": _scatter_nd, "Expand": _expand,
     "Tile": lambda given, _, __: given[0].repeat(*_numbers(given[1])), "Constant": _constant,
     "ConstantOfShape": _constant_of_shape, "Range": _range, "Shape": _shape,
     "Size": lambda given, _, __: torch.tensor(given[0].numel()), "CumSum": _cumsum, "Trilu": _trilu, "TopK": _topk,
-    "ArgMax": lambda given, s, _: given[0].argmax(int(s.get("axis", 0)), bool(s.get("keepdims", 1))),
+    "ArgMax": _argmax, "Conv": _conv,
     "ReduceMean": _reduced(lambda x, axes, keep: x.mean(axes, keep)), "ReduceSum": _reduced(lambda x, axes, keep: x.sum(axes, keep)),
     "ReduceMax": _reduced(lambda x, axes, keep: x.amax(axes, keep)), "ReduceMin": _reduced(lambda x, axes, keep: x.amin(axes, keep)),
-    "ReduceProd": _reduced(lambda x, axes, keep: x.prod(axes[0], keep)),
+    "ReduceProd": _reduced(_product),
+    "ReduceL1": _reduced(lambda x, axes, keep: x.abs().sum(axes, keep)),
+    "ReduceLogSumExp": _reduced(lambda x, axes, keep: x.logsumexp(axes, keep)),
     "ReduceL2": _reduced(lambda x, axes, keep: (x * x).sum(axes, keep).sqrt()),
     "ReduceSumSquare": _reduced(lambda x, axes, keep: (x * x).sum(axes, keep)),
-    "LayerNormalization": _layer_norm, "RMSNormalization": _rms_norm, "SimplifiedLayerNormalization": _rms_norm,
-    "SkipSimplifiedLayerNormalization": _skip_norm, "DequantizeLinear": _dequantize, "QuantizeLinear": _quantize,
-    "DynamicQuantizeLinear": _dynamic_quantize, "MatMulInteger": _matmul_integer,
+    "LayerNormalization": norm(centred=True), "RMSNormalization": norm(centred=False),
+    "SimplifiedLayerNormalization": norm(centred=False), "Attention": standard, "RotaryEmbedding": rotary_of_onnx,
+    **QUANTISED,
     "Einsum": lambda given, settings, _: torch.einsum(str(settings["equation"]), *given),
 }  # fmt: skip

@@ -51,7 +51,7 @@ class Formula:
         held: dict[Any, Any] = {self._curve.given: x}
         for node in self._curve.nodes:
             given = [self._of(each, held, x.dtype) for each in node.inputs]
-            made = compute(node.op_type, given, settings_of(node), x.dtype)
+            made = compute(node.op_type, given, settings_of(node), x.dtype, domain=node.domain)
             held.update(zip(node.outputs, made, strict=False))
         return held[self._curve.output]
 
@@ -287,7 +287,7 @@ def _single(node: ir.Node) -> Unit:
     def run(module: Any, given: Sequence[Any]) -> Sequence[Any]:
         rest = iter(given)
         whole = [next(rest) if there else None for there in present]
-        return compute(node.op_type, whole, settings, module._kind.dtype)
+        return compute(node.op_type, whole, settings, module._kind.dtype, domain=node.domain)
 
     return Unit(tuple(each for each in node.inputs if each is not None), tuple(node.outputs), run)
 

@@ -1,0 +1,109 @@
+"""Copies of modules in another precision, changed for the time of a call, and what passes their borders."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from trtdx.capture.taps import Place
+from trtdx.engines.lazy import torch
+from trtdx.engines.torch import tensors_in
+from trtdx.engines.torch_replay import named_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Tensor = Any
+    Outputs = dict[str, Tensor]
+
+
+MOST_EXACT = 40_000_000  # weights that are computed in float64; more in float32
+
+
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+)
+
+
+@contextmanager
+def put(owner: Any, **values: Any) -> Iterator[None]:
+    """Give a module other weights or attributes inside the block."""
+    before = {}
+    for name, value in values.items():
+        before[name] = getattr(owner, name)
+        if name in owner._parameters:
+            like = before[name]
+            made = None if value is None else value.to(like.dtype if like is not None else torch.float64)
+            owner._parameters[name] = None if made is None else torch.nn.Parameter(made, requires_grad=False)
+        else:
+            setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if name in owner._parameters:
+                owner._parameters[name] = value
+            else:
+                setattr(owner, name, value)
+
+
+@contextmanager
+def giving(module: Any, change: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Let what leaves a module be `change(first input, first output)` inside the block."""
+
+    def after(_: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        first = next((tensor for _, _, tensor in tensors_in(args, kwargs)), None)
+        if isinstance(result, tuple):
+            return (change(first, result[0]), *result[1:])
+        return change(first, result)
+
+    hook = module.register_forward_hook(after, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def real(tensor: Tensor) -> Tensor:
+    """Return complex numbers as pairs of real ones."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def copied(module: Any, dtype: Any) -> Any:
+    """Return a copy of a module in another type, without its hooks."""
+    memo: dict[int, Any] = {
+        id(getattr(each, name)): OrderedDict()
+        for each in module.modules()
+        for name in HOOKS
+        if hasattr(each, name)
+    }
+    made = copy.deepcopy(module, memo).to(dtype).eval().requires_grad_(False)
+    for each in made.modules():
+        if getattr(getattr(each, "config", None), "_experts_implementation", None):
+            each.config._experts_implementation = "eager"  # the others do not take every type
+    return made
+
+
+def cast(tensor: Tensor, dtype: Any) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def keeping(seen: Outputs, path: str, entering: bool) -> Callable[..., None]:
+    calls = 0
+
+    def after(_: Any, args: Any, kwargs: Any, result: Any) -> None:
+        nonlocal calls
+        called = f"{path}#{calls}" if calls else path  # as captures name the second call of a module
+        calls += 1
+        if not entering:
+            seen.update(named_outputs(called, result))
+            return
+        for number, name, tensor in tensors_in(args, kwargs):
+            seen[Place(called, "in", number, name).name] = tensor
+
+    return after
