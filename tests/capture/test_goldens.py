@@ -71,11 +71,11 @@ def test_tests_are_sorted_and_tensors_keep_the_order_of_the_datas_flow():
 
 def test_a_damaged_file_is_told_with_its_line():
     text = format_goldens("test_a.py", [golden("test_a", {"a": np.ones(1)})])
-    with pytest.raises(GoldenError, match="line 2, is no line of goldens"):
+    with pytest.raises(GoldenError, match="line 2, is not a line of goldens"):
         list(parse_goldens(text.replace(b'{"test"', b'<<<<<<< HEAD\n{"test"'), "a.jsonl"))
     with pytest.raises(GoldenError, match="newer trtdx"):
         list(parse_goldens(text.replace(b'"goldens":1', b'"goldens":2'), "a.jsonl"))
-    with pytest.raises(GoldenError, match="no file of goldens"):
+    with pytest.raises(GoldenError, match="not a file of goldens"):
         list(parse_goldens(text.partition(b"\n")[2], "a.jsonl"))
 
 

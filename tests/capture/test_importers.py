@@ -331,7 +331,7 @@ def test_what_is_no_dump(tmp_path):
         format_of(HOST, str(tmp_path / "absent"))
     (tmp_path / "x.bin").write_bytes(b"")
     for path in (tmp_path, tmp_path / "x.bin"):
-        with pytest.raises(InputError, match="no dump") as caught:
+        with pytest.raises(InputError, match="not a dump") as caught:
             format_of(HOST, str(path))
         assert "Polygraphy" in caught.value.fix
 
@@ -403,7 +403,7 @@ def test_exports_refuse_to_guess(tmp_path):
         with pytest.raises(CaptureError, match="no values were kept"):
             export_capture(capture, str(tmp_path / "y.npz"), [next(capture.records())])
         done = export_capture(capture, str(tmp_path / "x.npz"))
-        assert done.told == ("1 tensors have statistics only",)
+        assert done.told == ("1 tensor with statistics only",)
         with pytest.raises(InputError, match="is there already"):
             export_capture(capture, str(tmp_path / "x.npz"))
     assert zipfile.ZipFile(tmp_path / "x.npz").namelist() == ["x.npy", "x#2.npy"]

@@ -65,7 +65,10 @@ def test_a_selector_that_hits_nothing_leaves_no_folder_behind(model, tmp_path, s
 
 
 def test_what_is_no_module(tmp_path):
-    with pytest.raises(InputError, match="a function is no torch module"), capturing(hooks, tmp_path / "cap"):
+    with (
+        pytest.raises(InputError, match="a function is not a torch module"),
+        capturing(hooks, tmp_path / "cap"),
+    ):
         pass
 
 

@@ -154,6 +154,6 @@ def test_without_duckdb_a_capture_is_still_whole(tmp_path):
         timeout=60,
         check=False,
     )
-    assert (done.stdout.strip(), done.stderr) == ("pip install 'trtdx[capture]'", "")
+    assert (done.stdout.strip().endswith("[capture]'"), done.stderr) == (True, "")
     with Capture(tmp_path) as capture:
         assert (len(capture), capture.partial) == (1, ())

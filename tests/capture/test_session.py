@@ -180,7 +180,7 @@ def test_positions_are_columns_of_the_sequence(llama_onnx, tmp_path, positions, 
 
 @pytest.mark.parametrize("text", ["x", "3-1-2", "-1"])
 def test_steps_that_are_none(text):
-    with pytest.raises(InputError, match="no choice of steps"):
+    with pytest.raises(InputError, match="not a choice of steps"):
         parse_steps(text)
 
 

@@ -389,7 +389,7 @@ def test_the_report_says_what_was_changed(helpers, llm):
 
 
 def test_a_folder_without_the_package_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is no TensorRT-LLM"):
+    with pytest.raises(InputError, match="is not a TensorRT-LLM"):
         on_cpu(tmp_path)
 
 

@@ -91,7 +91,7 @@ BROKEN = {
     ),
     "encoder": (
         changed_config(model_type="t5"),
-        "is no causal language model: transformers has none of type t5",
+        "is not a causal language model: transformers has none of type t5",
     ),
     "too many layers": (changed_config(num_hidden_layers=10**8), "says num_hidden_layers is 100000000"),
     "bad value": (

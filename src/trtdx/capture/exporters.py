@@ -15,6 +15,7 @@ from trtdx.capture.dtypes import DTYPES
 from trtdx.capture.format import CaptureError
 from trtdx.capture.npy import npy_header
 from trtdx.errors import InputError
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -63,7 +64,9 @@ def export_capture(capture: Capture, path: str, records: Iterable[Record] | None
         with contextlib.suppress(OSError):
             part.unlink()
     without = len(every) - len(kept)
-    return Exported(len(kept), (*told, *((f"{without} tensors have statistics only",) if without else ())))
+    return Exported(
+        len(kept), (*told, *((f"{counted(without, 'tensor')} with statistics only",) if without else ()))
+    )
 
 
 def _keys(records: list[Record]) -> Iterator[str]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.dtypes import numpy_dtype
 from trtdx.capture.importers import FORMATS, format_of
-from trtdx.errors import InputError
-from trtdx.optional import need
+from trtdx.errors import InputError, TrtdxError
+from trtdx.optional import is_installed, need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trtdx.engines.engine import Array
     from trtdx.engines.feeds import Input
@@ -75,24 +75,45 @@ def parse_ids(texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         try:
             row = tuple(int(part) for part in text.replace(",", " ").split())
         except ValueError as err:
-            raise InputError(f"{text!r} is no list of token ids", fix="write ids as 1,15,27") from err
+            raise InputError(f"{text!r} is not a list of token ids", fix="write ids as 1,15,27") from err
         if not row or min(row) < 0:
-            raise InputError(f"{text!r} is no list of token ids", fix="write ids as 1,15,27")
+            raise InputError(f"{text!r} is not a list of token ids", fix="write ids as 1,15,27")
         rows.append(row)
     return tuple(rows)
 
 
+def decoder_beside(model: object) -> Callable[[int], str] | None:
+    """Return what tells a token's text, quoted, by the tokenizer beside a model; None where there is none to be read."""
+    file = _tokenizer_file(Path(model)) if isinstance(model, str) else None
+    if file is None or not is_installed("tokenizers"):
+        return None
+    try:
+        tokenizer = _open_tokenizer(file)
+    except TrtdxError:
+        return None
+    return lambda token: repr(tokenizer.decode([token], skip_special_tokens=False))
+
+
+def _tokenizer_file(model: Path) -> Path | None:
+    file = (model if model.is_dir() else model.parent) / "tokenizer.json"
+    return file if file.is_file() else None
+
+
+def _open_tokenizer(file: Path) -> Any:
+    tokenizers = need("tokenizers", extra="torch", to="read prompts as text")
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as err:  # the package raises plain Exception
+        raise InputError(f"{file} is not a tokenizer: {err}") from err
+
+
 def ids_of_texts(texts: Sequence[str], model: Path) -> tuple[tuple[int, ...], ...]:
     """Return the token ids of texts by the tokenizer beside a model."""
-    folder = model if model.is_dir() else model.parent
-    file = folder / "tokenizer.json"
-    if not file.is_file():
+    file = _tokenizer_file(model)
+    if file is None:
+        folder = model if model.is_dir() else model.parent
         raise InputError(
             f"{folder} has no tokenizer.json to read a prompt with", fix="give token ids: --ids 1,15,27"
         )
-    tokenizers = need("tokenizers", extra="torch", to="read prompts as text")
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as err:  # the package raises plain Exception
-        raise InputError(f"{file} is no tokenizer: {err}") from err
+    tokenizer = _open_tokenizer(file)
     return tuple(tuple(tokenizer.encode(text).ids) for text in texts)

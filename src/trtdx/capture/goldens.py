@@ -282,7 +282,7 @@ def parse_goldens(content: bytes, path: str) -> Iterator[Golden]:
             found = _parsed(line)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
             raise GoldenError(
-                f"{path}, line {number}, is no line of goldens: {err}",
+                f"{path}, line {number}, is not a line of goldens: {err}",
                 fix="resolve it if it is a merge conflict; else restore the file, or delete it and record again",
             ) from err
         _check_header(found, number, path)
@@ -311,7 +311,7 @@ _KINDS: dict[str, Any] = {"goldens": Header, "test": Golden}
 def _check_header(found: Any, number: int, path: str) -> None:
     if (number == 1) != isinstance(found, Header):
         raise GoldenError(
-            f"{path} is no file of goldens: its first line should say so", fix="pytest --trtdx-record"
+            f"{path} is not a file of goldens: its first line should say so", fix="pytest --trtdx-record"
         )
     if isinstance(found, Header) and found.goldens > GOLDENS_VERSION:
         raise GoldenError(f"{path} was written by a newer trtdx", fix="update trtdx")

@@ -67,7 +67,7 @@ def format_of(host: Host, path: str) -> str:
     )
     if found not in FORMATS:
         known = "; ".join(each.what for each in FORMATS.values())
-        raise InputError(f"{path} is no dump that can be imported", fix=f"there is {known}")
+        raise InputError(f"{path} is not a dump that can be imported", fix=f"there is {known}")
     return found
 
 

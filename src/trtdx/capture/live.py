@@ -61,7 +61,7 @@ def capturing(
         yield None
         return
     if not hasattr(model, "named_modules"):
-        raise InputError(f"a {type(model).__name__} is no torch module", fix="pass an nn.Module")
+        raise InputError(f"a {type(model).__name__} is not a torch module", fix="pass an nn.Module")
     known, taps = places(model), parse_selector(selector)
     if not taps.candidates(known):  # before a folder is made
         raise taps.nothing_among(known)

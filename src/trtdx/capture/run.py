@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.capture.feeding import MADE_UP_PROMPT, feeds_from, made_up_feeds
+from trtdx.capture.feeding import MADE_UP_PROMPT, decoder_beside, feeds_from, made_up_feeds
 from trtdx.capture.format import CaptureError, Header
+from trtdx.capture.not_finite import not_finite_finding
 from trtdx.capture.origin import origin_of
-from trtdx.capture.overview import MOST_ROWS, SORTED_BY, is_state, tensor_rows, tensor_section, told
+from trtdx.capture.overview import MOST_ROWS, SORTED_BY, tensor_rows, tensor_section, told
 from trtdx.capture.reader import Capture
 from trtdx.capture.record import NotFiniteError, Recorder
 from trtdx.capture.session import Session, state_after, step_notes
@@ -20,12 +21,11 @@ from trtdx.capture.store import CaptureWriter
 from trtdx.capture.taps import parse_selector
 from trtdx.capture.wanted import Wanted, check_values, parse_positions, parse_steps
 from trtdx.engines.feeds import checked_feeds
-from trtdx.engines.generate import cache_names
+from trtdx.engines.generate import cache_names, completed_feeds
 from trtdx.engines.opening import Options, chosen_engine, find_model, open_engine, places_in
 from trtdx.engines.state import Sampling, State
 from trtdx.errors import InputError
-from trtdx.model import Evidence, Report, Section, Summary
-from trtdx.violation import Violation, finding_from
+from trtdx.model import Report, Section, Summary
 from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
@@ -36,13 +36,12 @@ if TYPE_CHECKING:
     from trtdx.engines.generate import Step
     from trtdx.engines.opening import Model
     from trtdx.host import Host
-    from trtdx.model import Cell, Finding
+    from trtdx.model import Cell
     from trtdx.rule import RuleBook
 
-NOT_FINITE = "DX960"
 MOST_STEPS = 16
+TOKENS = 8  # are generated where nobody says how many
 MODULES = "** & is:module"
-NARROW = {"float16": "65504", "float8_e4m3fn": "448", "float8_e5m2": "57344"}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     out: str = ""
     prompts: tuple[tuple[int, ...], ...] = ()
     inputs: tuple[str, ...] = ()  # files
-    tokens: int = 8
+    tokens: int | None = None  # in all, those of the run that is resumed too; TOKENS where it is not said
     sampling: Sampling = Sampling()
     values: str = ""
     steps: str = ""
@@ -98,6 +97,7 @@ def capture_run(
     try:
         check_values(plan.values, selector, engine.places(), sure=kind != "torch")
         folder, state = _start(plan, engine, kind)
+        tokens = _tokens_left(plan, state, before)
         feeds = _feeds(host, engine, plan)
         header = Header(run=plan.run, engine=kind, selector=selector, details=_details(engine, plan))
         writer = CaptureWriter(
@@ -110,7 +110,7 @@ def capture_run(
         if on_start is not None:
             on_start(folder)
         session = Session(engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.reads))
-        stopped = _carry_out(session, plan, feeds if feeds is not None else state, on_step)
+        stopped = _carry_out(session, plan, feeds if feeds is not None else state, tokens, on_step)
         notes = _notes(plan, engine.tapped.note, before=before)
         if stopped is None and not any(map(wanted.has_step, range(state.step if state else 0, engine.step))):
             notes.append("no tap was captured: no step of this run is among those asked for")
@@ -149,8 +149,8 @@ def _wanted(plan: Plan) -> Wanted:
 
 
 def _details(engine: Engine, plan: Plan) -> dict[str, Any]:
-    kept = {"values": plan.values, "steps": plan.steps, "every": plan.every, "positions": plan.positions}
-    told = {name: value for name, value in kept.items() if value not in ("", 1)}
+    kept = {name: getattr(plan, name) for name in ("values", "steps", "every", "positions", "tokens")}
+    told = {name: value for name, value in kept.items() if value not in ("", 1, None)}
     return header_details(engine) | told
 
 
@@ -187,6 +187,18 @@ def _start(plan: Plan, engine: Engine, kind: str) -> tuple[Path, State | None]:
     return Path(plan.out), state
 
 
+def _tokens_left(plan: Plan, state: State | None, before: Header | None) -> int:
+    """Return how many tokens to generate: what a run that is resumed has generated counts."""
+    done = state.step if state is not None else 0
+    planned = before.details.get("tokens") if before is not None else None
+    if plan.tokens is None:
+        return planned - done if isinstance(planned, int) and planned > done else TOKENS
+    if plan.tokens <= done:
+        fix = f"say how many there are to be in all: --tokens {done + TOKENS}"
+        raise InputError(f"{plan.resume} has {counted(done, 'token')} already", fix=fix)
+    return plan.tokens - done
+
+
 def _free_folder(plan: Plan, kind: str) -> Path:
     """Return a folder in the current one that is not there yet, named after model and engine."""
     path = Path(plan.model).resolve()
@@ -204,6 +216,7 @@ def _carry_out(
     session: Session,
     plan: Plan,
     given: State | Iterator[dict[str, Any]] | None,
+    tokens: int,
     on_step: Callable[[Step], None] | None,
 ) -> NotFiniteError | None:
     """Run all steps into the capture; returns what stopped a watched run."""
@@ -214,7 +227,7 @@ def _carry_out(
                     session.compute(feeds)
                 return None
             start = given if given is not None else plan.prompts or (MADE_UP_PROMPT,)
-            for step in session.generate(start, plan.tokens, sampling=plan.sampling):
+            for step in session.generate(start, tokens, sampling=plan.sampling):
                 if on_step is not None:
                     on_step(step)
     except NotFiniteError as err:
@@ -233,7 +246,8 @@ def _feeds(host: Host, engine: Engine, plan: Plan) -> Iterator[dict[str, Any]] |
         )
     if not plan.inputs:
         return iter([made_up_feeds(engine.inputs)])
-    feeds = chain.from_iterable(feeds_from(host, path) for path in plan.inputs)
+    files = chain.from_iterable(feeds_from(host, path) for path in plan.inputs)
+    feeds = ({**given, **completed_feeds(engine, given)} for given in files)
     first = next(feeds)
     checked_feeds(engine.inputs, first)
     return chain([first], feeds)
@@ -287,79 +301,15 @@ def capture_report(
 def tokens_section(capture: Capture, *, most: int = MOST_STEPS) -> Section:
     """Return which tokens were chosen at each step."""
     notes = step_notes(capture, rank=capture.ranks[0])
-    rows = tuple((number, listed(note.tokens, 12, " ")) for number, note in sorted(notes.items()))
+    decode = decoder_beside(capture.header.details.get("model"))
+    rows: list[tuple[Cell, ...]] = []
+    for number, step in sorted(notes.items()):
+        text = (listed(map(decode, step.tokens), 12, " "),) if decode else ()
+        rows.append((number, listed(step.tokens, 12, " "), *text))
     left = len(rows) - most
     note = f"{counted(left, 'more step')} not shown" if left > 0 else ""
-    return Section("tokens", "tokens chosen", ("step", "of each row"), rows[:most], note)
-
-
-def not_finite_finding(
-    capture: Capture, book: RuleBook, stopped: NotFiniteError | None = None
-) -> Finding | None:
-    """Return the finding of the first tensor that has a NaN or an overflow, if there is one."""
-    record = _first_not_finite(capture) if stopped is None else _stopped_at(capture, stopped)
-    if record is None:
-        return None
-    values = {
-        "tensor": record.name,
-        "step": record.step,
-        "what": _not_finite_in(record),
-        "elements": record.statistics.elements,
-        "capture": capture.folder,
-        "operator": record.place.op or "module",
-    }
-    if record.layout.dtype in NARROW:
-        values |= {"narrow": record.layout.dtype, "largest": NARROW[record.layout.dtype]}
-    seen = Evidence(
-        f"{capture.folder}: step {record.step}, {record.name}",
-        f"{values['what']} of {values['elements']} elements",
-    )
-    return finding_from(book.get(NOT_FINITE), Violation((seen, *_before(capture, record)), values))
-
-
-def _first_not_finite(capture: Capture) -> Record | None:
-    """Return the first record with a NaN or an overflow; -Inf alone is what masks are made of."""
-    return next((each for each in capture.records() if each.statistics.nan or each.statistics.pos_inf), None)
-
-
-def _stopped_at(capture: Capture, stopped: NotFiniteError) -> Record:
-    return capture.record(stopped.place.name, step=stopped.step, rank=capture.ranks[0])
-
-
-def _not_finite_in(record: Record) -> str:
-    """Return what in a tensor is not finite: "3 NaN and 1 +Inf"."""
-    found = record.statistics
-    counts = {"NaN": found.nan, "+Inf": found.pos_inf, "-Inf": found.neg_inf}
-    return " and ".join(f"{count} {name}" for name, count in counts.items() if count)
-
-
-def _before(capture: Capture, record: Record) -> tuple[Evidence, ...]:
-    """Return as evidence what the module was given, where that is known, else the last tensor before it."""
-    given: list[Record] = []
-    last: list[Record] = []
-    passed = False
-    for each in capture.records(step=record.step, rank=record.rank):
-        passed = passed or each.place == record.place
-        if each.place.port == "in" and each.place.path == record.place.path and each.place.path:
-            given.append(each)
-        elif not passed and not is_state(each.place):
-            last = last if each.statistics.nan or each.statistics.pos_inf else [each]
-    shown = {each.name: each for each in given or last}
-    return tuple(
-        Evidence(f"{capture.folder}: step {each.step}, {each.name}", _in_words(each))
-        for each in list(shown.values())[:4]
-    )
-
-
-def _in_words(record: Record) -> str:
-    """Return how large the numbers are that something not finite was made from."""
-    found, largest = record.statistics, f"up to {record.statistics.absmax:.4g} ({record.layout.dtype})"
-    if found.neg_inf == found.elements:
-        return f"-Inf in all {found.elements} elements"
-    not_finite = _not_finite_in(record)
-    return (
-        f"{not_finite} of {found.elements}, the rest {largest}" if not_finite else f"still finite, {largest}"
-    )
+    columns = ("step", "of each row", "text") if decode else ("step", "of each row")
+    return Section("tokens", "tokens chosen", columns, tuple(rows[:most]), note)
 
 
 def query_section(capture: Capture, sql: str) -> Section:
@@ -389,5 +339,5 @@ def selected_records(capture: Capture, selector: str, steps: str) -> list[Record
 def checked_capture(path: str | Path) -> Capture:
     """Return a capture opened, or raise with what to do."""
     if not Path(path).is_dir():
-        raise CaptureError(f"{path} is no capture", fix="make one: trtdx capture MODEL --out CAPTURE")
+        raise CaptureError(f"{path} is not a capture", fix="make one: trtdx capture MODEL --out CAPTURE")
     return Capture(path)

@@ -42,7 +42,7 @@ def parse_steps(text: str) -> Steps:
             continue
         found = _RANGE.fullmatch(part)
         if found is None:
-            raise InputError(f"{part!r} is no choice of steps", fix="write steps as 0,5-9,20-")
+            raise InputError(f"{part!r} is not a choice of steps", fix="write steps as 0,5-9,20-")
         first = int(found[1])
         ranges.append((first, int(found[3]) if found[3] else None if found[2] else first))
     return Steps(tuple(ranges))
@@ -53,7 +53,7 @@ def parse_positions(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError as err:
-        raise InputError(f"{text!r} is no list of positions", fix="write positions as 0,17,-1") from err
+        raise InputError(f"{text!r} is not a list of positions", fix="write positions as 0,17,-1") from err
 
 
 def check_values(values: str, selector: str, places: Sequence[Place], *, sure: bool) -> None:

@@ -123,7 +123,7 @@ def _empty(wanted: Input, batch: int, ids_shape: tuple[int | str, ...] | None) -
             shape.append(0)
         else:
             raise InputError(
-                f"the cache {wanted.name} is {wanted}: what {dim!r} stands for cannot be told",
+                f"the cache {wanted.name} is {wanted}: what {dim!r} stands for is not known",
                 fix="export the model with axes called batch and past, or with fixed sizes",
             )
     return np.zeros(shape, numpy_dtype(wanted.dtype))
@@ -174,13 +174,7 @@ def _feeds(
     """Return what a model wants to be fed at this step."""
     import numpy as np
 
-    known: dict[str, Callable[[], Any]] = {
-        "input_ids": lambda: state.tokens[:, state.cached :],
-        "attention_mask": lambda: state.mask,
-        "position_ids": lambda: np.maximum(np.cumsum(state.mask, 1) - 1, 0)[:, state.cached :],
-        "cache_position": lambda: np.arange(state.cached, state.tokens.shape[1]),
-        "use_cache_branch": lambda: np.array([state.cached > 0]),
-    }
+    known = _step_inputs(state)
     found: dict[str, Any] = {}
     for name, wanted in engine.inputs.items():
         if name in extra:
@@ -191,10 +185,65 @@ def _feeds(
             found[name] = np.asarray(known[name]()).astype(wanted.dtype or "int64")
         elif not wanted.optional:
             raise InputError(
-                f"the model wants {name} ({wanted}), which is no part of a generation",
+                f"the model wants {name} ({wanted}), which is not a part of a generation",
                 fix=f"pass extra={{{name!r}: ...}}",
             )
     return found
+
+
+def _step_inputs(state: State) -> dict[str, Callable[[], Any]]:
+    """Return what follows from the tokens of a step and their mask, by the names models have for it."""
+    import numpy as np
+
+    return {
+        "input_ids": lambda: state.tokens[:, state.cached :],
+        "attention_mask": lambda: state.mask,
+        "position_ids": lambda: np.maximum(np.cumsum(state.mask, 1) - 1, 0)[:, state.cached :],
+        "cache_position": lambda: np.arange(state.cached, state.tokens.shape[1]),
+        "use_cache_branch": lambda: np.array([state.cached > 0]),
+    }
+
+
+def completed_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of some arrays a model takes, and what follows from them: mask, positions, empty caches.
+
+    A part of a cache that is not empty does not follow: what is missing there stays missing.
+    """
+    import numpy as np
+
+    found = {name: feeds[name] for name in engine.inputs if name in feeds}
+    missing = {name: each for name, each in engine.inputs.items() if name not in found and not each.optional}
+    if not missing or np.ndim(feeds.get("input_ids", 0)) != MASK_RANK:
+        return found
+    state = _state_of_feeds(engine, feeds)
+    known = _step_inputs(state)
+    for name, wanted in missing.items():
+        if name in known:
+            found[name] = np.asarray(known[name]()).astype(wanted.dtype or "int64")
+        elif name in state.past and not state.cached:
+            found[name] = state.past[name]
+    return found
+
+
+def _state_of_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> State:
+    """Return where a generation stands whose next step is fed these arrays."""
+    import numpy as np
+
+    state = start_state(engine, np.asarray(feeds["input_ids"]))
+    mask = np.asarray(feeds.get("attention_mask", 0))
+    if mask.ndim != MASK_RANK:
+        cached = max(
+            (_cached_length(array) for name, array in feeds.items() if _PAST.fullmatch(name)), default=0
+        )
+        mask = np.ones((len(state.tokens), cached + state.tokens.shape[1]), np.int64)
+    cached = max(mask.shape[1] - state.tokens.shape[1], 0)
+    tokens = np.concatenate([np.zeros((len(mask), cached), np.int64), state.tokens], 1)
+    return state._replace(tokens=tokens, mask=mask.astype(np.int64), cached=cached)
+
+
+def _cached_length(past: Array) -> int:
+    """Return how many positions a cache holds: [batch, heads, past, width], or keys and values of it in one."""
+    return int(past.shape[-2]) if past.ndim >= MASK_RANK else 0
 
 
 def _logits(results: Mapping[str, Array], names: Mapping[str, str]) -> Array:

@@ -11,6 +11,8 @@ import re
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from trtdx.engines.onnx_names import BY_WEIGHT
+from trtdx.engines.onnx_pieces import pieces_of
 from trtdx.engines.onnx_scopes import Places
 from trtdx.errors import InputError
 from trtdx.inspect.readers.onnx_proto import NO_MODULE
@@ -37,10 +39,13 @@ class Kind(IntEnum):
 class Graph:
     """A model's own graph, its nodes numbered in the order in which they can be computed.
 
+    A node that adds and then normalises is two of these (onnx_pieces.py).
+
     Attributes:
         scopes: for each node, the paths of the modules it is in, outermost first.
         classes: the class of each module, where it is told.
         inserted: the nodes that do not tell where they belong, as no exporter made them.
+        bordered: the modules whose ends are known: those that the file tells, and those of single weights.
         reads: for each node, the values it uses, also inside its bodies.
         users: for each value, the nodes that read it.
         made: for each value, the node it comes from.
@@ -48,7 +53,9 @@ class Graph:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.nodes = _sorted_nodes(model.graph)
+        self.nodes: list[ir.Node] = [
+            piece for node in _sorted_nodes(model.graph) for piece in pieces_of(node)
+        ]
         self.inputs = [each for each in model.graph.inputs if not each.is_initializer()]
         self.outputs = list(model.graph.outputs)
         self.made = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
@@ -73,6 +80,12 @@ class Graph:
     def _scopes(self) -> list[tuple[str, ...]]:
         told = [self._told(node) for node in self.nodes]
         self.inserted = frozenset(at for at, scope in enumerate(told) if scope is None)
+        by_weight = [node.metadata_props.get(BY_WEIGHT, "") for node in self.nodes]
+        self.bordered = {
+            path
+            for scope, module in zip(told, by_weight, strict=True)
+            for path in (scope or ())[-1 if module else 0 :]
+        }
         return Places(self.nodes, self.reads, self.made, self.users, self.classes).of_all(told)
 
     def _told(self, node: ir.Node) -> tuple[str, ...] | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtdx.engines.onnx_names import name_products
+from trtdx.engines.onnx_pieces import show_insides
 from trtdx.errors import InputError
 from trtdx.inspect.readers.onnx_graph import GRAPH_INITIALIZER, MODEL_GRAPH
 from trtdx.inspect.readers.onnx_proto import TENSOR_EXTERNAL, TENSOR_RAW, TYPES
@@ -68,7 +69,9 @@ def open_model(path: str | Path) -> ir.Model:
         raise InputError(f"{file} cannot be read as a graph: {_root(err)}") from err
     graphs.external_data.set_base_dir(model.graph, ROOT)
     name_products(model, file)
-    return _completed(model)
+    model = _completed(model)
+    show_insides(model)
+    return model
 
 
 def _completed(model: ir.Model) -> ir.Model:

@@ -172,7 +172,7 @@ def _stand_ins(graph: Graph, names: Sequence[str], arrays: Mapping[str, Array]) 
         shape = sizes.shape_of(name)
         if shape is None:
             raise InputError(
-                f"the shape of {name} is needed too and cannot be told", fix=f"give {name} as well"
+                f"the shape of {name} is needed too and is not known", fix=f"give {name} as well"
             )
         found[name] = np.zeros(shape, numpy_dtype(dtype_of_value(graph.values[name])))
     return found

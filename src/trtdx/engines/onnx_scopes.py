@@ -9,7 +9,7 @@ whatever else hangs together. A unit belongs
 - with a quantiser at its beginning, to the modules that use it: quantising what enters is their doing; behind a product
   whose result is used by none, to the product's;
 - with a dequantiser or a cast alone, to the module that made what it reads;
-- else to the innermost module that all its neighbours are in.
+- else to the innermost module of all that it is made of and made for (`Between`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
     Scope = tuple[str, ...]
 
-_PRODUCT = re.compile(r"MatMul|Gemm|Conv|Attention")
+_PRODUCT = re.compile(r"MatMul|Gemm|Conv")
 _CLOSED_CLASS = re.compile(r"Norm|GELU|Gelu|SiLU|ReLU|Sigmoid|Tanh|Activation|Embedding|Dropout|Softmax")
 _CLOSED_NAME = re.compile(
     r"norm|(?:^|_)ln(?:_|\d|$)|(?:^|_)act(?:_|$)|embed|dropout|rotary|softmax", re.IGNORECASE
 )
 QUANTISERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 _TYPES_ONLY = ("DequantizeLinear", "Cast")
+_WRITTEN = {*QUANTISERS, *_TYPES_ONLY, "Mul", "Add", "Identity", "Reshape"}
 
 
 def shared(scopes: Sequence[Scope]) -> Scope:
@@ -61,11 +62,7 @@ class Places:
             for unit in units:
                 if found[unit[0]] is None and (scope := settle(unit, found)) is not None:
                     found |= dict.fromkeys(unit, scope)
-        for unit in units:
-            if found[unit[0]] is None:
-                around = [*self._before(unit, found), *self._after(unit, found)]
-                found |= dict.fromkeys(unit, shared(around))
-        return [found[at] or () for at in range(len(told))]
+        return Between(self._nodes, self._reads, self._made, self._users).settle(found)
 
     def _units(self) -> list[tuple[int, ...]]:
         """Return the nodes that tell nothing, those together that hang together."""
@@ -88,7 +85,7 @@ class Places:
 
     def _hangs_together(self, at: int, user: int) -> bool:
         first, second = self._nodes[at].op_type, self._nodes[user].op_type
-        if first == "DequantizeLinear":
+        if first == "DequantizeLinear" or not (is_about_numbers(first) and is_about_numbers(second)):
             return False
         if first in QUANTISERS:
             return second == "DequantizeLinear"
@@ -130,6 +127,8 @@ class Places:
         if not any(map(self._is_product, unit)):
             return None
         before, after = self._before(unit, found), self._after(unit, found)
+        if not before and not after:
+            return None
         one, other = self._opened(shared(before)), self._opened(shared(after))
         if not before:
             return other
@@ -168,4 +167,75 @@ class Places:
         return bool(_CLOSED_CLASS.search(told) if told else _CLOSED_NAME.search(path.rpartition(".")[2]))
 
 
-__all__ = ["QUANTISERS", "Places", "shared"]
+def is_about_numbers(op: str) -> bool:
+    """Whether an operator is what quantisers and converters write around products."""
+    return op in _WRITTEN or bool(_PRODUCT.search(op))
+
+
+class Between:
+    """Finds the modules of single nodes by the nearest known ones that they are made of and made for.
+
+    What is made of a layer's results belongs to that layer, whatever else enters it: a residual sum is part of the layer
+    whose branch it adds. What is made for other layers as well belongs to what they have in common: a mask, rotary tables.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[ir.Node],
+        reads: Sequence[Sequence[ir.Value]],
+        made: Mapping[ir.Value, int],
+        users: Mapping[ir.Value, Sequence[int]],
+    ) -> None:
+        self._nodes, self._reads, self._made, self._users = nodes, reads, made, users
+
+    def settle(self, found: Mapping[int, Scope | None]) -> list[Scope]:
+        """Return the scope of every node."""
+        before: dict[int, frozenset[Scope]] = {}
+        after: dict[int, frozenset[Scope]] = {}
+        for at in range(len(self._nodes)):
+            makers = (self._made[value] for value in self._reads[at] if value in self._made)
+            before[at] = self._nearest(makers, found, before)
+            latest = _latest_layer(before[at])
+            if latest:
+                before[at] = frozenset(each for each in before[at] if latest in each)
+        for at in reversed(range(len(self._nodes))):
+            users = (user for value in self._nodes[at].outputs for user in self._users.get(value, ()))
+            after[at] = self._nearest(users, found, after)
+        return [
+            scope if (scope := found[at]) is not None else _between(before[at], after[at])
+            for at in range(len(self._nodes))
+        ]
+
+    def _nearest(
+        self,
+        neighbours: Iterable[int],
+        found: Mapping[int, Scope | None],
+        known: Mapping[int, frozenset[Scope]],
+    ) -> frozenset[Scope]:
+        """Return the scopes of neighbours, or of what lies behind those that have none."""
+        scopes: set[Scope] = set()
+        for each in neighbours:
+            scope = found[each]
+            scopes |= known[each] if scope is None else {scope} if scope else set()
+        return frozenset(scopes)
+
+
+def _between(before: frozenset[Scope], after: frozenset[Scope]) -> Scope:
+    layer = _latest_layer(before)
+    inside = [each for each in after if layer in each] if layer else list(after)
+    around = [*before, *inside]
+    common = shared(around)
+    alone = (
+        not (before and inside) and common in around
+    )  # what goes into a module, or through which its result goes
+    return common[:-1] if alone else common
+
+
+def _latest_layer(scopes: Iterable[Scope]) -> str:
+    """Return the last layer that scopes are of, by the number in its path; "" where they are of none."""
+    layers = {path for scope in scopes for path in scope if path.rpartition(".")[2].isdigit()}
+    outer = {path for path in layers if not any(path.startswith(f"{each}.") for each in layers)}
+    return max(outer, key=lambda path: int(path.rpartition(".")[2]), default="")
+
+
+__all__ = ["QUANTISERS", "Between", "Places", "is_about_numbers", "shared"]

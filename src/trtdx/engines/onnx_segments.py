@@ -14,6 +14,7 @@ from trtdx.capture.dtypes import DTYPES
 from trtdx.engines.onnx_graph import Graph, Kind
 from trtdx.engines.onnx_places import Tap, dtype_of_value
 from trtdx.engines.onnx_scopes import shared
+from trtdx.errors import InputError
 from trtdx.optional import need
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
+MANY = 1 << 20  # modules: where nothing can be cut
 ODD_BYTES = 1  # of an element whose size nobody knows
 
 
@@ -64,11 +66,11 @@ def _inputs(graph: Graph, first: int, end: int) -> tuple[str, ...]:
 def extracted(graph: Graph, inputs: Iterable[str], outputs: Iterable[str]) -> ir.Graph:
     """Return a part of a graph as one of its own, with weights by reference."""
     convenience = need("onnx_ir", extra="onnx", to="cut ONNX graphs").convenience
-    part: ir.Graph = convenience.extract(
-        graph.model.graph,
-        inputs=[graph.values[name] for name in dict.fromkeys(inputs)],
-        outputs=[graph.values[name] for name in dict.fromkeys(outputs)],
-    )
+    ends = [[graph.values[name] for name in dict.fromkeys(names)] for names in (inputs, outputs)]
+    try:
+        part: ir.Graph = convenience.extract(graph.model.graph, inputs=ends[0], outputs=ends[1])
+    except ValueError as err:  # a fused node needs more than its module is given
+        raise InputError(f"a part of the graph cannot be computed alone: {err}") from err
     return part
 
 
@@ -165,7 +167,8 @@ def cost_of_weights(graph: Graph) -> list[int]:
 
 
 def _open_modules(graph: Graph, at: int) -> int:
-    return len(shared(graph.scopes[at - 1 : at + 1]))
+    before, after = (getattr(each, "whole", each) for each in graph.nodes[at - 1 : at + 1])
+    return MANY if before is after else len(shared(graph.scopes[at - 1 : at + 1]))
 
 
 def _cuts(

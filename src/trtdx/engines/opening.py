@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.capture.taps import parse_selector
 from trtdx.errors import InputError
+from trtdx.words import listed
 
 if TYPE_CHECKING:
     from trtdx.capture.taps import Place
@@ -28,6 +29,9 @@ class Options(NamedTuple):
     disabled: tuple[str, ...] = ()  # onnxruntime: optimisers by name
 
 
+WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
+
+
 class Model(NamedTuple):
     """A model on disk, and the engines that can compute it, best first."""
 
@@ -45,23 +49,32 @@ def find_model(given: str) -> Model:
 
 def _model_at(path: Path) -> Model:
     if path.is_dir():
-        if (path / "config.json").is_file() and not any(path.glob("*.onnx")):
-            return Model(path, ("torch",))
-        files = sorted(path.glob("*.onnx"))
-        if len(files) != 1:
-            raise InputError(
-                f"{path} has {len(files) or 'no'} ONNX files and no model of Hugging Face",
-                fix="name a folder with a config.json, or an .onnx file",
-            )
-        return Model(files[0], ("onnxruntime", "tensorrt"))
+        return _model_in(path)
     if not path.exists():
         raise InputError(f"there is no {path}")
     if path.suffix != ".onnx":
         raise InputError(
-            f"{path} is no model that can be computed here",
+            f"{path} is not a model that can be computed here",
             fix="name a Hugging Face folder or an .onnx file; of a plan or engine, `trtdx inspect` tells what is in it",
         )
     return Model(path, ("onnxruntime", "tensorrt"))
+
+
+def _model_in(folder: Path) -> Model:
+    """Return a folder's model; one with weights and an ONNX export beside them is the model, not the export."""
+    graphs = sorted(folder.glob("*.onnx"))
+    weights = any(any(folder.glob(pattern)) for pattern in WEIGHT_FILES)
+    if (folder / "config.json").is_file() and (weights or not graphs):
+        return Model(folder, ("torch",))
+    if len(graphs) == 1:
+        return Model(graphs[0], ("onnxruntime", "tensorrt"))
+    if graphs:
+        fix = f"name one of them: {listed(graphs, 4)}"
+        raise InputError(f"{folder} holds {len(graphs)} ONNX files", fix=fix)
+    raise InputError(
+        f"{folder} holds neither the config.json of a Hugging Face model nor an ONNX file",
+        fix="name the folder of a Hugging Face model, or an .onnx file",
+    )
 
 
 def chosen_engine(model: Model, wanted: str) -> str:

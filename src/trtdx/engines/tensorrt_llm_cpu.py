@@ -206,7 +206,7 @@ def package_folder(tree: Path) -> Path:
     found = next((each for each in (tree / ROOT, tree) if (each / "version.py").is_file()), None)
     if found is None:
         raise InputError(
-            f"{tree} is no TensorRT-LLM: there is no {ROOT}/version.py in it",
+            f"{tree} is not a TensorRT-LLM source tree: there is no {ROOT}/version.py in it",
             fix="name the folder of a source tree, or of a wheel that was unpacked",
         )
     missing = [name for name in HALF if not (found / name).is_file()]

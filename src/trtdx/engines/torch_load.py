@@ -11,11 +11,12 @@ import msgspec
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.host import RealHost
 from trtdx.inspect.readers.safetensors import read_header
+from trtdx.installation import install_packages
 from trtdx.optional import need
 from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 CONFIG = "config.json"
 MOST_LAYERS = 10_000
@@ -27,6 +28,22 @@ class Loaded(NamedTuple):
 
     model: Any
     notes: list[str]
+
+
+class RefusedWeightsError(InputError):
+    """Weights that do not fit the config: which are missing, left over, or of another size."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fix: str,
+        missing: Sequence[str] = (),
+        unexpected: Sequence[str] = (),
+        mismatched: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, fix=fix)
+        self.missing, self.unexpected, self.mismatched = missing, unexpected, mismatched
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -183,15 +200,17 @@ def _judged(at: Path, model: Any, told: dict[str, Any], *, strict: bool) -> list
     wrong = sorted(told["mismatched_keys"])
     if wrong:
         each = [f"{name} is {list(theirs)} and should be {list(ours)}" for name, theirs, ours in wrong]
-        raise InputError(
+        raise RefusedWeightsError(
             f"{counted(len(wrong), 'weight')} in {at} of another size than {CONFIG} says: {listed(each, 3, '; ')}",
             fix="use the config and the weights of one and the same model",
+            mismatched=[name for name, _, _ in wrong],
         )
     if told["missing_keys"]:
         names = sorted(told["missing_keys"])
-        raise InputError(
+        raise RefusedWeightsError(
             f"{counted(len(names), 'weight')} of {architecture} not in {at}: {listed(names, 3)}",
             fix=_fix_for_missing(model, architecture),
+            missing=names,
         )
     if told.get("error_msgs"):
         raise InputError(f"{at} cannot be loaded: {listed(told['error_msgs'], 2, '; ')}")
@@ -200,8 +219,10 @@ def _judged(at: Path, model: Any, told: dict[str, Any], *, strict: bool) -> list
     names = sorted(told["unexpected_keys"])
     note = f"{counted(len(names), 'weight')} in {at} not wanted by {architecture}: {listed(names, 3)}"
     if strict:
-        raise InputError(
-            note, fix="check model_type and architectures, or pass strict=False to leave them out"
+        raise RefusedWeightsError(
+            note,
+            fix="check model_type and architectures, or pass strict=False to leave them out",
+            unexpected=names,
         )
     return [note]
 
@@ -233,12 +254,12 @@ def _refused(at: Path, err: Exception) -> InputError:
     if "does not recognize this architecture" in text:
         version = need("transformers", extra="torch", to="load a model").__version__
         return InputError(
-            f"{first.partition('. ')[0]} (transformers {version})", fix="pip install -U transformers"
+            f"{first.partition('. ')[0]} (transformers {version})", fix=install_packages("-U", "transformers")
         )
     if "Unrecognized configuration class" in text:
         kind = text.partition("configuration_")[2].partition(".")[0] or "this one"
         return InputError(
-            f"{at} is no causal language model: transformers has none of type {kind}",
+            f"{at} is not a causal language model: transformers has none of type {kind}",
             fix="run it from Python inside trtdx.capture.live.capturing(model, ...), or export it to ONNX",
         )
     return InputError(f"{at} cannot be loaded: {first}")

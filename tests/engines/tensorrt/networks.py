@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trtdx.engines.tensorrt import evaluate, prepare
+from trtdx.engines.tensorrt.bindings import new_builder
 
 trt = pytest.importorskip("tensorrt_rtx", reason="networks are defined with TensorRT's own bindings")
 
@@ -26,7 +27,7 @@ class Net:
     """A strongly typed network and the arrays its weights live in."""
 
     def __init__(self):
-        self.builder = trt.Builder(LOG)
+        self.builder = new_builder(trt, LOG)
         self.trt = self.builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         self.kept = []
 

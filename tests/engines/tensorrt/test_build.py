@@ -14,6 +14,7 @@ import pytest
 
 trt = pytest.importorskip("tensorrt_rtx", reason="compiles with the real TensorRT")
 
+from trtdx.engines.tensorrt.bindings import new_builder  # noqa: E402
 from trtdx.engines.tensorrt.build import build  # noqa: E402
 from trtdx.engines.tensorrt.build_errors import BuildCancelledError, BuildCrashedError, BuildError  # noqa: E402
 from trtdx.engines.tensorrt.built import BuildOptions  # noqa: E402
@@ -132,6 +133,33 @@ class TestVariants:
             compiled("mlp", variant="output")
 
 
+def test_a_builder_is_made_while_another_is_garbage():
+    """In a new process: where the second logger is told of while the first builder is collected, TensorRT hangs."""
+    script = """
+import gc
+import tensorrt_rtx as trt
+from trtdx.engines.tensorrt.bindings import new_builder
+
+class Collecting(trt.ILogger):
+    heard = 0
+    def __init__(self):
+        trt.ILogger.__init__(self)
+    def log(self, severity, message):
+        Collecting.heard += 1
+        if gc.isenabled():
+            gc.collect()
+
+loggers = [Collecting(), Collecting()]
+for logger in loggers:
+    garbage = [new_builder(trt, logger)]
+    garbage.append(garbage)
+    del garbage
+print(Collecting.heard, gc.isenabled())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.stdout.split() == ["1", "True"], done.stderr
+
+
 class TestLiveNetworks:
     """An INetworkDefinition of this process is compiled in a fork of it."""
 
@@ -139,7 +167,7 @@ class TestLiveNetworks:
         from definitions import mlp
         from networks import LOG
 
-        builder = trt.Builder(LOG)
+        builder = new_builder(trt, LOG)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         return network, mlp(network)
 

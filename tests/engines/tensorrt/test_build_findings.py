@@ -28,7 +28,7 @@ REFUSED = [
     ("plain", {"profiles": ["x:8x64,4x64,2x64"]}, "DX143", "min 8, opt 4, max 2 in axis 0"),
     ("plain", {"profiles": ["x:1x32,2x32,4x32"]}, "DX143", "which is 64 in the model"),
     ("plain", {"profiles": ["x:1x64x1,2x64x1,4x64x1"]}, "DX143", "has 3 dimensions, the input has 2"),
-    ("plain", {"profiles": [f"{X} inputs:1x1"]}, "DX936", "shapes for inputs, which is no input"),
+    ("plain", {"profiles": [f"{X} inputs:1x1"]}, "DX936", "shapes for inputs, which is not an input"),
     ("two_inputs", {"profiles": ["x:2x64,3x64,4x64 y:5x64,6x64,7x64"]}, "DX143", "at the layer residual"),
     ("reshape_dynamic", {"profiles": ["x:1x64,3x64,4x64"]}, "DX143", "impossible shapes inside"),
     ("matmul_shapes", {}, "DX162", "inner dimensions differ: 64 and 32"),

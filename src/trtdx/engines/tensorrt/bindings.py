@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
 from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
+from trtdx.installation import install_packages
 from trtdx.optional import need
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ def bindings(package: str = "") -> ModuleType:
     """Return TensorRT's Python module: the one named, or else the first of `PACKAGES` that loads."""
     if package:
         if package not in PACKAGES:
-            raise InputError(f"{package!r} is no TensorRT", fix=f"one of {', '.join(PACKAGES)}")
+            raise InputError(f"{package!r} is not a TensorRT package", fix=f"one of {', '.join(PACKAGES)}")
         return need(package, extra="trt", to=PURPOSE)
     broken: list[BrokenExtraError] = []
     for name in PACKAGES:
@@ -35,7 +37,7 @@ def bindings(package: str = "") -> ModuleType:
         raise broken[0]
     raise MissingExtraError(
         f"neither tensorrt nor tensorrt_rtx is installed, and one is needed to {PURPOSE}",
-        fix="pip install tensorrt   # with a GPU; pip install tensorrt-rtx compiles without one",
+        fix=f"{install_packages('tensorrt-rtx')}   # compiles without a GPU; with one, tensorrt does too",
     )
 
 
@@ -46,3 +48,18 @@ def bindings_of(thing: Any) -> ModuleType:
     if module is None or not hasattr(module, "ILayer"):
         raise InputError(f"{type(thing).__name__} is not an object of TensorRT's")
     return module
+
+
+def new_builder(trt: ModuleType, logger: Any) -> Any:
+    """Return a builder, made while no garbage is collected.
+
+    TensorRT tells loggers in Python about a second logger while it holds the lock that a builder's end waits for
+    (measured with TensorRT-RTX 1.7): a builder that is garbage and is collected during that call never returns.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return trt.Builder(logger)
+    finally:
+        if collecting:
+            gc.enable()

@@ -122,11 +122,11 @@ def _serve(job: Job, teller: Teller, network: Any, registry: Any) -> None:
 
 def _defined(job: Job, teller: Teller, registry: Any) -> tuple[Any, Any, Any, Any]:
     from trtdx.engines.tensorrt import compiling, define
-    from trtdx.engines.tensorrt.bindings import bindings
+    from trtdx.engines.tensorrt.bindings import bindings, new_builder
 
     trt = bindings(job.options.package)
     logger = compiling.logger_for(trt, teller)
-    builder = trt.Builder(logger)
+    builder = new_builder(trt, logger)
     network = define.new_network(trt, builder, strongly_typed=job.options.strongly_typed)
     if job.kind == "onnx":
         teller.begins("parse")

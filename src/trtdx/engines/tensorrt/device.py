@@ -10,6 +10,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trtdx.errors import MissingExtraError, TrtdxError
+from trtdx.installation import install_packages
 from trtdx.optional import need
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def memory() -> Memory:
         found = None
     if found is None:
         raise MissingExtraError(
-            "a torch with CUDA or cuda-python is needed to hold a GPU's memory", fix="pip install cuda-python"
+            "a torch with CUDA or cuda-python is needed to hold a GPU's memory",
+            fix=install_packages("cuda-python"),
         )
     return CudaMemory(need("cuda.bindings.runtime", extra="trt", to="hold a GPU's memory"))
 

@@ -140,7 +140,7 @@ class Execution:
     def _turn_on(self, name: str) -> None:
         if not self._engine.is_debug_tensor(name):
             raise InputError(
-                f"{name} is no debug tensor of this plan",
+                f"{name} is not a debug tensor of this plan",
                 fix="build the debug-tensors variant with it selected: tensors are marked when a plan is built",
             )
         self._check(self._context.set_tensor_debug_state(name, True), f"the debug tensor {name}")

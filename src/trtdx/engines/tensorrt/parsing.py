@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.onnx_model import ROOT
-from trtdx.engines.tensorrt.bindings import bindings
+from trtdx.engines.tensorrt.bindings import bindings, new_builder
 from trtdx.host import RealHost
 from trtdx.optional import need
 
@@ -78,7 +78,7 @@ def parsed(graph: Graph, part: ir.Graph | None = None, *, file: Path | None = No
 
 def _empty(trt: ModuleType) -> Parsed:
     log = _logger(trt)
-    builder = trt.Builder(log)
+    builder = new_builder(trt, log)
     strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)  # no flag: always so
     network = builder.create_network(0 if strongly is None else 1 << int(strongly))
     return Parsed(network, trt.OnnxParser(network, log), builder)

@@ -32,7 +32,7 @@ def parse_profile(text: str) -> Profile:
 
 def _shape(text: str, part: str) -> Shape:
     if text and not re.fullmatch(r"\d{1,10}(x\d{1,10})*", text):
-        raise InputError(f"{text!r} in {part!r} is no shape", fix=f"write {FORM}")
+        raise InputError(f"{text!r} in {part!r} is not a shape", fix=f"write {FORM}")
     return tuple(int(size) for size in text.split("x") if size)
 
 
@@ -78,7 +78,7 @@ def check_profiles(profiles: Sequence[Profile], inputs: Sequence[Binding]) -> No
 def _unknown(number: int, name: str, names: Sequence[str]) -> InputError:
     near = UnknownNameError("input", name, names).fix
     return InputError(
-        f"profile {number} gives shapes for {name}, which is no input of the network",
+        f"profile {number} gives shapes for {name}, which is not an input of the network",
         fix=f"{near or 'leave it out'}; the inputs are {', '.join(names) or 'none'}",
     )
 

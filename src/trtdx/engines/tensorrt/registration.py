@@ -33,7 +33,7 @@ class Registry:
         inner = getattr(tensor, "trt_tensor", tensor)
         if not hasattr(inner, "dtype") or not hasattr(inner, "is_network_output"):
             raise InputError(
-                f"{name} is registered as a {type(tensor).__name__}, which is no tensor of a network",
+                f"{name} is registered as a {type(tensor).__name__}, which is not a tensor of a network",
                 fix=f"pass layer.get_output(0): register({name!r}, layer.get_output(0))",
             )
         known = self.tensors.setdefault(name, inner)

@@ -67,6 +67,7 @@ class NetworkGraph:
         self.scopes = [modules_of(layer.name) for layer in self.layers]
         self.classes: dict[str, str] = {}
         self.inserted: frozenset[int] = frozenset()
+        self.bordered = {path for scope in self.scopes for path in scope}
 
     def kind(self, value: Value) -> Kind:
         return self._kinds.get(value.slot, Kind.CONSTANT)

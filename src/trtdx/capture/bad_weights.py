@@ -1,0 +1,32 @@
+"""Weights that are not finite: where a NaN appears first although nothing that went in was one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtdx.optional import is_installed, need
+from trtdx.words import counted
+
+
+def weights_not_finite(model: str | None, module: str) -> list[str] | None:
+    """Return the weights of one module that hold a NaN or an infinity, in words; None where they cannot be read.
+
+    Args:
+        model: what was run; only a Hugging Face folder with safetensors is looked into.
+        module: the path of the module.
+    """
+    files = sorted(Path(model).glob("*.safetensors")) if model else []
+    if not (files and module and is_installed("torch") and is_installed("safetensors")):
+        return None
+    torch = need("torch", extra="torch", to="read the weights of a model")
+    opener = need("safetensors", extra="torch", to="read the weights of a model").safe_open
+    found, seen = [], False
+    for file in files:
+        with opener(str(file), framework="pt") as held:
+            for name in (each for each in held.keys() if each.rpartition(".")[0] == module):  # noqa: SIM118
+                seen = True
+                weight = held.get_tensor(name)
+                bad = int((~torch.isfinite(weight.float())).sum()) if weight.is_floating_point() else 0
+                if bad:
+                    found.append(f"{name} in {file.name}: {counted(bad, 'element')} not finite")
+    return found if seen else None

@@ -1,0 +1,114 @@
+"""The first tensor of a capture that is not finite, as a finding: where it comes from and what to do."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from trtdx.capture.bad_weights import weights_not_finite
+from trtdx.capture.overview import is_state
+from trtdx.model import Evidence
+from trtdx.violation import Violation, finding_from
+
+if TYPE_CHECKING:
+    from trtdx.capture.reader import Capture, Record
+    from trtdx.capture.record import NotFiniteError
+    from trtdx.model import Finding
+    from trtdx.rule import RuleBook
+
+
+NOT_FINITE = "DX960"
+
+
+NARROW = {"float16": "65504", "float8_e4m3fn": "448", "float8_e5m2": "57344"}
+
+
+def not_finite_finding(
+    capture: Capture, book: RuleBook, stopped: NotFiniteError | None = None
+) -> Finding | None:
+    """Return the finding of the first tensor that has a NaN or an overflow, if there is one."""
+    record = _first_not_finite(capture) if stopped is None else _stopped_at(capture, stopped)
+    if record is None:
+        return None
+    record = _entering(capture, record) or record
+    values = {
+        "tensor": record.name,
+        "step": record.step,
+        "what": _not_finite_in(record),
+        "elements": record.statistics.elements,
+        "capture": capture.folder,
+        "model": shlex.quote(str(capture.header.details.get("model") or "MODEL")),
+        "operator": record.place.op or "module",
+    }
+    if record.layout.dtype in NARROW:
+        values |= {"narrow": record.layout.dtype, "largest": NARROW[record.layout.dtype]}
+    seen = Evidence(
+        f"{capture.folder}: step {record.step}, {record.name}",
+        f"{values['what']} of {values['elements']} elements",
+    )
+    weights = weights_not_finite(capture.header.details.get("model"), record.place.path)
+    if record.place.port == "in":
+        values["origin"] = "is computed before the tensors that were looked at"
+    elif weights:
+        values["weights"] = "; ".join(weights)
+    elif weights is None:
+        values["unread"] = "the weights of this place"
+    held = tuple(Evidence("weights", each) for each in weights or ())
+    return finding_from(book.get(NOT_FINITE), Violation((seen, *held, *_before(capture, record)), values))
+
+
+def _entering(capture: Capture, record: Record) -> Record | None:
+    """Return what a module was given that was not finite already: it came before what left the module."""
+    if record.place.port != "out" or not record.place.path:
+        return None
+    entering = (
+        each
+        for each in capture.records(step=record.step, rank=record.rank)
+        if each.place.port == "in" and each.place.path == record.place.path
+    )
+    return next((each for each in entering if each.statistics.nan or each.statistics.pos_inf), None)
+
+
+def _first_not_finite(capture: Capture) -> Record | None:
+    """Return the first record with a NaN or an overflow; -Inf alone is what masks are made of."""
+    return next((each for each in capture.records() if each.statistics.nan or each.statistics.pos_inf), None)
+
+
+def _stopped_at(capture: Capture, stopped: NotFiniteError) -> Record:
+    return capture.record(stopped.place.name, step=stopped.step, rank=capture.ranks[0])
+
+
+def _not_finite_in(record: Record) -> str:
+    """Return what in a tensor is not finite: "3 NaN and 1 +Inf"."""
+    found = record.statistics
+    counts = {"NaN": found.nan, "+Inf": found.pos_inf, "-Inf": found.neg_inf}
+    return " and ".join(f"{count} {name}" for name, count in counts.items() if count)
+
+
+def _before(capture: Capture, record: Record) -> tuple[Evidence, ...]:
+    """Return as evidence what the module was given, where that is known, else the last tensor before it."""
+    given: list[Record] = []
+    last: list[Record] = []
+    passed = False
+    for each in capture.records(step=record.step, rank=record.rank):
+        passed = passed or each.place == record.place
+        if each.place.port == "in" and each.place.path == record.place.path and each.place.path:
+            given.append(each)
+        elif not passed and not is_state(each.place):
+            last = last if each.statistics.nan or each.statistics.pos_inf else [each]
+    shown = {each.name: each for each in given or last}
+    return tuple(
+        Evidence(f"{capture.folder}: step {each.step}, {each.name}", _in_words(each))
+        for each in list(shown.values())[:4]
+    )
+
+
+def _in_words(record: Record) -> str:
+    """Return how large the numbers are that something not finite was made from."""
+    found, largest = record.statistics, f"up to {record.statistics.absmax:.4g} ({record.layout.dtype})"
+    if found.neg_inf == found.elements:
+        return f"-Inf in all {found.elements} elements"
+    not_finite = _not_finite_in(record)
+    return (
+        f"{not_finite} of {found.elements}, the rest {largest}" if not_finite else f"still finite, {largest}"
+    )

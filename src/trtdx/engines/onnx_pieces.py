@@ -1,0 +1,152 @@
+"""Fused nodes that belong to several modules, seen as the pieces that they are: a bias, a residual sum, a norm, an activation.
+
+The file's own node is what is computed. What it has inside is made visible beside it: a norm's sum is one of its own
+outputs, and a product with its bias, which only the fused node has, is computed once more where somebody looks at it.
+Where nodes belong, and what enters and leaves modules, is told by the pieces.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.optional import need
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx_ir as ir
+
+MICROSOFT = "com.microsoft"
+# What a fused norm is without its sum, which of its inputs belong to the norm, and which is a bias.
+NORMS = {
+    "SkipLayerNormalization": ("LayerNormalization", (2, 3), 4),
+    "SkipSimplifiedLayerNormalization": ("SimplifiedLayerNormalization", (2,), 3),
+}
+BIASED = {"BiasGelu": 1, "FastGelu": 1}  # which input is the bias of the product before
+ACTIVATED = "FusedGemm"
+BEFORE = "_before"  # what a product is called without the activation that is fused into it
+SUM = 3  # the output of a fused norm that is its sum
+_PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "MatMulNBits", "DynamicQuantizeMatMul", "MatMulIntegerToFloat")
+
+
+class Piece(NamedTuple):
+    """A part of a node, with what a node has."""
+
+    op_type: str
+    name: str
+    inputs: Sequence[ir.Value | None]
+    outputs: Sequence[ir.Value]
+    attributes: Mapping[str, Any]
+    metadata_props: Mapping[str, str]
+    whole: ir.Node
+    domain: str = ""
+
+
+def show_insides(model: ir.Model) -> None:
+    """Make what fused nodes have inside visible, beside them."""
+    for node in list(model.graph):
+        if node.op_type in NORMS:
+            _give_sum(node)
+            _add_bias(model, node, NORMS[node.op_type][2])
+        elif node.op_type in BIASED:
+            _add_bias(model, node, BIASED[node.op_type])
+        elif node.op_type == ACTIVATED:
+            _leave_activation_out(model, node)
+
+
+def _give_sum(node: ir.Node) -> None:
+    if len(node.outputs) <= SUM:
+        node.resize_outputs(SUM + 1)
+    for each in node.outputs:
+        each.name = each.name or ""
+    total, made = node.outputs[SUM], node.outputs[0]
+    if not total.name:
+        _describe(total, f"{made.name}_sum", made)
+
+
+def _add_bias(model: ir.Model, node: ir.Node, which: int) -> None:
+    """Add a bias to the product before a node, in a node that belongs to the product."""
+    bias = node.inputs[which] if which < len(node.inputs) else None
+    before = [value for value in node.inputs[:2] if value is not None and _is_product(value)]
+    if bias is None or not before:
+        return
+    given = before[0]
+    maker = given.producer()
+    assert maker is not None
+    beside = _beside(model, node, "Add", [given, bias], f"{given.name}_biased", maker)
+    node.meta["biased"] = (given, beside.outputs[0])
+
+
+def _leave_activation_out(model: ir.Model, node: ir.Node) -> None:
+    """Compute a product without the activation that is fused into it."""
+    made = node.outputs[0]
+    settings = [each for name, each in node.attributes.items() if not name.startswith("activation")]
+    beside = _beside(model, node, "Gemm", list(node.inputs), f"{made.name}{BEFORE}", node, settings)
+    node.meta["before"] = beside.outputs[0]
+
+
+def _beside(
+    model: ir.Model,
+    node: ir.Node,
+    op: str,
+    inputs: Sequence[Any],
+    name: str,
+    owner: ir.Node,
+    settings: Any = (),
+) -> ir.Node:
+    """Put a node before another, where its owner belongs."""
+    graphs = need("onnx_ir", extra="onnx", to="read ONNX graphs")
+    made: ir.Node = graphs.Node(
+        "", op, inputs, attributes=settings, num_outputs=1, name=f"{node.name}_{name}"
+    )
+    _describe(made.outputs[0], name, inputs[0] if op == "Add" else node.outputs[0])
+    made.metadata_props.update(owner.metadata_props)
+    model.graph.insert_before(node, made)
+    return made
+
+
+def _describe(value: ir.Value, name: str, like: ir.Value) -> None:
+    value.name, value.shape = name, like.shape
+    if like.dtype is not None:
+        value.dtype = like.dtype
+
+
+def _is_product(value: ir.Value) -> bool:
+    maker = value.producer()
+    return maker is not None and maker.op_type in _PRODUCTS
+
+
+def pieces_of(node: ir.Node) -> list[Any]:
+    """Return the pieces of a node; itself where it is one."""
+    inputs = list(node.inputs)
+    if "biased" in node.meta:
+        given, biased = node.meta["biased"]
+        inputs = [biased if each is given else each for each in inputs]
+    if node.op_type in NORMS and len(node.outputs) > SUM:
+        return _sum_and_norm(node, inputs)
+    if node.op_type in BIASED and "biased" in node.meta:
+        inputs = [each for at, each in enumerate(inputs) if at != BIASED[node.op_type]]
+        return [
+            _piece(node, "Gelu" if node.op_type == "BiasGelu" else node.op_type, inputs, domain=MICROSOFT)
+        ]
+    if node.op_type == ACTIVATED and "before" in node.meta:
+        kind = node.attributes["activation"].as_string() if "activation" in node.attributes else "Relu"
+        return [_piece(node, kind, [node.meta["before"]])._replace(metadata_props={})]
+    return [node]
+
+
+def _piece(node: ir.Node, op: str, inputs: Sequence[Any], domain: str = "") -> Piece:
+    return Piece(
+        op, str(node.name), inputs, list(node.outputs), node.attributes, node.metadata_props, node, domain
+    )
+
+
+def _sum_and_norm(node: ir.Node, inputs: list[Any]) -> list[Any]:
+    kind, own, bias = NORMS[node.op_type]
+    inputs += [None] * (bias + 1 - len(inputs))
+    total = node.outputs[SUM]
+    terms = inputs[:2] + ([inputs[bias]] if inputs[bias] is not None and "biased" not in node.meta else [])
+    return [
+        Piece("Add" if len(terms) == 2 else "Sum", str(node.name), terms, [total], {}, {}, node),
+        _piece(node, kind, [total, *(inputs[at] for at in own)])._replace(outputs=[node.outputs[0]]),
+    ]
