@@ -126,8 +126,12 @@ def _referred(host: Host, artifacts: list[Artifact], version: str) -> tuple[list
         if len(found) == MOST_REFERRED:
             return found, [f"{path}: not looked at; at most {MOST_REFERRED} artifacts that others name are"]
         known.add(host.real(path))
-        own = unit if len(units.get(path, {unit})) == 1 else ""
-        found.append(msgspec.structs.replace(_read_or_unknown(host, path, version), unit=own))
+        users = units.get(path, {unit})
+        own = unit if len(users) == 1 else ""
+        shared = () if own or "" in users else tuple(sorted(users))
+        found.append(
+            msgspec.structs.replace(_read_or_unknown(host, path, version), unit=own, shared_by=shared)
+        )
         waiting += [(each, own) for each in found[-1].refers_to]
     return found, []
 

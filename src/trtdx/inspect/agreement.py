@@ -82,11 +82,12 @@ def _violations(row: Agreement, deployment: Deployment) -> list[Violation]:
 def _finding(rule: Rule, violation: Violation, deployment: Deployment) -> Finding:
     """Return a finding; where the page's own check has gaps to be filled in, the same look again shows it gone."""
     from trtdx.inspect.agreements.serving import look_again
+    from trtdx.inspect.mended import with_own_commands
 
     finding = finding_from(rule, violation)
-    if not re.search(r"<[a-z]", finding.verify):
-        return finding
-    return msgspec.structs.replace(finding, verify=look_again(deployment))
+    if re.search(r"<[a-z]", finding.verify):
+        finding = msgspec.structs.replace(finding, verify=look_again(deployment))
+    return with_own_commands(finding, deployment)
 
 
 def findings_from(rows: tuple[Agreement, ...], deployment: Deployment, book: RuleBook) -> list[Finding]:

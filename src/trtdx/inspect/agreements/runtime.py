@@ -25,6 +25,7 @@ from trtdx.inspect.agreements.serving import (
     stated,
     verify_of,
 )
+from trtdx.inspect.mended import started_once
 from trtdx.inspect.requests import requests_in
 from trtdx.model import Evidence, Severity
 from trtdx.versions import at_least, has_engine_flow, parsed
@@ -235,9 +236,16 @@ def led_by_one(deployment: Deployment) -> Iterator[Violation]:
         ranks, launcher = command.integer("runtime.world_size"), command.text("runtime.launcher")
         is_server = command.text("runtime.command") in ("trtllm-serve", "trtllm-serve serve")
         if is_server and ranks and ranks > 1 and launcher and "trtllm-llmapi-launch" not in launcher:
+            once, led = started_once(command.spelled, ranks)
             yield Violation(
                 command.evidence("runtime.world_size", "runtime.launcher"),
-                {"ranks": ranks, "launcher": launcher, "model": command.text("runtime.model") or "MODEL"},
+                {
+                    "ranks": ranks,
+                    "launcher": launcher,
+                    "once": once,
+                    "led": led,
+                    "verify": verify_of(command),
+                },
                 confidence=0.85,
             )
 

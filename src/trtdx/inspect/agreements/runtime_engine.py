@@ -150,6 +150,7 @@ def started_ranks(deployment: Deployment) -> Iterator[Violation]:
 
 
 COUNT = re.compile(r"((?:^|\s)(?:-n|-np|--np|--ntasks|--world[_-]size)[ =]?)\d+")
+LAUNCHER = re.compile(r"(?:^|\s)(?:srun|mpirun|mpiexec)(?=\s)")
 
 
 def _restart(command: Artifact, ranks: int | None) -> str:
@@ -157,6 +158,8 @@ def _restart(command: Artifact, ranks: int | None) -> str:
     if not command.spelled:
         return f"mpirun -n {ranks} COMMAND"
     changed, count = COUNT.subn(rf"\g<1>{ranks}", command.spelled, count=1)
+    if not count:
+        changed, count = LAUNCHER.subn(rf"\g<0> -n {ranks}", command.spelled, count=1)
     return changed if count else f"mpirun -n {ranks} {command.spelled}"
 
 

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.gaps import lacking
+from trtdx.inspect.mended import CHANGED
 from trtdx.inspect.readers.commands import ENGINE_FLAGS
 from trtdx.inspect.readers.named_paths import CONFIG_FLAGS
 from trtdx.model import Evidence
@@ -158,7 +159,7 @@ def verify_of(server: Artifact) -> str:
 
 def _again(server: Artifact) -> str:
     """Return the option that gives the same command line once more; what is to be changed in it is the fix's to say."""
-    return f" --command {shlex.quote(server.spelled)}   # with that change" if server.spelled else ""
+    return f" --command {shlex.quote(server.spelled)}{CHANGED}" if server.spelled else ""
 
 
 def known_paths(deployment: Deployment, server: Artifact) -> dict[str, str]:

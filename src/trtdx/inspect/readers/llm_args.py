@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trtdx.inspect.artifact import Artifact, Facts
 from trtdx.inspect.documents import Document, UnreadableError, read_bytes, read_json
 from trtdx.inspect.options import judged_flags, sections_are_merged, table, winner, wrong_choice
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from trtdx.inspect.options import Flag
     from trtdx.inspect.readers.surroundings import Surroundings
     from trtdx.inspect.shell import Script
+
+MOST_LINES = 8  # commands of one text that are looked at
 
 
 def read_llm_args(host: Host, path: str, version: str = "") -> Artifact:
@@ -121,20 +125,40 @@ def command_from_text(
     if not lines:
         wanted = ", ".join(PROGRAMS)
         return Artifact("command", where, unread=(f"{where}: starts none of {wanted}",))
-    line = next((each for each in lines if each.program != "trtllm-build"), lines[0])
+    order = sorted(range(len(lines)), key=lambda at: lines[at].program == "trtllm-build")
+    found = [_command_at(host, at, text, where, version, around) for at in order[:MOST_LINES]]
+    if len(found) == 1:
+        return found[0]
+    found = [_in_unit(each, f"line {lines[at].line}") for each, at in zip(found, order, strict=False)]
+    left = [f"line {lines[at].line}: {lines[at].name} was not looked at" for at in order[MOST_LINES:]]
+    first, *rest = found
+    parts = [part for each in rest for part in (msgspec.structs.replace(each, parts=()), *each.parts)]
+    return msgspec.structs.replace(first, parts=(*first.parts, *parts), unread=(*first.unread, *left))
+
+
+def _in_unit(command: Artifact, line: str) -> Artifact:
+    """Return one of several commands of a text, which are not held against each other."""
+    unit = f"{command.unit}, {line}" if command.unit else line
+    parts = tuple(msgspec.structs.replace(each, unit=unit) for each in command.parts)
+    return msgspec.structs.replace(command, unit=unit, parts=parts)
+
+
+def _command_at(
+    host: Host, at: int, text: str, where: str, version: str, around: Surroundings | None
+) -> Artifact:
+    """Return what one of the command lines of a text asks for, in its container or job."""
+    lines, script = command_lines(text)
+    line = lines[at]
     if around is None:
         around = surroundings_of(line, text, place_of(where, line.line))
         moved, here = with_mounts(host, text, around.mounts if around else [])
         if around is not None and moved != text:
             around.here = here
-            return command_from_text(host, moved, where, version=version, around=around)
-    others = [
-        f"line {each.line}: another command, {each.name}, was not looked at" for each in lines if each != line
-    ]
+            return _command_at(host, at, moved, where, version, around)
     if around is not None:
         script = script._replace(files={**around.files, **script.files})
         version = version or release_of(around)
-    return read_line(host, line, script, where, version=version, text=text, unread=others, around=around)
+    return read_line(host, line, script, where, version=version, text=text, around=around)
 
 
 def read_line(
@@ -145,13 +169,12 @@ def read_line(
     *,
     version: str = "",
     text: str = "",
-    unread: list[str] | None = None,
     around: Surroundings | None = None,
 ) -> Artifact:
     """Return what one command line of a script asks for."""
     reading = _Reading(host, where, line, script, version)
     reading.text, reading.around = text, around
-    return reading.artifact(unread or [])
+    return reading.artifact()
 
 
 class _Reading:
@@ -165,7 +188,7 @@ class _Reading:
         self.text = ""
         self.around: Surroundings | None = None
 
-    def artifact(self, unread: list[str]) -> Artifact:
+    def artifact(self) -> Artifact:
         line, facts = self._line, self._facts
         if self._version:
             image = self.around and (self.around.release or self.around.image)
@@ -193,8 +216,8 @@ class _Reading:
             self._where,
             facts.done(),
             refers_to=paths,
-            unread=(*self._unread, *unread),
-            spelled=" ".join(self.text.split()),
+            unread=tuple(self._unread),
+            spelled=" ".join(self.text.split()) if self._where == "--command" else line.spelled,
             parts=(machine,) if machine else (),
             unit=self.around.unit if self.around is not None else "",
         )
