@@ -19,7 +19,7 @@ from trtdx.inspect.agreements.lineage import (
     servers,
     steps,
 )
-from trtdx.inspect.agreements.serving import engine_of
+from trtdx.inspect.agreements.serving import engine_of, model_of
 from trtdx.inspect.gaps import MADE
 from trtdx.model import Severity
 from trtdx.violation import Violation
@@ -286,19 +286,19 @@ def window_lost(deployment: Deployment) -> Iterator[Violation]:
     "triton",
     "llm-args",
     "command",
-    needs=("hf", "engine", "triton|llm-args|command"),
+    needs=("hf", "triton|llm-args|command"),
 )
 def window_cut(deployment: Deployment) -> Iterator[Violation]:
     """A model that attends to the whole text is not served with a smaller attention window."""
     for server in (*deployment.of("triton"), *servers(deployment)):
         windows = [each for each in server.items("runtime.attention_window") if isinstance(each, int)]
-        made = _served(deployment, server)
-        longest = made.integer("max_seq_len") if made else None
-        if made is None or longest is None or not windows or _has_window(deployment):
+        holder, fact = _longest(deployment, server)
+        longest = holder.integer(fact) if holder else None
+        if holder is None or longest is None or not windows or _has_window(deployment):
             continue
         if max(windows) < longest:
             yield Violation(
-                server.evidence("runtime.attention_window") + made.evidence("max_seq_len"),
+                server.evidence("runtime.attention_window") + holder.evidence(fact),
                 {
                     "what": f"it is served with an attention window of {max(windows)} tokens, but the model "
                     f"has no sliding window and sequences may have {longest}",
@@ -308,11 +308,15 @@ def window_cut(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-def _served(deployment: Deployment, server: Artifact) -> Artifact | None:
-    """Return the engine a server runs, if the model it was made from is at hand."""
+def _longest(deployment: Deployment, server: Artifact) -> tuple[Artifact | None, str]:
+    """Return what says how long the sequences of a server may be, if the model is at hand: it, its engine, or itself."""
     engine = engine_of(deployment, server)
-    model = origin(deployment, engine, "hf") if engine else None
-    return engine if model is not None and model.has("max_positions") else None
+    model = origin(deployment, engine, "hf") if engine else model_of(deployment, server)
+    if model is None or not model.has("max_positions"):
+        return None, ""
+    if engine is not None:
+        return engine, "max_seq_len"
+    return (server, "max_seq_len") if server.has("max_seq_len") else (model, "max_positions")
 
 
 def _has_window(deployment: Deployment) -> bool:

@@ -26,6 +26,7 @@ from trtdx.inspect.agreements.serving import (
     verify_of,
 )
 from trtdx.inspect.mended import started_once
+from trtdx.inspect.readers.llm_args import DROPPED
 from trtdx.inspect.requests import requests_in
 from trtdx.model import Evidence, Severity
 from trtdx.versions import at_least, has_engine_flow, parsed
@@ -61,7 +62,11 @@ def one_place(deployment: Deployment) -> Iterator[Violation]:
                 command
             )
             values = {"what": words, "places": places, "verify": verify_of(command)}
-            yield Violation(evidence, values, Severity.ERROR)  # one of the two is dropped without a word
+            conflicts = map(str, command.items("runtime.conflicts"))
+            only_memory = all(
+                DROPPED in each and each.startswith("kv_cache_config.free_gpu") for each in conflicts
+            )
+            yield Violation(evidence, values, Severity.WARNING if only_memory else Severity.ERROR)
 
 
 def _either(places: str) -> str:

@@ -180,7 +180,7 @@ def look_again(deployment: Deployment) -> str:
     on_disk = [each for each in deployment.artifacts if each.kind not in ("machine", "request", "unknown")]
     paths = [shlex.quote(each.path) for each in on_disk if not each.path.startswith("--")]
     commands = [_again(each) for each in on_disk if each.path.startswith("--")]
-    return f"trtdx inspect {' '.join(paths)}".rstrip() + next(iter(commands), "")
+    return f"trtdx inspect {' '.join(dict.fromkeys(paths))}".rstrip() + next(iter(commands), "")
 
 
 def stated(artifact: Artifact, *names: str) -> tuple[Evidence, ...]:

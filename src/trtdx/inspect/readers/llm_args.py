@@ -394,12 +394,13 @@ class _Reading:
     ) -> None:
         if not document.has("kv_cache_config") or sections_are_merged(self._version) is not False:
             return
-        self._conflict(
-            f"{key}: {flag.value} on the command line is dropped in {self._version}, because kv_cache_config "
-            "in the file replaces the whole section",
-            flag,
-        )
         merged.pop(key)
+        if (key, flag.value) != ("kv_cache_config.free_gpu_memory_fraction", DEFAULT_SHARE):
+            self._conflict(
+                f"{key}: {flag.value} on the command line {DROPPED} in {self._version}, because "
+                "kv_cache_config in the file replaces the whole section",
+                flag,
+            )
 
     def _defaults_win(self) -> bool:
         """Return whether the limits come from the command line's defaults: PyTorch in 0.21 and 1.0."""
@@ -419,6 +420,8 @@ class _Reading:
         return tuple(path for path in found if path)
 
 
+DROPPED = "is dropped"  # so that the default is in force, which is no other answer
+DEFAULT_SHARE = 0.9  # of free memory, where neither says so
 DEFAULTED = ("max_batch_size", "max_num_tokens", "max_beam_width")
 
 

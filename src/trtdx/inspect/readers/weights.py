@@ -55,6 +55,10 @@ PRODUCT = re.compile(
 QUANTISED = ("F8_E4M3", "F8_E5M2", "U8", "I8", "F4")
 MOST_PLAIN = 2000  # names of products in 16 bit that are kept
 FUSED_EXPERTS = re.compile(r"(?:^|\.)experts\.(?:gate_up_proj|down_proj|gate_proj|up_proj)(?:_blocks)?$")
+# Modules of which a layer has all or none: a projection without its siblings was lost.
+SIBLING = re.compile(r"(?:(gate|up|down)_proj|w([123])|([qo])_proj|([kv])_proj)\.(?:weight|qweight)$")
+MOST_LAYERS = 4096
+MOST_LACKING = 200
 MAIN_STACKS = (
     "model.language_model", "language_model.model", "language_model", "model", "model.decoder", "decoder",
     "transformer", "transformer.encoder", "gpt_neox", "model.text_model", "backbone", "model.model",
@@ -104,6 +108,7 @@ class Survey:
         self._stacks: dict[str, set[int]] = {}
         self._shapes: dict[tuple[str, str], tuple[int, ...]] = {}  # by stack and name within a layer
         self._varied: set[tuple[str, str]] = set()
+        self._layers_of: dict[tuple[str, str], int] = {}  # of those with siblings, a bit for each layer
         self._loose: dict[str, tuple[int, ...]] = {}  # tensors outside of layers
         self.quantised = 0  # products of layers that are stored in eight or four bits
         self.plain: list[str] = []  # those that are not, by name
@@ -155,7 +160,10 @@ class Survey:
             self._file_of[part] = f"{file}: {name}"
         elif known != shape:
             self._varied.add(key)
-        self._stacks.setdefault(stack, set()).add(int(number))
+        layer = int(number)
+        self._stacks.setdefault(stack, set()).add(layer)
+        if part.endswith("weight") and layer < MOST_LAYERS:
+            self._layers_of[key] = self._layers_of.get(key, 0) | 1 << layer
 
     def place_of(self, name: str) -> str:
         """Return the file and the tensor a name (or a name within a layer) was first seen as."""
@@ -188,6 +196,27 @@ class Survey:
             if where == stack
         }
 
+    def lacking(self) -> list[str]:
+        """Return the tensors that are not there although their siblings in the same layer are."""
+        stack = self.stack()
+        groups: dict[tuple[str, int | None], dict[str, int]] = {}
+        for (where, part), layers in self._layers_of.items():
+            found = SIBLING.search(part) if where == stack else None
+            if found:
+                groups.setdefault((part[: found.start()], found.lastindex), {})[part] = layers
+        lost: list[str] = []
+        for parts in groups.values():
+            every = 0
+            for layers in parts.values():
+                every |= layers
+            lost += [
+                f"{stack}.layers.{layer}.{part}".lstrip(".")
+                for part, layers in parts.items()
+                if every != layers
+                for layer in _bits(every & ~layers)
+            ]
+        return lost[:MOST_LACKING]
+
     def layers(self) -> int:
         stack = self.stack()
         return 0 if stack is None else len(self._stacks[stack])
@@ -199,6 +228,10 @@ class Survey:
             for name, shape in self._loose.items()
             if pattern.search(name) and not OTHER_TOWER.search(name)
         }
+
+
+def _bits(number: int) -> list[int]:
+    return [at for at in range(number.bit_length()) if number >> at & 1]
 
 
 def put_survey(folder: Folder, survey: Survey, where: str) -> None:
@@ -265,6 +298,7 @@ def _put_layers(folder: Folder, survey: Survey, where: str) -> None:
         facts.put("weights.qk_norm", _any(QK_NORM, parts), where)
         facts.put("weights.kv_scales", _any(KV_SCALE, parts), where)
         facts.put("weights.scales", _any(SCALE, parts), where)
+        folder.put_list("weights.lacking", survey.lacking(), where)
     if survey.quantised:
         folder.put_list("weights.unquantised", survey.plain, where)
     facts.put("weights.experts", _experts(parts), where)
@@ -291,7 +325,7 @@ def _any(pattern: re.Pattern[str], parts: Iterable[str]) -> bool:
 def _experts(parts: dict[str, tuple[int, ...]]) -> int | None:
     numbers = [int(found[1]) for part in parts if (found := EXPERT.search(part))]
     if numbers:
-        return max(numbers) + 1
+        return len(set(numbers))
     fused = [shape[0] for part, shape in parts.items() if FUSED_EXPERTS.search(part) and len(shape) >= 3]
     return fused[0] if fused else None
 
