@@ -26,7 +26,7 @@ from trtdx.inspect.agreements.serving import (
     verify_of,
 )
 from trtdx.inspect.mended import started_once
-from trtdx.inspect.readers.llm_args import DROPPED
+from trtdx.inspect.readers.precedence import DROPPED
 from trtdx.inspect.requests import requests_in
 from trtdx.model import Evidence, Severity
 from trtdx.versions import at_least, has_engine_flow, parsed

@@ -9,7 +9,7 @@ import msgspec
 
 from trtdx.inspect.artifact import Artifact, Facts
 from trtdx.inspect.documents import Document, UnreadableError, read_bytes, read_json
-from trtdx.inspect.options import judged_flags, sections_are_merged, table, winner, wrong_choice
+from trtdx.inspect.options import judged_flags, table, wrong_choice
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.commands import (
     BUILD_FACTS,
@@ -44,6 +44,7 @@ from trtdx.inspect.readers.named_paths import (
     put_draft,
 )
 from trtdx.inspect.readers.options_file import LOG_LINE, SUFFIXES, TRITON_SECTION, is_options_file
+from trtdx.inspect.readers.precedence import Precedence
 from trtdx.inspect.readers.surroundings import machine_of, put_surroundings, release_of, with_mounts
 from trtdx.inspect.shell import MOST_TEXT
 from trtdx.inspect.yaml_documents import parse_yaml, read_yaml
@@ -320,7 +321,11 @@ class _Reading:
                 flags["model"] = Setting("model", word.text, where)
         document = self._document()
         written = {} if document is None else {each.key: each for each in self._written(document)}
-        put_settings(self._facts, self._merged(flags, written, document), self._version)
+        put_settings(
+            self._facts,
+            Precedence(self._facts, self._version).merged(flags, written, document),
+            self._version,
+        )
         if document is not None:
             put_spelled(self._facts, written.values())
             backend = str(self._facts.get("runtime.backend") or "")
@@ -356,61 +361,6 @@ class _Reading:
             return None
         return read_json(self._host, path) if path.endswith(".json") else read_yaml(self._host, path)
 
-    def _merged(
-        self, flags: dict[str, Setting], written: dict[str, Setting], document: Document | None
-    ) -> list[Setting]:
-        """Return the settings in force; one that two places set differently is told, and kept if it is clear."""
-        merged = {**flags, **written}
-        for key, flag in flags.items():
-            if key in written and written[key].value != flag.value:
-                self._settle(key, flag, written[key], merged)
-            elif key not in written and key.startswith("kv_cache_config.") and document is not None:
-                self._replaced_section(key, flag, document, merged)
-        for key in DEFAULTED:
-            if key in written and key not in flags and self._defaults_win():
-                self._conflict(
-                    f"{key}: {written[key].value} in the file is overridden by the command line's default in "
-                    f"{self._version}",
-                    written[key],
-                )
-                merged.pop(key)
-        return list(merged.values())
-
-    def _settle(self, key: str, flag: Setting, written: Setting, merged: dict[str, Setting]) -> None:
-        wins = winner(key, self._version)
-        both = f"{key}: {flag.value} on the command line, {written.value} in the file; "
-        if not wins:
-            self._conflict(
-                both + "the file wins up to 1.2.1, the command line in 1.3.0 (since rc19)", flag, written
-            )
-            merged.pop(key)
-            return
-        merged[key] = flag if wins == "flag" else written
-        side = "the command line" if wins == "flag" else "the file"
-        self._conflict(f"{both}{side} wins in {self._version}", flag, written)
-
-    def _replaced_section(
-        self, key: str, flag: Setting, document: Document, merged: dict[str, Setting]
-    ) -> None:
-        if not document.has("kv_cache_config") or sections_are_merged(self._version) is not False:
-            return
-        merged.pop(key)
-        if (key, flag.value) != ("kv_cache_config.free_gpu_memory_fraction", DEFAULT_SHARE):
-            self._conflict(
-                f"{key}: {flag.value} on the command line {DROPPED} in {self._version}, because "
-                "kv_cache_config in the file replaces the whole section",
-                flag,
-            )
-
-    def _defaults_win(self) -> bool:
-        """Return whether the limits come from the command line's defaults: PyTorch in 0.21 and 1.0."""
-        return winner("max_batch_size", self._version) == "flag" and winner("dtype", self._version) == "yaml"
-
-    def _conflict(self, words: str, *settings: Setting) -> None:
-        places = "; ".join(each.where for each in settings)
-        self._facts.add("runtime.conflicts", words, places)
-        self._facts.add("runtime.conflict_places", places, places)
-
     def _place(self, given: Given) -> str:
         return f"{place_of(self._where, given.line)}: {given.name}"
 
@@ -418,11 +368,6 @@ class _Reading:
         names = [each.value for each in self._line.given if each.name in PATH_FLAGS and each.is_known]
         found = (existing(self._host, name, self._where) for name in names if name)
         return tuple(path for path in found if path)
-
-
-DROPPED = "is dropped"  # so that the default is in force, which is no other answer
-DEFAULT_SHARE = 0.9  # of free memory, where neither says so
-DEFAULTED = ("max_batch_size", "max_num_tokens", "max_beam_width")
 
 
 READER = Reader(
