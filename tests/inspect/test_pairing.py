@@ -240,3 +240,46 @@ def test_no_flag_is_advised_beside_a_file_that_states_the_same(folder):
     [finding] = report(commands=["trtllm-serve qwen7 --port 9 --config tp.yaml"]).findings
     assert finding.fixes[0].command is None
     assert "in the file of options" in finding.fixes[0].text
+
+
+@pytest.mark.parametrize("by", ["triton", "trtllm-serve", "run.py"])
+def test_a_folder_that_only_lends_its_tokenizer_is_not_the_engines_model(folder, by):
+    larger = {
+        "num_hidden_layers": 80,
+        "hidden_size": 8192,
+        "num_attention_heads": 64,
+        "intermediate_size": 28672,
+    }
+    make_engine(folder / "engine")
+    make_hf_model(folder / "larger", **larger)
+    make_hf_model(folder / "foreign", **(larger | {"vocab_size": 4096}))
+    make_triton(folder / "larger.triton", str(folder / "engine"), str(folder / "larger"))
+    make_triton(folder / "foreign.triton", str(folder / "engine"), str(folder / "foreign"))
+    serve = "trtllm-serve engine --backend tensorrt --tokenizer {}"
+    if by == "triton":
+        assert codes("larger.triton") == []
+        assert "DX820" in codes("foreign.triton")
+    else:
+        command = serve if by == "trtllm-serve" else "python3 run.py --engine_dir engine --tokenizer_dir {}"
+        assert codes(commands=[command.format("larger")], runtime="1.2.1") == []
+        assert "DX820" in codes(commands=[command.format("foreign")], runtime="1.2.1")
+
+
+def test_triton_alone_starts_one_rank(folder):
+    make_engine(folder / "engine", tp_size=2)
+    make_hf_model(folder / "llama")
+    make_triton(folder / "repo", str(folder / "engine"), str(folder / "llama"))
+    [finding] = report(commands=["tritonserver --model-repository=repo"]).findings
+    assert finding.code == "DX210"
+    assert finding.fixes[0].command == "python3 launch_triton_server.py --world_size 2 --model_repo repo"
+    assert codes(commands=["TRTLLM_ORCHESTRATOR=1 tritonserver --model-repository=repo"]) == []
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "outlines"])
+def test_the_guided_decoding_that_triton_has(folder, backend):
+    make_engine(folder / "engine")
+    make_hf_model(folder / "llama")
+    make_triton(
+        folder / "repo", str(folder / "engine"), str(folder / "llama"), guided_decoding_backend=backend
+    )
+    assert codes("repo") == ([] if backend == "xgrammar" else ["DX241"])

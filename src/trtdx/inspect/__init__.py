@@ -53,6 +53,7 @@ def inspect(host: Host, question: Question, book: RuleBook) -> Report:
 
 def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
     """Return the artifacts named, those they refer to, and notes on what could not be looked at."""
+    from trtdx.inspect.agreements.lineage import lenders
     from trtdx.inspect.onnx_shapes import with_shapes_checked
     from trtdx.inspect.readers import read_artifact
     from trtdx.inspect.readers.llm_args import command_from_text
@@ -65,9 +66,10 @@ def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
     artifacts += [command_from_text(host, text, "--command", version=version) for text in question.commands]
     artifacts = [each for artifact in artifacts for each in (artifact, *artifact.parts)]
     referred, notes = _referred(host, artifacts, version)
-    found = [_located(host, _with_profiles(artifact)) for artifact in (*artifacts, *referred)]
-    found, given = _with_machine(found, question.machine)
-    deployment = with_shapes_checked(host, Deployment((*found, *given, *question.requests)))
+    given = [_located(host, _with_profiles(artifact)) for artifact in artifacts]
+    found = given + lenders([_located(host, _with_profiles(artifact)) for artifact in referred], given)
+    found, machines = _with_machine(found, question.machine)
+    deployment = with_shapes_checked(host, Deployment((*found, *machines, *question.requests)))
     notes += [
         note if note.startswith(each.path) else f"{each.path}: {note}"
         for each in deployment.artifacts

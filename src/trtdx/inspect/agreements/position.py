@@ -167,23 +167,46 @@ LLAMA3_VOCABULARY = range(128256, 128512)
 
 @agreement("DX816", "hf")
 def rotary_as_published(deployment: Deployment) -> Iterator[Violation]:
-    """A Llama 3.1 model has the rotary base and the scaling that its positions were trained with."""
+    """A model that was trained with a rotary scaling has it, with the base it was trained with."""
     for model in deployment.of("hf"):
-        base, scaling = model.get("rotary_base"), _type(_known(model))
-        llama = model.text("model_type") == "llama" and model.integer("vocab_size") in LLAMA3_VOCABULARY
-        if not llama or model.integer("max_positions") != 131072:
-            continue
-        if base == 500000 and not scaling:
-            what = "has 131072 positions and a rotary base of 500000, but no rope_scaling"
-        elif base == 10000 and scaling == "llama3":
-            what = "has the scaling of Llama 3.1 with a rotary base of 10000 instead of 500000"
-        else:
-            continue
-        yield Violation(
-            model.evidence("rotary_base", "rope_scaling", "max_positions"),
-            {"what": what, "path": quoted(model)},
-            confidence=0.8,
+        what, family, remedy = _unlike_published(model)
+        if what:
+            yield Violation(
+                model.evidence("rotary_base", "rope_scaling", "max_positions"),
+                {"what": what, "family": family, "remedy": remedy, "path": quoted(model)},
+                confidence=0.8,
+            )
+
+
+def _unlike_published(model: Artifact) -> tuple[str, str, str]:
+    """Return in what a model differs from all of its family, and how it is mended; nothing where it does not."""
+    base, scaling, positions = model.get("rotary_base"), _type(_known(model)), model.integer("max_positions")
+    kind = model.text("model_type")
+    if kind in ALWAYS_SCALED and positions == ALWAYS_SCALED[kind] and not scaling:
+        return f"has {positions} positions, but no rope_scaling", f"{kind} of that length", FROM_ORIGINAL
+    if kind != "llama" or model.integer("vocab_size") not in LLAMA3_VOCABULARY or positions != 131072:
+        return "", "", ""
+    family = "Llama 3.1, 3.2 or 3.3"
+    if base == 500000 and not scaling:
+        return "has 131072 positions and a rotary base of 500000, but no rope_scaling", family, AS_LLAMA
+    if base in (10000, None) and scaling == "llama3":
+        default = "10000" if base else "10000, for want of rope_theta,"
+        return (
+            f"has the scaling of Llama 3.1 with a rotary base of {default} instead of 500000",
+            family,
+            AS_LLAMA,
         )
+    return "", "", ""
+
+
+# Lengths that models of these types were only ever published with a scaling (yarn).
+ALWAYS_SCALED = {"deepseek_v2": 163840, "deepseek_v3": 163840, "gpt_oss": 131072}
+FROM_ORIGINAL = "restore rope_scaling from the original model's config.json"
+AS_LLAMA = (
+    'restore rope_theta and rope_scaling from the original model: 500000.0 and {"rope_type": "llama3", "factor": 8.0, '
+    '"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192} (factor 32.0 for '
+    "Llama 3.2); where it descends from Llama 3.0, set max_position_embeddings to 8192"
+)
 
 
 @agreement("DX800", "hf", "checkpoint", "engine", needs=MADE)

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from trtdx.inspect.artifact import Artifact, Facts
 
 CONFIG_FLAGS = ("--config", "--extra_llm_api_options")
-PATH_FLAGS = ("--engine_dir", "--model_path", "--checkpoint_dir", "--model_repo", "--model-repository")
+PATH_FLAGS = (
+    "--engine_dir",
+    "--model_path",
+    "--checkpoint_dir",
+    "--model_repo",
+    "--model-repository",
+    "--tokenizer_dir",
+)
 NAMES = {"runtime.model": "model", "runtime.tokenizer": "tokenizer", "runtime.draft_model": "draft model"}
 # Folders that every machine has: that they are here says nothing about what lies in them elsewhere.
 EVERYWHERE = (
