@@ -355,6 +355,7 @@ GROUPS: dict[str, tuple[Term, ...]] = {
         Term("container.shm_bytes", "int", "the size of /dev/shm", 1),
         Term("container.memory_bytes", "int", "the most host memory it may take", 1),
         Term("container.memlock", "int", "memory it may lock; -1: any", 1),
+        Term("container.callers", "dict", "the ports that probes and services call", 4),
         Term("container.ports", "list", "ports that others reach it by", 1),
         Term("container.environment", "dict", "its environment", 1),
         Term("container.visible_gpus", "int", "GPUs that CUDA_VISIBLE_DEVICES leaves", 1),
