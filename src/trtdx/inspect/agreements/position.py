@@ -236,9 +236,9 @@ def positions_in_reach(deployment: Deployment) -> Iterator[Violation]:
     for chain in chains(deployment):
         engine = chain[-1]
         stating = next((each for each in reversed(chain) if each.has("max_positions")), None)
-        limit = _limit(stating) if stating else None
+        limit = position_limit(stating) if stating else None
         longest = engine.integer("max_seq_len")
-        if stating is None or limit is None or longest is None or _unbounded(engine):
+        if stating is None or limit is None or longest is None or unbounded(engine):
             continue
         # Speculative decoding adds its draft tokens to the limit by itself (builder.py, 1.2.1).
         if longest > limit + (engine.integer("max_draft_len") or 0) + _margin(engine):
@@ -253,7 +253,7 @@ def _margin(engine: Artifact) -> int:
     return 64 if engine.integer("max_draft_len") else 0
 
 
-def _limit(artifact: Artifact) -> int | None:
+def position_limit(artifact: Artifact) -> int | None:
     """Return how many positions there are, with the scaling where the file states the number before it."""
     positions = artifact.integer("max_positions")
     scaling = artifact.table("rope_scaling")
@@ -263,7 +263,7 @@ def _limit(artifact: Artifact) -> int | None:
     return math.ceil(positions * max(factor, 1))
 
 
-def _unbounded(engine: Artifact) -> bool:
+def unbounded(engine: Artifact) -> bool:
     """Return whether positions have no end: ALiBi and relative positions, StreamingLLM."""
     kind = KINDS.get(engine.text("position_embedding"))
     return kind in ("alibi", "relative") or engine.get("plugin.streamingllm") is True
