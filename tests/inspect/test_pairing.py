@@ -283,3 +283,9 @@ def test_the_guided_decoding_that_triton_has(folder, backend):
         folder / "repo", str(folder / "engine"), str(folder / "llama"), guided_decoding_backend=backend
     )
     assert codes("repo") == ([] if backend == "xgrammar" else ["DX241"])
+
+
+@pytest.mark.parametrize(("model", "severity"), [("qwen7", "error"), ("org/name", "note")])
+def test_options_that_are_not_there_are_missing_where_the_model_lies_beside_them(folder, model, severity):
+    found = report(commands=[f"trtllm-serve {model} --config ./nope.yaml"], runtime="1.2.1").findings
+    assert [(finding.code, finding.severity.value) for finding in found] == [("DX880", severity)]

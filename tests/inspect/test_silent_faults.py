@@ -101,11 +101,14 @@ def test_a_quantised_model_is_held_to_its_weights_too(tmp_path, change, code):
     (model / "hf_quant_config.json").write_text(json.dumps({"quantization": quantisation}))
     assert worst(model) is None
     assert worst(edited(model, **change)) == (code, Severity.ERROR)
+    tensors = fp8(num_hidden_layers=4) | {"model.layers.1.mlp.up_proj.weight_scale": None}
+    lost = make_hf_model(tmp_path / "hf", num_hidden_layers=4, tensors=tensors)
+    assert worst(lost) == ("DX138", Severity.ERROR)
 
 
-def test_a_projection_that_only_one_layer_lacks(tmp_path):
-    lost = "model.layers.2.mlp.up_proj.weight"
-    model = make_hf_model(tmp_path / "hf", num_hidden_layers=4, tensors={lost: None})
+@pytest.mark.parametrize("lost", ["layers.2.mlp.up_proj.weight", "norm.weight", "embed_tokens.weight"])
+def test_a_tensor_that_was_lost(tmp_path, lost):
+    model = make_hf_model(tmp_path / "hf", num_hidden_layers=4, tensors={f"model.{lost}": None})
     assert worst(model) == ("DX138", Severity.ERROR)
 
 

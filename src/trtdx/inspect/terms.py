@@ -163,6 +163,7 @@ GROUPS: dict[str, tuple[Term, ...]] = {
         Term("weights.scales", "bool", "whether there are scales of quantised weights", 2),
         Term("weights.unquantised", "list", "products in 16 bit beside quantised ones", 2),
         Term("weights.experts", "int", "experts that have weights", 2),
+        Term("weights.final_norm", "bool", "whether the norm behind the last layer has weights", 2),
         Term("weights.lacking", "list", "tensors that are absent beside their siblings in a layer", 2),
         Term("weights.kv_rows", "int", "rows of a key projection", 2),
         Term("weights.q_rows", "int", "rows of a query projection", 2),

@@ -93,11 +93,12 @@ def tensors_in_place(deployment: Deployment) -> Iterator[Violation]:
 def siblings_there(deployment: Deployment) -> Iterator[Violation]:
     """A layer that has one of the projections of an MLP or of its attention has the others too."""
     for model in deployment.of("hf"):
-        absent = model.items("weights.lacking")
+        absent = list(model.items("weights.lacking"))
         if model.text("model_type").startswith(VALUES_ARE_KEYS):
             absent = [each for each in absent if ".v_proj." not in each]
         if model.get("weights.qk_norm") is False and model.text("architecture") in WITH_QUERY_NORMS:
             absent = ["self_attn.q_norm.weight and self_attn.k_norm.weight of every layer", *absent]
+        absent += _loose_ones_lost(model)
         if absent and whole(model) and not model.items("weights.missing_tensors"):
             yield Violation(
                 model.evidence("weights.lacking"),
@@ -111,6 +112,20 @@ def siblings_there(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
+def _loose_ones_lost(model: Artifact) -> list[str]:
+    """Return what stands outside of the layers in these families and is not there; a draft head has one layer only."""
+    name, layers = model.text("architecture"), model.integer("weights.layers") or 0
+    if (
+        not (name.startswith(LLAMA_LIKE) and name.endswith("ForCausalLM"))
+        or layers < 2
+        or model.get("multimodal")
+    ):
+        return []
+    lost = [] if model.has("weights.embedding_shape") else ["model.embed_tokens.weight"]
+    return lost + (["model.norm.weight"] if model.get("weights.final_norm") is False else [])
+
+
+LLAMA_LIKE = ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Gemma", "Phi3", "DeepseekV", "GptOss")
 VALUES_ARE_KEYS = ("gemma4",)  # some layers have no projection for values
 WITH_QUERY_NORMS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
 

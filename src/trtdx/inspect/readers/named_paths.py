@@ -109,9 +109,12 @@ def put_absent(host: Host, facts: Facts, named: Iterable[Named], where: str) -> 
     named = list(named)
     absent = [each for each in named if existing(host, each.path, where) is None]
     is_home = any(each not in absent and each.path.startswith("/") for each in named)
+    model = facts.get("runtime.model")
+    is_beside = isinstance(model, str) and not model.startswith("/") and bool(existing(host, model, where))
     notes = []
     for each in absent:
-        if each.path.startswith("/") and (is_home or _folder_is_here(host, each.path)):
+        is_whole = each.path.startswith("/")
+        if (is_home or _folder_is_here(host, each.path)) if is_whole else is_beside:
             facts.add("runtime.paths_missing", f"{each.path} ({each.role})", each.where)
         elif each.role.startswith("--"):  # an options file: without it most of the command is unknown
             facts.add("runtime.paths_unseen", f"{each.path} ({each.role})", each.where)
