@@ -61,7 +61,10 @@ class Taker(NamedTuple):
 
     def asked(self, found: Over, raised: dict[str, int]) -> dict[str, object]:
         """Return what every finding about a request says: which one, and how to build an engine that takes it."""
-        said = {"words": found.worst.words, "folder": shlex.quote(self.engine.path.rstrip("/") or "/")}
+        said: dict[str, object] = {
+            "words": found.worst.words,
+            "folder": shlex.quote(self.engine.path.rstrip("/") or "/"),
+        }
         if self.positions_short_of(raised):
             return said  # an engine that is longer than the model's positions answers nonsense: DX809
         return said | {

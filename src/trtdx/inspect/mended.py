@@ -77,9 +77,10 @@ def _merged(own: CommandLine, change: CommandLine) -> str:
     text = CommandText.of(own)
     for each in change.given:
         option = _option(change, each.name)
-        text.put(
-            each.name, each.value, lambda name, option=option: bool(option) and _option(own, name) == option
-        )
+        same = {
+            name for name in (given.name for given in own.given) if option and _option(own, name) == option
+        }
+        text.put(each.name, each.value, same.__contains__)
     return str(text)
 
 
