@@ -162,7 +162,7 @@ def test_what_stands_in_for_a_model_of_a_container_is_said(folder):
 def test_fixes_and_the_look_afterwards_name_what_was_given(folder):
     [finding] = report("./qwen7", commands=[SERVE]).findings
     assert finding.fixes[0].command == "trtllm-serve qwen7 --tp_size 4 --pp_size 2"
-    assert finding.verify.startswith("trtdx inspect ./qwen7 --command 'trtllm-serve qwen7 --tp_size 8'")
+    assert finding.verify == "trtdx inspect ./qwen7 --command 'trtllm-serve qwen7 --tp_size 4 --pp_size 2'"
 
 
 @pytest.mark.parametrize(
@@ -178,3 +178,114 @@ def test_a_wrong_number_of_ranks_is_mended_in_the_users_own_command(tmp_path, mo
     [finding] = report(commands=[given]).findings
     assert finding.code == "DX210"
     assert finding.fixes[0].command == mended
+
+
+SCRIPTS = {
+    "loop": "for port in 1 2; do \\\ntrtllm-serve qwen7 --tp_size 8 --port $port & \\\ndone\n",
+    "condition": "if [ -d qwen7 ]; then trtllm-serve qwen7 --tp_size 8; fi\n",
+    "tmux": "tmux new-session -d -s llm 'trtllm-serve qwen7 --tp_size 8'\n",
+    "array": 'ARGS=(--tp_size 8)\ntrtllm-serve qwen7 "${ARGS[@]}"\n',
+    "split": 'ARGS="--port 8000"\nARGS+=" --tp_size 8"\ntrtllm-serve qwen7 $ARGS\n',
+    "unit": "[Service]\nExecStart=/usr/bin/trtllm-serve qwen7 --tp_size 8\nRestart=always\n",
+    "second": "trtllm-serve qwen7 --tp_size 4 &\ntrtllm-serve qwen7 --tp_size 8 --port 8001\n",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_a_command_is_found_wherever_a_script_starts_it(folder, script):
+    (folder / "serve.sh").write_text(SCRIPTS[script])
+    assert codes("serve.sh") == ["DX096"]
+
+
+def test_every_command_of_a_script_is_judged_by_itself(folder):
+    make_checkpoint(folder / "ckpt")
+    build = "trtllm-build --checkpoint_dir ckpt --output_dir new --max_output_len 512\n"
+    (folder / "all.sh").write_text(f"{build}trtllm-serve qwen7 --tp_size 8\ntrtllm-serve qwen7 --tp_size 4\n")
+    found = report("all.sh", runtime="1.2.1")
+    assert [finding.code for finding in found.findings] == ["DX096", "DX154"]
+    assert "all.sh:2" in found.findings[0].evidence[1].where
+
+
+def test_a_fix_for_a_script_is_the_line_and_not_the_script(folder):
+    make_engine(folder / "engine", tp_size=2)
+    text = "#!/bin/bash\n#SBATCH --ntasks=4\nset -e\nsrun --mpi=pmix python3 x/run.py --engine_dir engine > log 2>&1\n"
+    (folder / "job.sbatch").write_text(text)
+    [finding] = report("job.sbatch").findings
+    assert finding.fixes[0].command == "srun -n 2 --mpi=pmix python3 x/run.py --engine_dir engine"
+
+
+@pytest.mark.parametrize(
+    ("command", "mended"),
+    [
+        ("trtllm-serve qwen7 --tp_size 8 --port 9", "trtllm-serve qwen7 --tp_size 4 --port 9 --pp_size 2"),
+        (
+            "A=1 trtllm-serve qwen7 --max_seq_len 99 --tp_size 8",
+            "A=1 trtllm-serve qwen7 --max_seq_len 99 --tp_size 4 --pp_size 2",
+        ),
+        ("mpirun -n 8 trtllm-serve qwen7 --tp_size 8 --port 9", "trtllm-serve qwen7 --tp_size 8 --port 9"),
+    ],
+)
+def test_a_fix_is_the_users_command_with_the_change_in_it(folder, command, mended):
+    fixes = [
+        (fix.command, finding.verify)
+        for finding in report(commands=[command]).findings
+        for fix in finding.fixes
+    ]
+    verify = next(verify for written, verify in fixes if written == mended)
+    assert verify.endswith(f"--command '{mended}'")
+
+
+def test_no_flag_is_advised_beside_a_file_that_states_the_same(folder):
+    (folder / "tp.yaml").write_text("tensor_parallel_size: 8\n")
+    [finding] = report(commands=["trtllm-serve qwen7 --port 9 --config tp.yaml"]).findings
+    assert finding.fixes[0].command is None
+    assert "in the file of options" in finding.fixes[0].text
+
+
+@pytest.mark.parametrize("by", ["triton", "trtllm-serve", "run.py"])
+def test_a_folder_that_only_lends_its_tokenizer_is_not_the_engines_model(folder, by):
+    larger = {
+        "num_hidden_layers": 80,
+        "hidden_size": 8192,
+        "num_attention_heads": 64,
+        "intermediate_size": 28672,
+    }
+    make_engine(folder / "engine")
+    make_hf_model(folder / "larger", **larger)
+    make_hf_model(folder / "foreign", **(larger | {"vocab_size": 4096}))
+    make_triton(folder / "larger.triton", str(folder / "engine"), str(folder / "larger"))
+    make_triton(folder / "foreign.triton", str(folder / "engine"), str(folder / "foreign"))
+    serve = "trtllm-serve engine --backend tensorrt --tokenizer {}"
+    if by == "triton":
+        assert codes("larger.triton") == []
+        assert "DX820" in codes("foreign.triton")
+    else:
+        command = serve if by == "trtllm-serve" else "python3 run.py --engine_dir engine --tokenizer_dir {}"
+        assert codes(commands=[command.format("larger")], runtime="1.2.1") == []
+        assert "DX820" in codes(commands=[command.format("foreign")], runtime="1.2.1")
+
+
+def test_triton_alone_starts_one_rank(folder):
+    make_engine(folder / "engine", tp_size=2)
+    make_hf_model(folder / "llama")
+    make_triton(folder / "repo", str(folder / "engine"), str(folder / "llama"))
+    [finding] = report(commands=["tritonserver --model-repository=repo"]).findings
+    assert finding.code == "DX210"
+    assert finding.fixes[0].command == "python3 launch_triton_server.py --world_size 2 --model_repo repo"
+    assert codes(commands=["TRTLLM_ORCHESTRATOR=1 tritonserver --model-repository=repo"]) == []
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "outlines"])
+def test_the_guided_decoding_that_triton_has(folder, backend):
+    make_engine(folder / "engine")
+    make_hf_model(folder / "llama")
+    make_triton(
+        folder / "repo", str(folder / "engine"), str(folder / "llama"), guided_decoding_backend=backend
+    )
+    assert codes("repo") == ([] if backend == "xgrammar" else ["DX241"])
+
+
+@pytest.mark.parametrize(("model", "severity"), [("qwen7", "error"), ("org/name", "note")])
+def test_options_that_are_not_there_are_missing_where_the_model_lies_beside_them(folder, model, severity):
+    found = report(commands=[f"trtllm-serve {model} --config ./nope.yaml"], runtime="1.2.1").findings
+    assert [(finding.code, finding.severity.value) for finding in found] == [("DX880", severity)]

@@ -29,6 +29,15 @@ def words(text: str) -> list[list[str]]:
         ("X=1\na $X ${X} \"$X\" '$X'", [["a", "1", "1", "1", "$X"]]),
         ("a ${N:-8} ${M-9}", [["a", "8", "9"]]),
         ("(a b)", [["a", "b"]]),
+        (
+            'X="--p 1"\nX+=" --q 2"\na $X "$X" x$X',
+            [["a", "--p", "1", "--q", "2", "--p 1 --q 2", "x--p", "1", "--q", "2"]],
+        ),
+        ('X=""\na $X "$X" b', [["a", "", "b"]]),
+        ('X="1 2"\nY=$X\na "$Y"', [["a", "1 2"]]),
+        ('X=(--p 1\n  --q "2 3")\nX+=(--r)\na "${X[@]}" b', [["a", "--p", "1", "--q", "2 3", "--r", "b"]]),
+        ("if [ -d x ]; then a; else b; fi", [["[", "-d", "x", "]"], ["a"], ["b"], ["fi"]]),
+        ("P=1\nfor P in 2 3; do \\\na $P & \\\ndone", [["a", "$P"], ["done"]]),
     ],
 )
 def test_words_are_split_as_a_shell_splits_them(text: str, expected: list[list[str]]) -> None:

@@ -53,6 +53,7 @@ def inspect(host: Host, question: Question, book: RuleBook) -> Report:
 
 def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
     """Return the artifacts named, those they refer to, and notes on what could not be looked at."""
+    from trtdx.inspect.agreements.lineage import lenders
     from trtdx.inspect.onnx_shapes import with_shapes_checked
     from trtdx.inspect.readers import read_artifact
     from trtdx.inspect.readers.llm_args import command_from_text
@@ -65,9 +66,10 @@ def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
     artifacts += [command_from_text(host, text, "--command", version=version) for text in question.commands]
     artifacts = [each for artifact in artifacts for each in (artifact, *artifact.parts)]
     referred, notes = _referred(host, artifacts, version)
-    found = [_located(host, _with_profiles(artifact)) for artifact in (*artifacts, *referred)]
-    found, given = _with_machine(found, question.machine)
-    deployment = with_shapes_checked(host, Deployment((*found, *given, *question.requests)))
+    given = [_located(host, _with_profiles(artifact)) for artifact in artifacts]
+    found = given + lenders([_located(host, _with_profiles(artifact)) for artifact in referred], given)
+    found, machines = _with_machine(found, question.machine)
+    deployment = with_shapes_checked(host, Deployment((*found, *machines, *question.requests)))
     notes += [
         note if note.startswith(each.path) else f"{each.path}: {note}"
         for each in deployment.artifacts
@@ -126,8 +128,12 @@ def _referred(host: Host, artifacts: list[Artifact], version: str) -> tuple[list
         if len(found) == MOST_REFERRED:
             return found, [f"{path}: not looked at; at most {MOST_REFERRED} artifacts that others name are"]
         known.add(host.real(path))
-        own = unit if len(units.get(path, {unit})) == 1 else ""
-        found.append(msgspec.structs.replace(_read_or_unknown(host, path, version), unit=own))
+        users = units.get(path, {unit})
+        own = unit if len(users) == 1 else ""
+        shared = () if own or "" in users else tuple(sorted(users))
+        found.append(
+            msgspec.structs.replace(_read_or_unknown(host, path, version), unit=own, shared_by=shared)
+        )
         waiting += [(each, own) for each in found[-1].refers_to]
     return found, []
 

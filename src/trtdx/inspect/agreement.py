@@ -80,13 +80,15 @@ def _violations(row: Agreement, deployment: Deployment) -> list[Violation]:
 
 
 def _finding(rule: Rule, violation: Violation, deployment: Deployment) -> Finding:
-    """Return a finding; where the page's own check has gaps to be filled in, the same look again shows it gone."""
+    """Return a finding; where the page's own check names no path of the user's, the same look again shows it gone."""
     from trtdx.inspect.agreements.serving import look_again
+    from trtdx.inspect.mended import with_own_commands
 
     finding = finding_from(rule, violation)
-    if not re.search(r"<[a-z]", finding.verify):
-        return finding
-    return msgspec.structs.replace(finding, verify=look_again(deployment))
+    template = (rule.front.found and rule.front.found.verify) or rule.front.verify
+    if re.search(r"<[a-z]", finding.verify) or SAMPLE_PATH.search(template):
+        finding = msgspec.structs.replace(finding, verify=look_again(deployment))
+    return with_own_commands(finding, deployment)
 
 
 def findings_from(rows: tuple[Agreement, ...], deployment: Deployment, book: RuleBook) -> list[Finding]:
@@ -94,4 +96,6 @@ def findings_from(rows: tuple[Agreement, ...], deployment: Deployment, book: Rul
     return judgement_of(rows, deployment, book).findings
 
 
+# Paths that pages use for want of the user's.
+SAMPLE_PATH = re.compile(r"^trtdx inspect .*\./(?:model|checkpoint|engine|adapter|config\.yaml)")
 HARM_ORDER = {Harm.SILENT: 0, Harm.LOAD: 1, Harm.REQUEST: 2, Harm.SLOW: 3, None: 4}

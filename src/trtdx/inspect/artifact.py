@@ -94,10 +94,15 @@ class Artifact(msgspec.Struct, frozen=True):
     resolved: dict[str, str] = {}  # paths it names that are on this machine, and where each really lies
     parts: tuple[Artifact, ...] = ()  # what else the same file describes: other containers, and machines
     unit: str = ""  # the container or job it belongs to; those of several are not held against each other
+    shared_by: tuple[str, ...] = ()  # the units that name it, where several do
 
     @property
     def title(self) -> str:
         return KINDS[self.kind]
+
+    def is_in(self, unit: str) -> bool:
+        """Return whether it belongs to a unit: by itself, or because it belongs to no other."""
+        return self.unit == unit or (not self.unit and (not self.shared_by or unit in self.shared_by))
 
     def has(self, *names: str) -> bool:
         return all(self._fact(name) is not None for name in names)
@@ -222,9 +227,9 @@ class Deployment(msgspec.Struct, frozen=True):
     def units(self) -> list[Deployment]:
         """Return what is meant to work together: each container or job with all that belongs to none."""
         names = list(dict.fromkeys(artifact.unit for artifact in self.artifacts if artifact.unit))
-        return [
-            Deployment(tuple(each for each in self.artifacts if each.unit in ("", name))) for name in names
-        ] or [self]
+        return [Deployment(tuple(each for each in self.artifacts if each.is_in(name))) for name in names] or [
+            self
+        ]
 
     def first(self, *kinds: str) -> Artifact | None:
         return next(self.of(*kinds), None)

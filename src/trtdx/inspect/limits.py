@@ -61,9 +61,13 @@ class Taker(NamedTuple):
 
     def asked(self, found: Over, raised: dict[str, int]) -> dict[str, object]:
         """Return what every finding about a request says: which one, and how to build an engine that takes it."""
-        return {
+        said: dict[str, object] = {
             "words": found.worst.words,
             "folder": shlex.quote(self.engine.path.rstrip("/") or "/"),
+        }
+        if self.positions_short_of(raised):
+            return said  # an engine that is longer than the model's positions answers nonsense: DX809
+        return said | {
             "flags": flags_of(self.engine, raised),
             "rebuild": build_command(self.engine, raised=raised),
         }
@@ -73,6 +77,13 @@ class Taker(NamedTuple):
         asked = Evidence(worst.where or "request", worst.words)
         stated = tuple(name for name in facts if self.engine.has(name))
         return (asked, *self.engine.evidence(*stated), *self._misfits(worst, dims))
+
+    def positions_short_of(self, raised: dict[str, int]) -> int | None:
+        """Return how many positions the model has, where limits would go beyond them."""
+        from trtdx.inspect.agreements.position import position_limit, unbounded
+
+        limit = None if unbounded(self.engine) else position_limit(self.engine)
+        return limit if limit is not None and raised.get("max_seq_len", 0) > limit else None
 
     def _misfits(self, worst: Request, dims: tuple[str, ...]) -> Iterator[Evidence]:
         if not (self.engine.profiles or not why_not_derived(self.engine)):

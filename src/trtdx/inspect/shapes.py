@@ -363,7 +363,7 @@ def _notes(
     if len(shown) < len(asked):
         over, total = (sum(each.count for each in some) for some in (wrong, asked))
         which = "the worst" if wrong else "the largest"
-        yield f"{over} of {counted(total, 'request')} do not fit as asked; {which} is shown."
+        yield f"{over} of {counted(total, 'request')} {'does' if over == 1 else 'do'} not fit as asked; {which} is shown."
     if settings.inflight:
         yield (
             "The whole batch is shown as one step. The C++ executor puts only as many requests into a step as "

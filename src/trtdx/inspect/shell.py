@@ -40,8 +40,11 @@ class Script(NamedTuple):
 
 OPERATORS = re.compile(r";;|&&|\|\||[;|&()\n]")
 REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|&>>?|>>|>&|<&|>\||>|<)")
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 PARAMETER = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-=]([^{}$]*))?\})")
+ARRAY = re.compile(r'(")?\$\{(\w+)\[[@*]\]\}(?(1)")')
+DECLARING = ("export", "local", "declare", "readonly", "typeset")
+KEYWORDS = ("if", "then", "elif", "else", "while", "until", "do", "{", "!")  # a command may follow these
 
 
 def parse_shell(text: str) -> Script:
@@ -75,6 +78,9 @@ class _Lexer:
         self._words: list[Word] = []
         self._count = 0
         self._variables: dict[str, str] = {}
+        self._arrays: dict[str, list[Word]] = {}
+        self._array = ""  # the one whose brackets are open
+        self._before: list[Word] = []  # what stands before it on the line
         self._here: list[_Here] = []  # that begin after this line
         self._filled_in = 0
         self._target = ""  # the file that this command's output goes to
@@ -97,8 +103,13 @@ class _Lexer:
             self._redirection()
         elif OPERATORS.match(self._text, self._at):
             self._operator()
+        elif (found := ARRAY.match(self._text, self._at)) and found[2] in self._arrays:
+            self._skip(len(found[0]))
+            for word in self._arrays[found[2]]:
+                self._take(word._replace(line=self._line))
         else:
-            self._take(self._word())
+            for word in self._fields():
+                self._take(word)
 
     def _skip(self, length: int) -> None:
         self._line += self._text.count("\n", self._at, self._at + length)
@@ -116,14 +127,38 @@ class _Lexer:
     def _operator(self) -> None:
         found = OPERATORS.match(self._text, self._at)
         operator = found[0] if found else "\n"
+        if self._array or (operator == "(" and self._opens_array()):
+            self._step_in_array(operator)
+            return
         self._end_command(is_piped=operator == "|")
         self._skip(len(operator))
         if operator == "\n":
             self._here_documents()
 
+    def _opens_array(self) -> bool:
+        """Return whether `NAME=` stands right before the bracket."""
+        is_joined = self._at > 0 and self._text[self._at - 1] == "="
+        found = ASSIGNMENT.fullmatch(self._words[-1].text) if self._words and is_joined else None
+        if found is None:
+            return False
+        self._words.pop()
+        self._array = found[1]
+        self._before = self._words
+        self._words = list(self._arrays.get(found[1], ())) if found[2] else []
+        return True
+
+    def _step_in_array(self, operator: str) -> None:
+        """Take a bracket or a line break of `NAME=(...)`; what stands between are its words."""
+        self._skip(len(operator))
+        if operator == ")":
+            self._arrays[self._array] = self._words
+            self._words, self._array = self._before, ""
+
     def _end_command(self, *, is_piped: bool = False) -> None:
         words = self._words
         self._words = []
+        while words and words[0].text in KEYWORDS:
+            words = words[1:]
         if self._target and len(words) > 1 and words[0].text == "echo":
             self._write_echo(words)
         if not is_piped and not self._here:
@@ -132,11 +167,11 @@ class _Lexer:
             return
         if words[0].text == "tee":
             self._target = self._target or next((w.text for w in words[1:] if not w.text.startswith("-")), "")
-        assignments = [
-            ASSIGNMENT.fullmatch(word.text) for word in words if word.text not in ("export", "local")
-        ]
+        assignments = [ASSIGNMENT.fullmatch(word.text) for word in words if word.text not in DECLARING]
         if all(assignments):
             self._set(assignments, words)
+        elif words[0].text in ("for", "read") and len(words) > 1:
+            self._variables.pop(words[1].text, None)
         else:
             self.commands.append(Command(tuple(words), words[0].line))
 
@@ -148,12 +183,14 @@ class _Lexer:
         self.files[self._target] = (f"{before}{text}\n", line)
 
     def _set(self, assignments: list[re.Match[str] | None], words: list[Word]) -> None:
-        unknown = {word.text.partition("=")[0] for word in words if not word.is_known}
+        unknown = {word.text.partition("=")[0].rstrip("+") for word in words if not word.is_known}
         for found in assignments:
-            if found and found[1] not in unknown and len(found[2]) <= LONGEST_VALUE:
-                self._variables[found[1]] = found[2]
-            elif found:
-                self._variables.pop(found[1], None)
+            if found is None:
+                continue
+            before = self._variables.pop(found[1], None if found[2] else "")
+            value = None if before is None or found[1] in unknown else (before if found[2] else "") + found[3]
+            if value is not None and len(value) <= LONGEST_VALUE:
+                self._variables[found[1]] = value
 
     def _redirection(self) -> None:
         found = REDIRECTION.match(self._text, self._at)
@@ -198,15 +235,28 @@ class _Lexer:
         return self._text.startswith(("<(", ">("), self._at)
 
     def _word(self) -> Word:
-        line, parts, is_known = self._line, [], True
+        """Return the next word, whole whatever its variables hold: the target of a redirection."""
+        fields = self._fields()
+        return Word(" ".join(each.text for each in fields), self._line, all(each.is_known for each in fields))
+
+    def _fields(self) -> list[Word]:
+        """Return the words that the next one becomes: the value of a variable outside of quotes is split."""
+        line, texts, is_known, is_gone = self._line, [""], True, True
         while self._at < len(self._text):
             char = self._text[self._at]
             if char in " \t\r\n;|&()<>" and not self._is_process():
                 break
             part, known = self._part(char)
-            parts.append(part)
             is_known = is_known and known
-        return Word("".join(parts), line, is_known)
+            if char != "$" or not known or ASSIGNMENT.fullmatch(texts[0]):
+                texts[-1] += part
+                is_gone = False
+                continue
+            first, *more = re.split(r"\s+", part)
+            texts[-1] += first
+            texts += more
+        kept = [text for text in texts if text] if len(texts) > 1 or is_gone else texts
+        return [Word(text, line, is_known) for text in kept]
 
     def _part(self, char: str) -> tuple[str, bool]:
         """Return the next piece of a word without its quotes, and whether its value is known."""

@@ -293,3 +293,13 @@ def test_an_engine_rebuilt_with_the_flags_takes_the_request(artifact, sizes):
     left = asked(rebuilt, words(sizes))
     # a batch that takes several steps is no fault, and a bound that was raised may leave room for more
     assert set(left) <= {"DX918"}
+
+
+@pytest.mark.parametrize(
+    ("positions", "text"), [(8192, "input_len=9000,output_len=1"), (8192, "input_len=4000,output_len=5000")]
+)
+def test_no_engine_is_advised_that_is_longer_than_the_models_positions(positions, text):
+    (finding,) = asked(engine(**FMHA, max_positions=positions), text).values()
+    assert [fix.command for fix in finding.fixes] == [None]
+    (finding,) = asked(engine(**FMHA, max_positions=131072), text).values()
+    assert any("--max_seq_len" in (fix.command or "") for fix in finding.fixes)

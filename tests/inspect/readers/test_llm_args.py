@@ -305,7 +305,9 @@ def test_a_script_is_read_with_the_file_it_writes_itself(tmp_path: Path) -> None
         "runtime.kv_cache_dtype": "fp8",
     }
     assert artifact.facts["runtime.kv_cache_dtype"].where == f"{path}:6: kv_cache_config.dtype"
-    assert any("trtllm-build" in note for note in artifact.unread)
+    assert [(part.get("runtime.command"), part.unit) for part in artifact.parts] == [
+        ("trtllm-build", "line 8")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ FAULTS = [
     ("compose.yaml", "    ipc: host\n", "", "DX400"),
     ("compose-ids.yml", '["1", "2", "3", "4"]', '["1", "2"]', "DX467"),
     ("disagg-compose.yaml", '"1,2"', '"1"', "DX467"),
+    ("Dockerfile.09", '"--host", "0.0.0.0", ', "", "DX569"),
     ("Dockerfile.09", '"--host"', '"--max_sequence_length", "8", "--host"', "DX246"),
     ("Dockerfile.10", "--port", "--tensor_parallel", "DX246"),
     ("serve.sbatch", "#SBATCH --ntasks=16\n#SBATCH --ntasks-per-node=8", "#SBATCH --ntasks=8", "DX210"),
@@ -210,3 +211,50 @@ def test_what_stands_before_a_broken_document_is_still_looked_at(book, tmp_path)
     good = (SAMPLES / "deployment.yaml").read_text().replace("gpu: 4", "gpu: 2")
     path.write_text(f"{good}---\nkind: [\n")
     assert sorted(codes(book, path)) == [("DX249", "error"), ("DX467", "error")]
+
+
+SERVICE = """---
+apiVersion: v1
+kind: Service
+metadata: {name: llm}
+spec:
+  selector: {app: llm}
+  ports: [{port: 80, targetPort: 8000}]
+"""
+POD = """apiVersion: v1
+kind: Pod
+metadata: {name: llm, labels: {app: llm}}
+spec:
+  containers:
+  - name: serve
+    image: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
+    command: [trtllm-serve, Qwen/Qwen3-8B, --host, 0.0.0.0]
+    ports: [{containerPort: 8000}]
+    readinessProbe: {httpGet: {path: /health, port: 8000}}
+    resources: {limits: {nvidia.com/gpu: 1}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("targetPort: 8000", "targetPort: 8080", "Service llm"),
+        ("health, port: 8000", "health, port: 9000", "readinessProbe"),
+    ],
+)
+def test_whoever_calls_a_port_calls_the_one_that_is_served(book, tmp_path, old, new, told):
+    path = tmp_path / "pod.yaml"
+    path.write_text(POD + SERVICE)
+    assert codes(book, path) == []
+    path.write_text((POD + SERVICE).replace(old, new))
+    [finding] = findings(book, path)
+    assert (finding.code, told in finding.message) == ("DX570", True)
+
+
+def test_a_file_that_is_copied_into_an_image_is_read_where_it_lies(book, tmp_path):
+    (tmp_path / "mine.yaml").write_text("kv_cache_config:\n  free_gpu_mem_fraction: 0.8\n")
+    text = (SAMPLES / "Dockerfile.09").read_text().replace("COPY extra.yaml", "COPY mine.yaml")
+    (tmp_path / "Dockerfile").write_text(text)
+    assert codes(book, tmp_path / "Dockerfile") == [("DX246", "error")]
+    (tmp_path / "mine.yaml").write_text("kv_cache_config:\n  free_gpu_memory_fraction: 0.8\n")
+    assert codes(book, tmp_path / "Dockerfile") == []

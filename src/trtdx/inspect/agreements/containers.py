@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trtdx.inspect.agreement import agreement
 from trtdx.inspect.agreements.runtime_engine import RUNNERS
 from trtdx.inspect.agreements.serving import engine_of, listed, place_of, ranks_of, stated, verify_of
+from trtdx.model import Severity
 from trtdx.violation import Violation
 from trtdx.words import size_in_words
 
@@ -98,10 +99,20 @@ def port_served(deployment: Deployment) -> Iterator[Violation]:
     """The port a server listens on is among those its container is reached by."""
     for command in _published(deployment):
         port = command.get("option.--port", DEFAULT_PORT)
-        if isinstance(port, int) and port not in command.items("container.ports"):
-            ports = ", ".join(map(str, command.items("container.ports")))
-            values = {"port": port, "ports": ports, "verify": verify_of(command)}
-            yield Violation(command.evidence("container.ports", "option.--port"), values, confidence=0.9)
+        if not isinstance(port, int):
+            continue
+        callers = command.table("container.callers").items()
+        astray = [f"{called} ({name})" for name, called in callers if called != port]
+        if port not in command.items("container.ports"):
+            ports, fact = ", ".join(map(str, command.items("container.ports"))), "container.ports"
+        elif astray:
+            ports, fact = ", ".join(astray), "container.callers"
+        else:
+            continue
+        values = {"port": port, "ports": ports, "verify": verify_of(command)}
+        is_hint = command.text("container.system") == "Dockerfile"  # EXPOSE opens nothing by itself
+        evidence = command.evidence(fact, "option.--port")
+        yield Violation(evidence, values, Severity.WARNING if is_hint else None, confidence=0.9)
 
 
 def _published(deployment: Deployment) -> Iterator[Artifact]:

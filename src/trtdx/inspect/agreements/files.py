@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreement import agreement
+from trtdx.inspect.agreements.serving import names
 from trtdx.inspect.readers.safetensors import DTYPES
 from trtdx.model import Evidence, Severity
 from trtdx.violation import Violation
@@ -236,6 +237,11 @@ def tokenizer_there(deployment: Deployment) -> Iterator[Violation]:
         stated = model.has("tokenizer.files", "architecture") and not model.items("tokenizer.files")
         lent = any(_brings_tokenizer(each) for each in deployment.artifacts if _may_lend(each, model))
         if stated and not lent and not model.get("encoder_decoder"):
+            served = any(
+                names(each, "runtime.model", model)
+                and each.text("runtime.command").startswith("trtllm-serve")
+                for each in deployment.of("command")
+            )
             yield Violation(
                 (
                     Evidence(
@@ -243,7 +249,7 @@ def tokenizer_there(deployment: Deployment) -> Iterator[Violation]:
                     ),
                 ),
                 {"path": model.path, "folder": folder_of(model)},
-                Severity.WARNING,
+                Severity.ERROR if served else Severity.WARNING,
                 0.8,
             )
 

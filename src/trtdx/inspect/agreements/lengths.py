@@ -57,7 +57,7 @@ def _long_prompts(taker: Taker, requests: list[Request], limit: int, by: str) ->
             "length": found.worst.input_len,
             "than": f"the {limit} tokens the engine takes ({BY[by]})",
             "among": found.among,
-            "otherwise": _other_ways(taker, limit, by, helped),
+            "otherwise": _too_few_positions(taker, limit, raised) or _other_ways(taker, limit, by, helped),
             **taker.asked(found, raised),
         },
         Severity.WARNING if unsure else None,
@@ -95,6 +95,14 @@ def _room_for_answers(taker: Taker) -> dict[str, int]:
     longest = max(each.input_len for each in taker.requests)
     runners = {"max_input_len": longest} if longest > s.max_input_len else {}  # which are held to it
     return runners | ({"max_seq_len": needed} if needed > built else {})
+
+
+def _too_few_positions(taker: Taker, limit: int, raised: dict[str, int]) -> str:
+    """Return what is left to do where no engine of this model takes such prompts."""
+    positions = taker.positions_short_of(raised)
+    if positions is None:
+        return ""
+    return f"shorten (truncate) the prompt to {limit} tokens: no engine helps, the model has {positions} positions"
 
 
 def _other_ways(taker: Taker, limit: int, by: str, helped: bool) -> str:

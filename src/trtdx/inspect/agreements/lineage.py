@@ -6,10 +6,12 @@ import shlex
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from packaging.version import InvalidVersion, Version
 
 from trtdx.inspect.agreements.serving import is_read_with_command
 from trtdx.inspect.gaps import lacking
+from trtdx.inspect.readers.commands import ENGINE_FLAGS
 from trtdx.words import joined
 
 if TYPE_CHECKING:
@@ -46,6 +48,43 @@ def differing(one: Artifact, other: Artifact, names: Sequence[str] = DIMENSIONS)
 def related(one: Artifact, other: Artifact) -> bool:
     """Return whether both can be the same model."""
     return len(differing(one, other)) < ANOTHER_MODEL
+
+
+def lenders(referred: list[Artifact], given: list[Artifact]) -> list[Artifact]:
+    """Return artifacts that others name, with a model that only its tokenizer is taken from as just that.
+
+    A Llama of 8B may well be served with the tokenizer in the folder of the 70B: it is of another model only where
+    the tokenizer does not fit.
+    """
+    everything = [*referred, *given]
+    engines = [each for each in everything if each.kind in ("engine", "checkpoint")]
+    named = {real for each in everything for real in _named(each, ("runtime.model", *ENGINE_OPTIONS))}
+    lent = {real for each in everything for real in _named(each, TOKENIZER_OPTIONS)} - named
+    return [
+        _tokenizer_alone(each)
+        if each.kind == "hf"
+        and each.real in lent
+        and engines
+        and not any(related(each, made) for made in engines)
+        else each
+        for each in referred
+    ]
+
+
+def _named(server: Artifact, facts: tuple[str, ...]) -> list[str]:
+    names = [str(server.facts[fact].value) for fact in facts if fact in server.facts]
+    if facts is TOKENIZER_OPTIONS and "triton.tokenizer_dirs" in server.facts:
+        names += map(str, server.table("triton.tokenizer_dirs").values())
+    return [server.resolved[name] for name in names if name in server.resolved]
+
+
+TOKENIZER_OPTIONS = ("runtime.tokenizer", "option.--tokenizer_dir")
+ENGINE_OPTIONS = ("triton.engine_dir", *(f"option.{flag}" for flag in ENGINE_FLAGS))
+
+
+def _tokenizer_alone(model: Artifact) -> Artifact:
+    kept = {name: fact for name, fact in model.facts.items() if name.startswith("tokenizer.")}
+    return msgspec.structs.replace(model, kind="tokenizer", facts=kept)
 
 
 def chains(deployment: Deployment) -> list[tuple[Artifact, ...]]:

@@ -19,7 +19,7 @@ from trtdx.inspect.agreements.lineage import (
     servers,
     steps,
 )
-from trtdx.inspect.agreements.serving import engine_of
+from trtdx.inspect.agreements.serving import engine_of, model_of
 from trtdx.inspect.gaps import MADE
 from trtdx.model import Severity
 from trtdx.violation import Violation
@@ -167,23 +167,46 @@ LLAMA3_VOCABULARY = range(128256, 128512)
 
 @agreement("DX816", "hf")
 def rotary_as_published(deployment: Deployment) -> Iterator[Violation]:
-    """A Llama 3.1 model has the rotary base and the scaling that its positions were trained with."""
+    """A model that was trained with a rotary scaling has it, with the base it was trained with."""
     for model in deployment.of("hf"):
-        base, scaling = model.get("rotary_base"), _type(_known(model))
-        llama = model.text("model_type") == "llama" and model.integer("vocab_size") in LLAMA3_VOCABULARY
-        if not llama or model.integer("max_positions") != 131072:
-            continue
-        if base == 500000 and not scaling:
-            what = "has 131072 positions and a rotary base of 500000, but no rope_scaling"
-        elif base == 10000 and scaling == "llama3":
-            what = "has the scaling of Llama 3.1 with a rotary base of 10000 instead of 500000"
-        else:
-            continue
-        yield Violation(
-            model.evidence("rotary_base", "rope_scaling", "max_positions"),
-            {"what": what, "path": quoted(model)},
-            confidence=0.8,
+        what, family, remedy = _unlike_published(model)
+        if what:
+            yield Violation(
+                model.evidence("rotary_base", "rope_scaling", "max_positions"),
+                {"what": what, "family": family, "remedy": remedy, "path": quoted(model)},
+                confidence=0.8,
+            )
+
+
+def _unlike_published(model: Artifact) -> tuple[str, str, str]:
+    """Return in what a model differs from all of its family, and how it is mended; nothing where it does not."""
+    base, scaling, positions = model.get("rotary_base"), _type(_known(model)), model.integer("max_positions")
+    kind = model.text("model_type")
+    if kind in ALWAYS_SCALED and positions == ALWAYS_SCALED[kind] and not scaling:
+        return f"has {positions} positions, but no rope_scaling", f"{kind} of that length", FROM_ORIGINAL
+    if kind != "llama" or model.integer("vocab_size") not in LLAMA3_VOCABULARY or positions != 131072:
+        return "", "", ""
+    family = "Llama 3.1, 3.2 or 3.3"
+    if base == 500000 and not scaling:
+        return "has 131072 positions and a rotary base of 500000, but no rope_scaling", family, AS_LLAMA
+    if base in (10000, None) and scaling == "llama3":
+        default = "10000" if base else "10000, for want of rope_theta,"
+        return (
+            f"has the scaling of Llama 3.1 with a rotary base of {default} instead of 500000",
+            family,
+            AS_LLAMA,
         )
+    return "", "", ""
+
+
+# Lengths that models of these types were only ever published with a scaling (yarn).
+ALWAYS_SCALED = {"deepseek_v2": 163840, "deepseek_v3": 163840, "gpt_oss": 131072}
+FROM_ORIGINAL = "restore rope_scaling from the original model's config.json"
+AS_LLAMA = (
+    'restore rope_theta and rope_scaling from the original model: 500000.0 and {"rope_type": "llama3", "factor": 8.0, '
+    '"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192} (factor 32.0 for '
+    "Llama 3.2); where it descends from Llama 3.0, set max_position_embeddings to 8192"
+)
 
 
 @agreement("DX800", "hf", "checkpoint", "engine", needs=MADE)
@@ -213,9 +236,9 @@ def positions_in_reach(deployment: Deployment) -> Iterator[Violation]:
     for chain in chains(deployment):
         engine = chain[-1]
         stating = next((each for each in reversed(chain) if each.has("max_positions")), None)
-        limit = _limit(stating) if stating else None
+        limit = position_limit(stating) if stating else None
         longest = engine.integer("max_seq_len")
-        if stating is None or limit is None or longest is None or _unbounded(engine):
+        if stating is None or limit is None or longest is None or unbounded(engine):
             continue
         # Speculative decoding adds its draft tokens to the limit by itself (builder.py, 1.2.1).
         if longest > limit + (engine.integer("max_draft_len") or 0) + _margin(engine):
@@ -230,7 +253,7 @@ def _margin(engine: Artifact) -> int:
     return 64 if engine.integer("max_draft_len") else 0
 
 
-def _limit(artifact: Artifact) -> int | None:
+def position_limit(artifact: Artifact) -> int | None:
     """Return how many positions there are, with the scaling where the file states the number before it."""
     positions = artifact.integer("max_positions")
     scaling = artifact.table("rope_scaling")
@@ -240,7 +263,7 @@ def _limit(artifact: Artifact) -> int | None:
     return math.ceil(positions * max(factor, 1))
 
 
-def _unbounded(engine: Artifact) -> bool:
+def unbounded(engine: Artifact) -> bool:
     """Return whether positions have no end: ALiBi and relative positions, StreamingLLM."""
     kind = KINDS.get(engine.text("position_embedding"))
     return kind in ("alibi", "relative") or engine.get("plugin.streamingllm") is True
@@ -286,19 +309,19 @@ def window_lost(deployment: Deployment) -> Iterator[Violation]:
     "triton",
     "llm-args",
     "command",
-    needs=("hf", "engine", "triton|llm-args|command"),
+    needs=("hf", "triton|llm-args|command"),
 )
 def window_cut(deployment: Deployment) -> Iterator[Violation]:
     """A model that attends to the whole text is not served with a smaller attention window."""
     for server in (*deployment.of("triton"), *servers(deployment)):
         windows = [each for each in server.items("runtime.attention_window") if isinstance(each, int)]
-        made = _served(deployment, server)
-        longest = made.integer("max_seq_len") if made else None
-        if made is None or longest is None or not windows or _has_window(deployment):
+        holder, fact = _longest(deployment, server)
+        longest = holder.integer(fact) if holder else None
+        if holder is None or longest is None or not windows or _has_window(deployment):
             continue
         if max(windows) < longest:
             yield Violation(
-                server.evidence("runtime.attention_window") + made.evidence("max_seq_len"),
+                server.evidence("runtime.attention_window") + holder.evidence(fact),
                 {
                     "what": f"it is served with an attention window of {max(windows)} tokens, but the model "
                     f"has no sliding window and sequences may have {longest}",
@@ -308,11 +331,15 @@ def window_cut(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-def _served(deployment: Deployment, server: Artifact) -> Artifact | None:
-    """Return the engine a server runs, if the model it was made from is at hand."""
+def _longest(deployment: Deployment, server: Artifact) -> tuple[Artifact | None, str]:
+    """Return what says how long the sequences of a server may be, if the model is at hand: it, its engine, or itself."""
     engine = engine_of(deployment, server)
-    model = origin(deployment, engine, "hf") if engine else None
-    return engine if model is not None and model.has("max_positions") else None
+    model = origin(deployment, engine, "hf") if engine else model_of(deployment, server)
+    if model is None or not model.has("max_positions"):
+        return None, ""
+    if engine is not None:
+        return engine, "max_seq_len"
+    return (server, "max_seq_len") if server.has("max_seq_len") else (model, "max_positions")
 
 
 def _has_window(deployment: Deployment) -> bool:

@@ -25,6 +25,8 @@ from trtdx.inspect.agreements.serving import (
     stated,
     verify_of,
 )
+from trtdx.inspect.mended import started_once
+from trtdx.inspect.readers.precedence import DROPPED
 from trtdx.inspect.requests import requests_in
 from trtdx.model import Evidence, Severity
 from trtdx.versions import at_least, has_engine_flow, parsed
@@ -60,7 +62,11 @@ def one_place(deployment: Deployment) -> Iterator[Violation]:
                 command
             )
             values = {"what": words, "places": places, "verify": verify_of(command)}
-            yield Violation(evidence, values, Severity.ERROR)  # one of the two is dropped without a word
+            conflicts = map(str, command.items("runtime.conflicts"))
+            only_memory = all(
+                DROPPED in each and each.startswith("kv_cache_config.free_gpu") for each in conflicts
+            )
+            yield Violation(evidence, values, Severity.WARNING if only_memory else Severity.ERROR)
 
 
 def _either(places: str) -> str:
@@ -235,9 +241,16 @@ def led_by_one(deployment: Deployment) -> Iterator[Violation]:
         ranks, launcher = command.integer("runtime.world_size"), command.text("runtime.launcher")
         is_server = command.text("runtime.command") in ("trtllm-serve", "trtllm-serve serve")
         if is_server and ranks and ranks > 1 and launcher and "trtllm-llmapi-launch" not in launcher:
+            once, led = started_once(command.spelled, ranks)
             yield Violation(
                 command.evidence("runtime.world_size", "runtime.launcher"),
-                {"ranks": ranks, "launcher": launcher, "model": command.text("runtime.model") or "MODEL"},
+                {
+                    "ranks": ranks,
+                    "launcher": launcher,
+                    "once": once,
+                    "led": led,
+                    "verify": verify_of(command),
+                },
                 confidence=0.85,
             )
 

@@ -150,6 +150,7 @@ def started_ranks(deployment: Deployment) -> Iterator[Violation]:
 
 
 COUNT = re.compile(r"((?:^|\s)(?:-n|-np|--np|--ntasks|--world[_-]size)[ =]?)\d+")
+LAUNCHER = re.compile(r"(?:^|\s)(?:srun|mpirun|mpiexec)(?=\s)")
 
 
 def _restart(command: Artifact, ranks: int | None) -> str:
@@ -157,6 +158,8 @@ def _restart(command: Artifact, ranks: int | None) -> str:
     if not command.spelled:
         return f"mpirun -n {ranks} COMMAND"
     changed, count = COUNT.subn(rf"\g<1>{ranks}", command.spelled, count=1)
+    if not count:
+        changed, count = LAUNCHER.subn(rf"\g<0> -n {ranks}", command.spelled, count=1)
     return changed if count else f"mpirun -n {ranks} {command.spelled}"
 
 
@@ -169,17 +172,26 @@ def ranks_of_triton(deployment: Deployment) -> Iterator[Violation]:
     """Triton is started with as many ranks as the engine has, unless an orchestrator starts them."""
     for command in deployment.of("command"):
         started = command.integer("runtime.world_size")
+        if started is None and not command.has("runtime.launcher"):
+            started = 1
         if started is None or "triton" not in command.text("runtime.command"):
             continue
-        engine = engine_of(deployment, _repository(deployment, command) or command)
+        repository = _repository(deployment, command)
+        engine = engine_of(deployment, repository or command)
         needed = ranks_of(engine) if engine else None
         if engine is None or needed in (None, started):
             continue
         if not command.has("option.--multi-model") and not command.get("runtime.orchestrated"):
             what = f"{_are_started(started)}, but the engine was built for {needed}"
             remedy = f"start {needed} ranks (launch_triton_server.py --world_size {needed})"
-            values = {"what": what, "remedy": remedy, "restart": _restart(command, needed)}
-            yield Violation(command.evidence("runtime.world_size") + engine.evidence("world_size"), values)
+            restart = _restart(command, needed)
+            if not command.has(
+                "runtime.world_size"
+            ):  # each rank has ports of its own, which the script deals out
+                folder = shlex.quote(repository.path) if repository else "MODEL_REPOSITORY"
+                restart = f"python3 launch_triton_server.py --world_size {needed} --model_repo {folder}"
+            values = {"what": what, "remedy": remedy, "restart": restart}
+            yield Violation(command.evidence("runtime.command") + engine.evidence("world_size"), values)
 
 
 def _repository(deployment: Deployment, command: Artifact) -> Artifact | None:

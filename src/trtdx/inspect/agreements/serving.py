@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.gaps import lacking
+from trtdx.inspect.mended import CHANGED
 from trtdx.inspect.readers.commands import ENGINE_FLAGS
 from trtdx.inspect.readers.named_paths import CONFIG_FLAGS
 from trtdx.model import Evidence
@@ -158,7 +159,7 @@ def verify_of(server: Artifact) -> str:
 
 def _again(server: Artifact) -> str:
     """Return the option that gives the same command line once more; what is to be changed in it is the fix's to say."""
-    return f" --command {shlex.quote(server.spelled)}   # with that change" if server.spelled else ""
+    return f" --command {shlex.quote(server.spelled)}{CHANGED}" if server.spelled else ""
 
 
 def known_paths(deployment: Deployment, server: Artifact) -> dict[str, str]:
@@ -179,7 +180,7 @@ def look_again(deployment: Deployment) -> str:
     on_disk = [each for each in deployment.artifacts if each.kind not in ("machine", "request", "unknown")]
     paths = [shlex.quote(each.path) for each in on_disk if not each.path.startswith("--")]
     commands = [_again(each) for each in on_disk if each.path.startswith("--")]
-    return f"trtdx inspect {' '.join(paths)}".rstrip() + next(iter(commands), "")
+    return f"trtdx inspect {' '.join(dict.fromkeys(paths))}".rstrip() + next(iter(commands), "")
 
 
 def stated(artifact: Artifact, *names: str) -> tuple[Evidence, ...]:

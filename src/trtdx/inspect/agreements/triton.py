@@ -258,7 +258,7 @@ def parameters_readable(deployment: Deployment) -> Iterator[Violation]:
     for repository in deployment.of("triton"):
         words, evidence = listed(repository, "triton.invalid_parameters")
         if words:
-            is_fatal = "gpt_model_type" in words
+            is_fatal = "gpt_model_type" in words or "guided_decoding_backend" in words
             yield Violation(
                 evidence,
                 {

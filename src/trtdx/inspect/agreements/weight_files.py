@@ -80,11 +80,54 @@ def tensors_in_place(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 model.evidence("weights.missing_tensors"),
                 {
-                    "count": counted(len(absent), "tensor"),
-                    "tensors": listed(absent, 3),
+                    "what": f"the index places {counted(len(absent), 'tensor')} in files that do not hold them: "
+                    f"{listed(absent, 3)}",
+                    "because": "The file model.safetensors.index.json and the shards are of different saves or revisions: "
+                    "the index was overwritten, or some shards were",
                     "folder": folder_of(model),
                 },
             )
+
+
+@agreement("DX138", "hf")
+def siblings_there(deployment: Deployment) -> Iterator[Violation]:
+    """A layer that has one of the projections of an MLP or of its attention has the others too."""
+    for model in deployment.of("hf"):
+        absent = list(model.items("weights.lacking"))
+        if model.text("model_type").startswith(VALUES_ARE_KEYS):
+            absent = [each for each in absent if ".v_proj." not in each]
+        if model.get("weights.qk_norm") is False and model.text("architecture") in WITH_QUERY_NORMS:
+            absent = ["self_attn.q_norm.weight and self_attn.k_norm.weight of every layer", *absent]
+        absent += _loose_ones_lost(model)
+        if absent and whole(model) and not model.items("weights.missing_tensors"):
+            yield Violation(
+                model.evidence("weights.lacking"),
+                {
+                    "what": f"tensors of the model are not among the weights: {listed(absent, 3)}",
+                    "because": "A layer has all projections of its MLP and of its attention, or none of them. The save "
+                    "was interrupted, or a script dropped them or gave them other names; the index, which was written "
+                    "with the files, does not miss them",
+                    "folder": folder_of(model),
+                },
+            )
+
+
+def _loose_ones_lost(model: Artifact) -> list[str]:
+    """Return what stands outside of the layers in these families and is not there; a draft head has one layer only."""
+    name, layers = model.text("architecture"), model.integer("weights.layers") or 0
+    if (
+        not (name.startswith(LLAMA_LIKE) and name.endswith("ForCausalLM"))
+        or layers < 2
+        or model.get("multimodal")
+    ):
+        return []
+    lost = [] if model.has("weights.embedding_shape") else ["model.embed_tokens.weight"]
+    return lost + (["model.norm.weight"] if model.get("weights.final_norm") is False else [])
+
+
+LLAMA_LIKE = ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Gemma", "Phi3", "DeepseekV", "GptOss")
+VALUES_ARE_KEYS = ("gemma4",)  # some layers have no projection for values
+WITH_QUERY_NORMS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
 
 
 @agreement("DX770", "hf")
@@ -186,6 +229,7 @@ ROWS: tuple[Agreement, ...] = (
     shards_there,
     weights_there,
     tensors_in_place,
+    siblings_there,
     one_generation,
     no_pickles,
     no_gguf,

@@ -114,7 +114,9 @@ def attention_bias(deployment: Deployment) -> Iterator[Violation]:
 
     Tensors nobody asks for are only warned about ("Provided but not required tensors", 1.2.1).
     """
-    for chain in chains(deployment):
+    made = chains(deployment)
+    alone = [(each,) for each in deployment.of("hf") if not any(each in chain for chain in made)]
+    for chain in (*made, *alone):
         holder = next((each for each in chain if each.get("weights.qkv_bias") is True), None)
         if holder is None or not all(related(holder, each) for each in chain) or _in_halves(chain):
             continue
@@ -122,12 +124,19 @@ def attention_bias(deployment: Deployment) -> Iterator[Violation]:
             if _drops_bias(artifact):
                 yield Violation(
                     holder.evidence("weights.qkv_bias") + artifact.evidence(_bias_fact(artifact)),
-                    {"holder": called(holder), "but": _but(holder, artifact), "path": quoted(artifact)},
+                    {
+                        "holder": called(holder),
+                        "but": _but(holder, artifact),
+                        "path": quoted(artifact),
+                        "remedy": KEEP_BIAS["hf" if artifact.kind == "hf" else "made"],
+                    },
                 )
                 break
 
 
 def _but(holder: Artifact, artifact: Artifact) -> str:
+    if artifact.kind == "hf" and not artifact.has("attention_bias"):
+        return f"{artifact.text('architecture')} assumes, where config.json does not state attention_bias,"
     return "its configuration says" if holder is artifact else f"the {called(artifact)} says"
 
 
@@ -135,14 +144,32 @@ def _in_halves(chain: tuple[Artifact, ...]) -> bool:
     return any(each.get("encoder_decoder") for each in chain)
 
 
+KEEP_BIAS = {
+    "hf": 'put back the model\'s own class (Qwen2ForCausalLM, not LlamaForCausalLM) in config.json, or "attention_bias": true '
+    "where its class reads that",
+    "made": 'convert with the converter of the model\'s own family (Qwen2 as Qwen, not as Llama), or set "attn_bias": true '
+    "in the checkpoint's config.json, and build again",
+}
+# Classes that have no biases there unless attention_bias says so, or never (_torch/models of 1.2.1).
+WITHOUT_BIAS = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+)
+
+
 def _bias_fact(artifact: Artifact) -> str:
-    return "attention_bias" if artifact.get("attention_bias") is False else "weights.qkv_bias"
+    by_config = artifact.kind == "hf" or artifact.get("attention_bias") is False
+    return "attention_bias" if by_config else "weights.qkv_bias"
 
 
 def _drops_bias(artifact: Artifact) -> bool:
     """Return whether biases are said or seen not to be there; a model's own config.json may leave them out."""
     if artifact.kind == "hf":
-        return artifact.get("attention_bias") is False
+        unsaid = artifact.text("architecture") in WITHOUT_BIAS and not artifact.has("attention_bias")
+        return artifact.get("attention_bias") is False or unsaid
     lost = artifact.get("weights.qkv_bias") is False and complete(artifact)
     return artifact.get("attention_bias") is False or lost
 
@@ -152,7 +179,9 @@ def head_rows(deployment: Deployment) -> Iterator[Violation]:
     """The query and key projections have as many rows as the heads need."""
     for model in deployment.of("hf"):
         size = _head_size(model)
-        if size is None or model.has("kv_lora_rank") or model.get("multimodal") or _packed(model):
+        if size is None or model.has("kv_lora_rank") or model.get("multimodal"):
+            continue
+        if _packed(model, WHOLE_ROWS):
             continue
         if _other_sizes(model):
             continue  # a head's size follows from the hidden size: DX814 says which one is wrong
@@ -226,9 +255,14 @@ def _head_size(model: Artifact) -> int | None:
     return stated if stated or not hidden or not heads else hidden // heads
 
 
-def _packed(model: Artifact) -> bool:
-    """Return whether rows may be packed, as 4-bit weights are."""
-    return model.has("quant.algo") or model.has("quant.method")
+# Formats whose weights keep their shape, and those that only pack the columns of a row.
+WHOLE = ("FP8", "FP8_BLOCK_SCALES", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8")
+WHOLE_ROWS = (*WHOLE, "NVFP4", "W4A8_NVFP4_FP8")
+
+
+def _packed(model: Artifact, whole: tuple[str, ...] = WHOLE) -> bool:
+    """Return whether weights may be packed, as 4-bit weights are."""
+    return (model.has("quant.algo") or model.has("quant.method")) and model.text("quant.algo") not in whole
 
 
 def _fits(rows: int, size: int) -> str:
@@ -265,12 +299,31 @@ def sizes_fit(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
+@agreement("DX814", "hf")
+def experts_fit(deployment: Deployment) -> Iterator[Violation]:
+    """The configuration has as many experts as the weights."""
+    for model in deployment.of("hf"):
+        stated, seen = model.integer("num_experts"), model.integer("weights.experts")
+        if stated and seen and stated != seen and complete(model) and not model.get("multimodal"):
+            yield Violation(
+                model.evidence("num_experts", "weights.experts"),
+                {
+                    "name": "num_experts",
+                    "stated": stated,
+                    "seen": seen,
+                    "tensor": "a layer",
+                    "model": quoted(model),
+                },
+            )
+
+
 def _other_sizes(model: Artifact) -> list[tuple[str, str, str]]:
     """Return the sizes that the weights contradict; none where weights may be packed or of another kind."""
     name = model.text("architecture")
     plain = name.startswith(PLAIN_SIZES) and name.endswith("ForCausalLM") and not model.get("multimodal")
     floats = all(
-        each.startswith(("float16", "bfloat16", "float32")) for each in model.table("weights.dtypes")
+        each.startswith(("float16", "bfloat16", "float32", "float8"))
+        for each in model.table("weights.dtypes")
     )
     if not plain or not floats or _packed(model) or model.has("kv_lora_rank"):
         return []
@@ -294,7 +347,7 @@ def embedding_rows(deployment: Deployment) -> Iterator[Violation]:
     """The embedding has a row for each token of the vocabulary; a checkpoint's may be filled up for the ranks."""
     for model in deployment.of("hf", "checkpoint"):
         table, size = model.items("weights.embedding_shape"), model.integer("vocab_size")
-        if len(table) != 2 or size is None or model.get("multimodal") or _packed(model):
+        if len(table) != 2 or size is None or model.get("multimodal"):
             continue
         padding = 64 * (model.integer("tp_size") or 1) if model.kind == "checkpoint" else 1
         if not size <= table[0] < size + padding:
@@ -351,6 +404,7 @@ ROWS: tuple[Agreement, ...] = (
     fused_rows,
     embedding_rows,
     sizes_fit,
+    experts_fit,
     tied_head_is_embedding,
     rank_files,
     no_more_rank_files,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,8 +25,10 @@ LAUNCHERS = ("mpirun", "mpiexec", "srun", "torchrun", "trtllm-llmapi-launch")
 STARTERS = re.compile(
     r"mpirun|mpiexec|srun|torchrun|env|sudo|nohup|exec|time|timeout|numactl|taskset|nice|setsid|nsys|ncu|python[\d.]*|docker"
     r"|podman|nerdctl|kubectl|enroot|singularity|apptainer|tini|dumb-init|catatonit|gosu|su-exec|stdbuf|ionice|chrt"
-    r"|uv|poetry|conda|micromamba|(?:ba|z|da)?sh|trtllm-llmapi-launch|\$|!|if|.*\.sh"
+    r"|uv|poetry|conda|micromamba|(?:ba|z|da)?sh|trtllm-llmapi-launch|\$|!|if|.*\.sh|tmux|screen|su|runuser|eval|script"
+    r"|unbuffer|bindpcie"
 )
+TEXT_STARTERS = ("tmux", "screen", "eval")  # take a whole command line as one word, without -c
 # Flags whose value may be named after a program.
 NAMING = ("--name", "--container-name", "--hostname", "--label", "-l", "--entrypoint", "--job-name", "-J")
 SUBCOMMANDS = {
@@ -88,10 +91,17 @@ class CommandLine(NamedTuple):
     line: int
     before: tuple[Word, ...] = ()  # what stands in front of the program: launchers, docker run, assignments
     after: tuple[Word, ...] = ()  # and behind it, as it stands
+    called: str = ""  # the program as it is written
 
     @property
     def name(self) -> str:
         return f"{self.program} {self.subcommand}".rstrip()
+
+    @property
+    def spelled(self) -> str:
+        """Return the command line alone, ready to be pasted: no redirections, and none of its neighbours."""
+        words = (*self.before, Word(self.called, self.line), *self.after)
+        return " ".join(shlex.quote(word.text) if word.is_known else word.text for word in words)
 
     def settings(self, place: str) -> Iterator[Setting]:
         """Yield the flags that set an option of the LLM API; a value that only the shell knows is not one."""
@@ -126,7 +136,9 @@ def _value(flag: Flag, given: Given) -> bool | int | float | str | None:
 
 
 def command_lines(text: str, programs: tuple[str, ...] = PROGRAMS) -> tuple[list[CommandLine], Script]:
-    """Return the command lines of a shell text that start one of the programs, and the text itself."""
+    """Return the command lines of a shell text or a systemd unit that start one of the programs, and the text."""
+    if re.search(r"(?m)^\[Service\]\s*$", text):
+        text = re.sub(r"(?m)^Environment=", "export ", re.sub(r"(?m)^ExecStart\w*=[-@:+!]*", "", text))
     script = parse_shell(text)
     return [line for command in script.commands for line in _lines_of(command, programs)], script
 
@@ -156,12 +168,14 @@ def _lines_of(command: Command, programs: tuple[str, ...]) -> Iterator[CommandLi
         at = _engine_program(words, begin)
     if at is not None:
         name = _program(words, at, programs) or posixpath.basename(words[at].text)
-        yield _command_line(name, words[:at], words[at + 1 :], words[at].line)
+        line = _command_line(name, words[:at], words[at + 1 :], words[at].line)
+        yield line._replace(called=words[at].text)
         return
     for number, (before, word) in enumerate(pairwise(words)):
-        if re.fullmatch(r"-\w*c", before.text) and (
-            may_start(word.text) or any(name in word.text for name in programs)
-        ):
+        is_text = re.fullmatch(r"-\w*c", before.text) or (
+            posixpath.basename(words[begin].text) in TEXT_STARTERS and " " in word.text
+        )
+        if is_text and (may_start(word.text) or any(name in word.text for name in programs)):
             yield from _inner_lines(word, words[: number + 1], programs)
 
 

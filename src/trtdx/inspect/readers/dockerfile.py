@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from trtdx.inspect.artifact import Artifact, Fact
 from trtdx.inspect.documents import UnreadableError, read_bytes
 from trtdx.inspect.readers import Found, Reader
-from trtdx.inspect.readers.surroundings import Surroundings
+from trtdx.inspect.readers.named_paths import kind_of
+from trtdx.inspect.readers.surroundings import Mount, Surroundings, whole_number
 from trtdx.inspect.readers.workload import Workload, artifact_from, shell_faults
 from trtdx.versions import stated_release
 
@@ -71,6 +72,7 @@ class _Stage:
         self.entrypoint: Instruction | None = None
         self.command: Instruction | None = None
         self.stages: dict[str, Fact | None] = {}
+        self.folder = "/"  # that relative paths lie in
 
     def take(self, each: Instruction) -> None:
         where = f"{self.path}:{each.line}: {each.name}"
@@ -78,6 +80,13 @@ class _Stage:
             self._begin(each, where)
         elif each.name in ("ARG", "ENV"):
             self._assign(each, where)
+        elif each.name == "WORKDIR":
+            self.folder = posixpath.join(self.folder, self.filled(each.text))
+        elif each.name in ("COPY", "ADD"):
+            self._copy(each)
+        elif each.name == "EXPOSE":
+            ports = [whole_number(word.partition("/")[0]) for word in self.filled(each.text).split()]
+            self.around.ports, self.around.ports_at = [port for port in ports if port], where
         elif each.name == "ENTRYPOINT":
             self.entrypoint, self.command = each, None
         elif each.name == "CMD":
@@ -93,6 +102,19 @@ class _Stage:
         self.entrypoint = self.command = None
         if len(words) > 2 and words[1].upper() == "AS":
             self.stages[words[2]] = self.around.image
+
+    def _copy(self, each: Instruction) -> None:
+        """Take what is copied from beside the Dockerfile for a mount of it."""
+        words = _listed(each) or each.text.replace("\\\n", " ").split()
+        if any(word.startswith("--from") for word in words):
+            return
+        *sources, target = [self.filled(word) for word in words if not word.startswith("--")] or [""]
+        place = posixpath.join(self.folder, target)
+        for source in sources:
+            is_inside = target.endswith("/") or target in (".", "./") or len(sources) > 1
+            inside = posixpath.join(place, posixpath.basename(source)) if is_inside else place
+            beside = posixpath.join(posixpath.dirname(self.path) or ".", source)
+            self.around.mounts.append(Mount(posixpath.normpath(inside), beside))
 
     def _assign(self, each: Instruction, where: str) -> None:
         try:
@@ -150,6 +172,8 @@ def read_dockerfile(host: Host, path: str, version: str = "") -> Artifact:
     stage = _Stage(path)
     for each in instructions(text):
         stage.take(each)
+    # A folder may get more files by RUN, so that what is absent here need not be absent there.
+    stage.around.mounts = [each for each in stage.around.mounts if kind_of(host, each.source) == "file"]
     return artifact_from(host, path, [stage.workload()], version, [])
 
 

@@ -210,12 +210,34 @@ def _put_ports(around: Surroundings, pod: Pod, container: dict[str, Any], inner:
         check = _table(container.get(probe))
         for kind in ("httpGet", "tcpSocket", "grpc"):
             port = _table(check.get(kind)).get("port")
+            if port is None:
+                continue
             wanted.append(names.get(str(port)) or whole_number(port) or port)
+            if isinstance(wanted[-1], int):
+                around.callers[probe] = wanted[-1]
+    if len(_listed(pod.spec.get("containers"))) == 1:
+        around.callers |= {
+            name: port
+            for name, given in _services(pod)
+            if (port := names.get(str(given)) or whole_number(given))
+        }
     around.ports = [] if TEMPLATED in str(wanted) else [each for each in wanted if isinstance(each, int)]
     if around.ports:
         around.ports_at = pod.at(f"{inner}.ports" if container.get("ports") else inner)
     if pod.spec.get("hostNetwork") is True and not any(container.get(probe) for probe in PROBES):
         around.ports = []
+
+
+def _services(pod: Pod) -> Iterator[tuple[str, Any]]:
+    """Yield the services of the same file that select a pod, each with the port of the pod that it calls."""
+    above = pod.path.rpartition("spec")[0]
+    labels = _table(pod.document.at(f"{above}metadata.labels"))
+    for document in pod.manifest.documents:
+        selector = _table(document.at("spec.selector"))
+        if document.at("kind") != "Service" or not selector or not selector.items() <= labels.items():
+            continue
+        for each in map(_table, _listed(document.at("spec.ports"))):
+            yield f"Service {document.at('metadata.name')}", each.get("targetPort") or each.get("port")
 
 
 def _put_nodes(around: Surroundings, pod: Pod) -> None:

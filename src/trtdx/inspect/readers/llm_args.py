@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trtdx.inspect.artifact import Artifact, Facts
 from trtdx.inspect.documents import Document, UnreadableError, read_bytes, read_json
-from trtdx.inspect.options import judged_flags, sections_are_merged, table, winner, wrong_choice
+from trtdx.inspect.options import judged_flags, table, wrong_choice
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.commands import (
     BUILD_FACTS,
@@ -42,6 +44,7 @@ from trtdx.inspect.readers.named_paths import (
     put_draft,
 )
 from trtdx.inspect.readers.options_file import LOG_LINE, SUFFIXES, TRITON_SECTION, is_options_file
+from trtdx.inspect.readers.precedence import Precedence
 from trtdx.inspect.readers.surroundings import machine_of, put_surroundings, release_of, with_mounts
 from trtdx.inspect.shell import MOST_TEXT
 from trtdx.inspect.yaml_documents import parse_yaml, read_yaml
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
     from trtdx.inspect.options import Flag
     from trtdx.inspect.readers.surroundings import Surroundings
     from trtdx.inspect.shell import Script
+
+MOST_LINES = 8  # commands of one text that are looked at
 
 
 def read_llm_args(host: Host, path: str, version: str = "") -> Artifact:
@@ -121,20 +126,40 @@ def command_from_text(
     if not lines:
         wanted = ", ".join(PROGRAMS)
         return Artifact("command", where, unread=(f"{where}: starts none of {wanted}",))
-    line = next((each for each in lines if each.program != "trtllm-build"), lines[0])
+    order = sorted(range(len(lines)), key=lambda at: lines[at].program == "trtllm-build")
+    found = [_command_at(host, at, text, where, version, around) for at in order[:MOST_LINES]]
+    if len(found) == 1:
+        return found[0]
+    found = [_in_unit(each, f"line {lines[at].line}") for each, at in zip(found, order, strict=False)]
+    left = [f"line {lines[at].line}: {lines[at].name} was not looked at" for at in order[MOST_LINES:]]
+    first, *rest = found
+    parts = [part for each in rest for part in (msgspec.structs.replace(each, parts=()), *each.parts)]
+    return msgspec.structs.replace(first, parts=(*first.parts, *parts), unread=(*first.unread, *left))
+
+
+def _in_unit(command: Artifact, line: str) -> Artifact:
+    """Return one of several commands of a text, which are not held against each other."""
+    unit = f"{command.unit}, {line}" if command.unit else line
+    parts = tuple(msgspec.structs.replace(each, unit=unit) for each in command.parts)
+    return msgspec.structs.replace(command, unit=unit, parts=parts)
+
+
+def _command_at(
+    host: Host, at: int, text: str, where: str, version: str, around: Surroundings | None
+) -> Artifact:
+    """Return what one of the command lines of a text asks for, in its container or job."""
+    lines, script = command_lines(text)
+    line = lines[at]
     if around is None:
         around = surroundings_of(line, text, place_of(where, line.line))
         moved, here = with_mounts(host, text, around.mounts if around else [])
         if around is not None and moved != text:
             around.here = here
-            return command_from_text(host, moved, where, version=version, around=around)
-    others = [
-        f"line {each.line}: another command, {each.name}, was not looked at" for each in lines if each != line
-    ]
+            return _command_at(host, at, moved, where, version, around)
     if around is not None:
         script = script._replace(files={**around.files, **script.files})
         version = version or release_of(around)
-    return read_line(host, line, script, where, version=version, text=text, unread=others, around=around)
+    return read_line(host, line, script, where, version=version, text=text, around=around)
 
 
 def read_line(
@@ -145,13 +170,12 @@ def read_line(
     *,
     version: str = "",
     text: str = "",
-    unread: list[str] | None = None,
     around: Surroundings | None = None,
 ) -> Artifact:
     """Return what one command line of a script asks for."""
     reading = _Reading(host, where, line, script, version)
     reading.text, reading.around = text, around
-    return reading.artifact(unread or [])
+    return reading.artifact()
 
 
 class _Reading:
@@ -165,7 +189,7 @@ class _Reading:
         self.text = ""
         self.around: Surroundings | None = None
 
-    def artifact(self, unread: list[str]) -> Artifact:
+    def artifact(self) -> Artifact:
         line, facts = self._line, self._facts
         if self._version:
             image = self.around and (self.around.release or self.around.image)
@@ -193,8 +217,8 @@ class _Reading:
             self._where,
             facts.done(),
             refers_to=paths,
-            unread=(*self._unread, *unread),
-            spelled=" ".join(self.text.split()),
+            unread=tuple(self._unread),
+            spelled=" ".join(self.text.split()) if self._where == "--command" else line.spelled,
             parts=(machine,) if machine else (),
             unit=self.around.unit if self.around is not None else "",
         )
@@ -297,7 +321,11 @@ class _Reading:
                 flags["model"] = Setting("model", word.text, where)
         document = self._document()
         written = {} if document is None else {each.key: each for each in self._written(document)}
-        put_settings(self._facts, self._merged(flags, written, document), self._version)
+        put_settings(
+            self._facts,
+            Precedence(self._facts, self._version).merged(flags, written, document),
+            self._version,
+        )
         if document is not None:
             put_spelled(self._facts, written.values())
             backend = str(self._facts.get("runtime.backend") or "")
@@ -333,60 +361,6 @@ class _Reading:
             return None
         return read_json(self._host, path) if path.endswith(".json") else read_yaml(self._host, path)
 
-    def _merged(
-        self, flags: dict[str, Setting], written: dict[str, Setting], document: Document | None
-    ) -> list[Setting]:
-        """Return the settings in force; one that two places set differently is told, and kept if it is clear."""
-        merged = {**flags, **written}
-        for key, flag in flags.items():
-            if key in written and written[key].value != flag.value:
-                self._settle(key, flag, written[key], merged)
-            elif key not in written and key.startswith("kv_cache_config.") and document is not None:
-                self._replaced_section(key, flag, document, merged)
-        for key in DEFAULTED:
-            if key in written and key not in flags and self._defaults_win():
-                self._conflict(
-                    f"{key}: {written[key].value} in the file is overridden by the command line's default in "
-                    f"{self._version}",
-                    written[key],
-                )
-                merged.pop(key)
-        return list(merged.values())
-
-    def _settle(self, key: str, flag: Setting, written: Setting, merged: dict[str, Setting]) -> None:
-        wins = winner(key, self._version)
-        both = f"{key}: {flag.value} on the command line, {written.value} in the file; "
-        if not wins:
-            self._conflict(
-                both + "the file wins up to 1.2.1, the command line in 1.3.0 (since rc19)", flag, written
-            )
-            merged.pop(key)
-            return
-        merged[key] = flag if wins == "flag" else written
-        side = "the command line" if wins == "flag" else "the file"
-        self._conflict(f"{both}{side} wins in {self._version}", flag, written)
-
-    def _replaced_section(
-        self, key: str, flag: Setting, document: Document, merged: dict[str, Setting]
-    ) -> None:
-        if not document.has("kv_cache_config") or sections_are_merged(self._version) is not False:
-            return
-        self._conflict(
-            f"{key}: {flag.value} on the command line is dropped in {self._version}, because kv_cache_config "
-            "in the file replaces the whole section",
-            flag,
-        )
-        merged.pop(key)
-
-    def _defaults_win(self) -> bool:
-        """Return whether the limits come from the command line's defaults: PyTorch in 0.21 and 1.0."""
-        return winner("max_batch_size", self._version) == "flag" and winner("dtype", self._version) == "yaml"
-
-    def _conflict(self, words: str, *settings: Setting) -> None:
-        places = "; ".join(each.where for each in settings)
-        self._facts.add("runtime.conflicts", words, places)
-        self._facts.add("runtime.conflict_places", places, places)
-
     def _place(self, given: Given) -> str:
         return f"{place_of(self._where, given.line)}: {given.name}"
 
@@ -394,9 +368,6 @@ class _Reading:
         names = [each.value for each in self._line.given if each.name in PATH_FLAGS and each.is_known]
         found = (existing(self._host, name, self._where) for name in names if name)
         return tuple(path for path in found if path)
-
-
-DEFAULTED = ("max_batch_size", "max_num_tokens", "max_beam_width")
 
 
 READER = Reader(

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from trtdx.inspect.artifact import Artifact, Facts
 
 CONFIG_FLAGS = ("--config", "--extra_llm_api_options")
-PATH_FLAGS = ("--engine_dir", "--model_path", "--checkpoint_dir", "--model_repo", "--model-repository")
+PATH_FLAGS = (
+    "--engine_dir",
+    "--model_path",
+    "--checkpoint_dir",
+    "--model_repo",
+    "--model-repository",
+    "--tokenizer_dir",
+)
 NAMES = {"runtime.model": "model", "runtime.tokenizer": "tokenizer", "runtime.draft_model": "draft model"}
 # Folders that every machine has: that they are here says nothing about what lies in them elsewhere.
 EVERYWHERE = (
@@ -102,9 +109,12 @@ def put_absent(host: Host, facts: Facts, named: Iterable[Named], where: str) -> 
     named = list(named)
     absent = [each for each in named if existing(host, each.path, where) is None]
     is_home = any(each not in absent and each.path.startswith("/") for each in named)
+    model = facts.get("runtime.model")
+    is_beside = isinstance(model, str) and not model.startswith("/") and bool(existing(host, model, where))
     notes = []
     for each in absent:
-        if each.path.startswith("/") and (is_home or _folder_is_here(host, each.path)):
+        is_whole = each.path.startswith("/")
+        if (is_home or _folder_is_here(host, each.path)) if is_whole else is_beside:
             facts.add("runtime.paths_missing", f"{each.path} ({each.role})", each.where)
         elif each.role.startswith("--"):  # an options file: without it most of the command is unknown
             facts.add("runtime.paths_unseen", f"{each.path} ({each.role})", each.where)

@@ -53,6 +53,7 @@ class Surroundings(msgspec.Struct, kw_only=True):
     mpi: Fact | None = None
     ports: list[int] = []
     ports_at: str = ""
+    callers: dict[str, int] = {}  # the port that each probe and service calls
     environment: dict[str, Fact] = {}
     mounts: list[Mount] = []
     files: dict[str, tuple[str, int]] = {}
@@ -73,6 +74,8 @@ def put_surroundings(facts: Facts, around: Surroundings, place: str) -> None:
         facts.put("container.no_gpus", True, place)
     if around.ports:
         facts.put("container.ports", sorted(set(around.ports)), around.ports_at or place)
+    if around.callers:
+        facts.put("container.callers", around.callers, around.ports_at or place)
     if around.environment:
         table = {name: str(fact.value) for name, fact in list(around.environment.items())[:MOST_VARIABLES]}
         facts.put("container.environment", table, next(iter(around.environment.values())).where)

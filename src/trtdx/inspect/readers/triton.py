@@ -98,7 +98,7 @@ def _groups(text: str) -> list[list[int]]:
 def _one_of(*words: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in words:
-            raise ValueError(f"takes one of {', '.join(words)}")
+            raise ValueError(f"takes {'one of ' if len(words) > 1 else 'only '}{', '.join(words)}")
         return text
 
     return read
@@ -132,7 +132,7 @@ PARAMETERS = {
     "enable_kv_cache_reuse": Parameter("runtime.block_reuse", _truth),
     "enable_chunked_context": Parameter("runtime.chunked_context", _truth),
     "gpu_device_ids": Parameter("triton.gpu_device_ids", _groups),
-    "guided_decoding_backend": Parameter("runtime.guided_decoding", str),
+    "guided_decoding_backend": Parameter("runtime.guided_decoding", _one_of("xgrammar")),
     "gpt_model_type": Parameter(
         "triton.batching", _one_of("inflight_fused_batching", "inflight_batching", "V1", "v1")
     ),

@@ -39,6 +39,7 @@ EMBEDDING = re.compile(
 )
 HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer|output)\.(?:weight|qweight)$")
 OTHER_TOWER = re.compile(r"vision|visual|audio|image|encoder|speech|talker|code2wav|mtp|draft|eagle")
+FINAL_NORM = re.compile(r"^(?:model\.)?norm\.weight$")
 QKV_BIAS = re.compile(
     r"(?:^|\.)(?:[qkv]_proj|qkv_proj|query_key_value|c_attn|Wqkv|W_pack|attention\.qkv|query|key|value)\.bias$"
 )
@@ -55,6 +56,12 @@ PRODUCT = re.compile(
 QUANTISED = ("F8_E4M3", "F8_E5M2", "U8", "I8", "F4")
 MOST_PLAIN = 2000  # names of products in 16 bit that are kept
 FUSED_EXPERTS = re.compile(r"(?:^|\.)experts\.(?:gate_up_proj|down_proj|gate_proj|up_proj)(?:_blocks)?$")
+# Modules of which a layer has all or none: a projection without its siblings was lost.
+SIBLING = re.compile(r"(?:(gate|up|down)_proj|w([123])|([qo])_proj|([kv])_proj)\.(?:weight|qweight)$")
+SCALES = ("weight_scale", "weight_scale_inv")
+COUNTED = ("weight", *SCALES)
+MOST_LAYERS = 4096
+MOST_LACKING = 200
 MAIN_STACKS = (
     "model.language_model", "language_model.model", "language_model", "model", "model.decoder", "decoder",
     "transformer", "transformer.encoder", "gpt_neox", "model.text_model", "backbone", "model.model",
@@ -104,6 +111,8 @@ class Survey:
         self._stacks: dict[str, set[int]] = {}
         self._shapes: dict[tuple[str, str], tuple[int, ...]] = {}  # by stack and name within a layer
         self._varied: set[tuple[str, str]] = set()
+        self._layers_of: dict[tuple[str, str], int] = {}  # of weights and their scales, a bit for each layer
+        self._quantised_in: dict[tuple[str, str], int] = {}  # and of those in eight or four bits
         self._loose: dict[str, tuple[int, ...]] = {}  # tensors outside of layers
         self.quantised = 0  # products of layers that are stored in eight or four bits
         self.plain: list[str] = []  # those that are not, by name
@@ -126,7 +135,7 @@ class Survey:
             sizes[dtype] = sizes.get(dtype, 0) + end - begin
             if len(shape) < 8:
                 self.parameters += math.prod(shape)
-            self._place(file, name, shape)
+            self._place(file, name, shape, is_quantised=dtype in QUANTISED)
             if name.endswith("proj.weight") or EXPERT.search(name):
                 self._weigh_product(name, dtype)
 
@@ -138,7 +147,7 @@ class Survey:
         elif dtype in DTYPES and len(self.plain) < MOST_PLAIN:
             self.plain.append(name.removesuffix(".weight"))
 
-    def _place(self, file: str, name: str, shape: tuple[int, ...]) -> None:
+    def _place(self, file: str, name: str, shape: tuple[int, ...], *, is_quantised: bool) -> None:
         found = LAYER.match(name)
         if found is None:
             if len(self._loose) < MOST_LOOSE:
@@ -155,7 +164,12 @@ class Survey:
             self._file_of[part] = f"{file}: {name}"
         elif known != shape:
             self._varied.add(key)
-        self._stacks.setdefault(stack, set()).add(int(number))
+        layer = int(number)
+        self._stacks.setdefault(stack, set()).add(layer)
+        if part.endswith(COUNTED) and layer < MOST_LAYERS:
+            self._layers_of[key] = self._layers_of.get(key, 0) | 1 << layer
+            if is_quantised:
+                self._quantised_in[key] = self._quantised_in.get(key, 0) | 1 << layer
 
     def place_of(self, name: str) -> str:
         """Return the file and the tensor a name (or a name within a layer) was first seen as."""
@@ -188,6 +202,34 @@ class Survey:
             if where == stack
         }
 
+    def lacking(self) -> list[str]:
+        """Return the tensors that are not there although their siblings in the same layer are."""
+        stack = self.stack()
+        lost = [
+            f"{stack}.layers.{layer}.{part}".lstrip(".")
+            for (where, part), layers in self._layers_of.items()
+            if where == stack and part.endswith(SCALES)
+            for layer in _bits(
+                self._quantised_in.get((where, f"{part.rpartition('.')[0]}.weight"), 0) & ~layers
+            )
+        ]
+        groups: dict[tuple[str, int | None], dict[str, int]] = {}
+        for (where, part), layers in self._layers_of.items():
+            found = SIBLING.search(part) if where == stack else None
+            if found:
+                groups.setdefault((part[: found.start()], found.lastindex), {})[part] = layers
+        for parts in groups.values():
+            every = 0
+            for layers in parts.values():
+                every |= layers
+            lost += [
+                f"{stack}.layers.{layer}.{part}".lstrip(".")
+                for part, layers in parts.items()
+                if every != layers
+                for layer in _bits(every & ~layers)
+            ]
+        return lost[:MOST_LACKING]
+
     def layers(self) -> int:
         stack = self.stack()
         return 0 if stack is None else len(self._stacks[stack])
@@ -199,6 +241,10 @@ class Survey:
             for name, shape in self._loose.items()
             if pattern.search(name) and not OTHER_TOWER.search(name)
         }
+
+
+def _bits(number: int) -> list[int]:
+    return [at for at in range(number.bit_length()) if number >> at & 1]
 
 
 def put_survey(folder: Folder, survey: Survey, where: str) -> None:
@@ -265,6 +311,8 @@ def _put_layers(folder: Folder, survey: Survey, where: str) -> None:
         facts.put("weights.qk_norm", _any(QK_NORM, parts), where)
         facts.put("weights.kv_scales", _any(KV_SCALE, parts), where)
         facts.put("weights.scales", _any(SCALE, parts), where)
+        folder.put_list("weights.lacking", survey.lacking(), where)
+        facts.put("weights.final_norm", bool(survey.loose(FINAL_NORM)), where)
     if survey.quantised:
         folder.put_list("weights.unquantised", survey.plain, where)
     facts.put("weights.experts", _experts(parts), where)
@@ -291,7 +339,7 @@ def _any(pattern: re.Pattern[str], parts: Iterable[str]) -> bool:
 def _experts(parts: dict[str, tuple[int, ...]]) -> int | None:
     numbers = [int(found[1]) for part in parts if (found := EXPERT.search(part))]
     if numbers:
-        return max(numbers) + 1
+        return len(set(numbers))
     fused = [shape[0] for part, shape in parts.items() if FUSED_EXPERTS.search(part) and len(shape) >= 3]
     return fused[0] if fused else None
 
