@@ -161,9 +161,9 @@ class Look:
         if sign and sign["down"]:
             self._facts.down = True
         elif sign and sign["ready"]:
-            self._facts.ready_at = event.line
+            self._facts.ready_at, self._facts.unit = event.line, event.peeled.unit
         elif sign:
-            self._facts.up_at = event.line
+            self._facts.up_at, self._facts.unit = event.line, event.peeled.unit
         if len(self._facts.salient) >= KEPT_SALIENT or event.peeled.level in ("info", "debug", "trace"):
             return
         if event.line not in self._quoted and (
