@@ -6,6 +6,7 @@ scanner; short or common text only near the source's start and end, where failur
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,10 @@ SALIENT_TEXTS = (
     "Traceback (most recent", "terminate called", "Segmentation fault", "core dumped", "LLM][ERROR]", "[TRT-LLM] [E]",
     "[TRT-LLM] [F]", "[TRT] [E]", "RuntimeError", "ValueError:", "Exception:", "AssertionError", "NCCL WARN", "ImportError:",
     "error", "fail", "fatal", "killed", "abort", "unable", "denied", "cannot", "invalid", "unsupported", "timed out",
+    "critical", "severe", "panic", "exception",
+    *(f"[{name} {rank}] [E]" for name in ("RANK", "MPI_Rank") for rank in range(64)),
 )  # fmt: skip
+GLOG_ERROR = re.compile(rb"(?m)^[EF]\d{4} \d\d:\d\d:")  # has no fixed text
 ALIVE_TEXTS = (
     "Uvicorn running on", "Application startup complete", "Started HTTPService", "Started GRPCInferenceService",
     "Total time of building all engines", "| READY", "UNAVAILABLE", "Not loaded",
@@ -97,6 +101,8 @@ class Reading:
     def _take_edges(self, segment: Segment) -> None:
         for start, end in _edges(segment):
             self._weak.search(segment, start, end, self._look, self._weak_ration)
+            for found in GLOG_ERROR.finditer(segment.data, start, end):
+                self._look.at(segment, *segment.line_at(found.start()), set())
             self._look.everywhere(text_of(segment.data[start:end]), self._loose)
         if segment.last:
             unended = segment.end > 0 and segment.data[segment.end - 1 : segment.end] != b"\n"
