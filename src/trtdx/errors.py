@@ -45,13 +45,13 @@ MOST_BEGINNINGS = 10
 
 
 def _nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Return the names that begin as this one does, else those that are spelt much like it."""
+    """Return the names that begin as this one does, else those of which a word does, else those spelt much like it."""
     wanted = name.strip().lower()
-    beginning = sorted(each for each in known if len(wanted) > 1 and each.lower().startswith(wanted))
-    if 0 < len(beginning) <= MOST_BEGINNINGS:
-        return beginning
-    spelt = {each.lower(): each for each in known}
-    return [spelt[each] for each in difflib.get_close_matches(wanted, list(spelt), n=3, cutoff=0.5)]
+    spelt = {each.lower(): each for each in sorted(known)}
+    words = [each for each in spelt if len(wanted) > 1 and f"-{wanted}" in f"-{each}"]
+    beginning = [each for each in words if each.startswith(wanted)]
+    close = difflib.get_close_matches(wanted, list(spelt), n=3, cutoff=0.5)
+    return [spelt[each] for each in (beginning or words or close)[:MOST_BEGINNINGS]]
 
 
 class UnknownNameError(TrtdxError):

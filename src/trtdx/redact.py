@@ -96,11 +96,10 @@ def redacted(text: str) -> str:
     text = _SECRET.sub(MARK, text)
     if "://" in text:
         text = _URL_PASSWORD.sub(rf"\1{MARK}@", text)
-    text = _BEARER.sub(rf"\1 {MARK}", text)
-    text = _HEADER.sub(rf"\1\2{MARK}", text)
-    text = _ASSIGNED.sub(_without_value, text)
-    for pattern in (_FLAG, _QUERY):
-        text = pattern.sub(rf"\1{MARK}", text)
+    lower = text.lower()
+    for words, pattern, replacement in _BY_WORD:  # to ask for the words first takes a fifth of the time
+        if any(word in lower for word in words):
+            text = pattern.sub(replacement, text)
     return text
 
 
@@ -120,6 +119,15 @@ def _whole_key(found: re.Match[str]) -> str:
     before = found.string[max(0, found.start() - 60) : found.start()]
     start = re.match(r"[\w.-]*", before[::-1])
     return (start[0][::-1] if start else "") + found["key"]
+
+
+_BY_WORD: tuple[tuple[tuple[str, ...], re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (("bearer", "basic"), _BEARER, rf"\1 {MARK}"),
+    (("authorization", "x-api-key", "cookie"), _HEADER, rf"\1\2{MARK}"),
+    (("pass", "pwd", "secret", "jwt", "credential", "token", "key"), _ASSIGNED, _without_value),
+    (("--", "-u"), _FLAG, rf"\1{MARK}"),
+    (("?", "&"), _QUERY, rf"\1{MARK}"),
+)
 
 
 def redactor(*, hosts: bool) -> Callable[[str], str]:

@@ -163,6 +163,26 @@ def test_explain_by_code_and_slug_and_the_nearest_name(trtdx):
     assert "world-size-mismatch" in done.stderr
     for command in (("explain", "DX40"), ("rules", "show", "dx40")):
         assert "did you mean DX400 or DX401 or" in trtdx(*command).stderr
+    assert "did you mean DX400 or DX401 or" in trtdx("explain", "DX4").stderr
+    assert "gpu-memory-exhausted" in trtdx("explain", "exhausted").stderr
+
+
+def test_a_damaged_log_among_several_is_no_clean_bill_of_health(trtdx, tmp_path):
+    bad, damaged, good = tmp_path / "bad.log", tmp_path / "damaged.log.gz", tmp_path / "good.log"
+    bad.write_bytes(ERROR)
+    damaged.write_bytes(b"\x1f\x8bbroken")
+    good.write_bytes(HEALTHY)
+    done = trtdx("diagnose", str(damaged), str(good))
+    assert done.returncode == 2
+    assert "damaged" in done.stdout
+    assert trtdx("diagnose", str(damaged), str(bad)).returncode == 1
+
+
+def test_all_missing_logs_are_named(trtdx):
+    done = trtdx("diagnose", "nowhere1.log", "nowhere2.log")
+    assert done.returncode == 2
+    assert "nowhere1.log" in done.stderr
+    assert "nowhere2.log" in done.stderr
 
 
 def test_one_missing_log_among_several_is_told_and_the_others_are_read(trtdx, tmp_path):

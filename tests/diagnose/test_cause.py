@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trtdx.diagnose import diagnose, text_source
 from trtdx.knowledge import packaged_folder
 from trtdx.model import Severity
@@ -167,6 +169,57 @@ def test_a_symptom_long_before_a_cause_is_not_its_consequence(rule):
     rules = [rule("TST001", "quokka overflow"), rule("TST002", "wombat aborted", kind="symptom")]
     text = "wombat aborted\n" + "filler\n" * 1000 + "quokka overflow\n"
     assert symptoms(report(rules, text)) == {"TST001": [], "TST002": []}
+
+
+UP = "INFO:     Application startup complete.\n"
+SERVED = 'INFO:     10.0.0.9:41234 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+
+
+def test_what_a_service_survived_is_not_why_it_fails_later(rule):
+    rules = [rule("TST001", "quokka overflow"), rule("TST002", "wombat aborted", kind="symptom")]
+    later = report(rules, "quokka overflow\n" + UP + SERVED * 200 + "wombat aborted\n")
+    assert symptoms(later) == {"TST001": [], "TST002": []}
+    at_once = report(rules, "quokka overflow\n" + UP + SERVED * 3 + "wombat aborted\n")
+    assert symptoms(at_once) == {"TST001": ["TST002"]}
+    other = f"other-1  | {UP}" + f"other-1  | {SERVED}" * 200
+    beside = report(rules, f"trtllm-1  | quokka overflow\n{other}trtllm-1  | wombat aborted\n")
+    assert symptoms(beside) == {"TST001": ["TST002"]}
+
+
+CRASH = "Segmentation fault (core dumped)\n"
+PASSING = {
+    "DX126": "ValueError: Cannot use chat template functions because tokenizer.chat_template is not set and no template argument was passed!\n",
+    "DX270": "[TensorRT-LLM][ERROR] Prompt length (5000) exceeds maximum input length (4096).\n",
+    "DX052": "-- Could NOT find TensorRT (missing: TensorRT_INCLUDE_DIR)\n",
+}
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_a_refused_request_or_a_failed_build_is_not_why_a_process_crashes_long_after(ask, code):
+    assert symptoms(ask(PASSING[code] + SERVED * 3 + CRASH))[code] == ["DX539"]
+    assert symptoms(ask(PASSING[code] + SERVED * 100 + CRASH)) == {code: [], "DX539": []}
+
+
+def test_an_error_comes_before_a_warning_that_is_not_its_cause(rule):
+    rules = [parse_rule(rule_page(rule), "x.md"), rule("TST002", "wombat aborted", kind="symptom")]
+    found = report(rules, "quokka overflow\n" + UP + SERVED * 100 + "wombat aborted\n")
+    assert codes(found)[:2] == ["TST002", "TST001"]
+
+
+def test_what_makes_a_model_slow_does_not_make_it_crash(rule):
+    slow = parse_rule(rule_page(rule).replace('area = "runtime"', 'area = "performance"'), "x.md")
+    found = report(
+        [slow, rule("TST002", "wombat aborted", kind="symptom")], "quokka overflow\nwombat aborted\n"
+    )
+    assert symptoms(found) == {"TST001": [], "TST002": []}
+
+
+def test_the_time_that_nccl_prints_before_its_lines_counts(rule):
+    rules = [rule("TST001", "quokka overflow"), rule("TST002", "wombat aborted", kind="symptom")]
+    early = "[2026-11-15 10:00:05] gpu1:81:99 [0] misc/socket.cc:49 NCCL WARN wombat aborted\n"
+    late = "2026-11-15 12:00:05 ERROR quokka overflow\n"
+    found = report(rules, early, late, names=["run/rank0.log", "run/rank1.log"])
+    assert symptoms(found) == {"TST001": [], "TST002": []}
 
 
 def test_services_and_pods_that_write_into_one_log_are_kept_apart(rule):

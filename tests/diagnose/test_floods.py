@@ -37,7 +37,7 @@ def flood(name, megabytes):
     return "".join(parts)
 
 
-def read(book, text):
+def read(book, text, sources=1):
     """Return what the text told, and how much of it was looked at closely."""
     looked = 0
 
@@ -47,7 +47,7 @@ def read(book, text):
         return redacted(line)
 
     source = text_source(text)
-    return Matcher(book, redact).facts(source.name, source.blocks()), looked
+    return Matcher(book, redact, sources=sources).facts(source.name, source.blocks()), looked
 
 
 @pytest.mark.parametrize("name", FLOODS)
@@ -55,6 +55,13 @@ def test_only_a_bounded_part_of_a_flood_is_looked_at_closely(book, name):
     small, large = read(book, flood(name, 2))[1], read(book, flood(name, 6))[1]
     assert large < 2 << 20
     assert large < small + (300 << 10)
+
+
+def test_very_many_logs_share_what_a_few_would_cost(book):
+    water = flood("one error with other words", 1)
+    facts, looked = read(book, water, sources=256)
+    assert looked < read(book, water)[1] / 4
+    assert "DX340" in {match.rule.code for match in facts.matches}
 
 
 @pytest.mark.parametrize("name", FLOODS)

@@ -44,6 +44,13 @@ LINES = [
     ("(worker pid=4242, ip=10.0.0.5) RuntimeError: boom", "RuntimeError: boom", "error", None),
     ("/opt/venv/lib/x/load.py:1461: FutureWarning: The repository", "FutureWarning: The repository", "warning", None),
     ("0:00:05.306  1168   0x7f3c0022d0 WARN                 nvinfer gstnvinfer.cpp:635:gst_nvinfer_logger:<primary_gie> NvDs failed", "NvDs failed", "warning", None),
+    ('{"ts":"2026-11-15T10:00:00Z","level":"info","msg":"no CUDA out of memory seen","rank":3}', "no CUDA out of memory seen", "info", 3),
+    ('{"event": "retry after \\"Connection refused\\"", "attempt": 1, "level": "warning"}', 'retry after \\"Connection refused\\"', "warning", None),
+    (r'{"log":"[TensorRT-LLM][ERROR][3] Assertion failed: x\n","stream":"stderr","time":"2026-11-15T10:00:00.1Z"}', "Assertion failed: x", "error", 3),
+    ('trtllm-1  | {"severity":"ERROR","message":"boom"}', "boom", "error", None),
+    ('{"a": 1}', '{"a": 1}', "unknown", None),
+    ("+ grep -c 'CUDA out of memory' server.log", " -c 'CUDA out of memory' server.log", "info", None),
+    ("root@gpu1:/workspace# grep 'NCCL error' x", " 'NCCL error' x", "info", None),
     ("plain words", "plain words", "unknown", None),
 ]  # fmt: skip
 

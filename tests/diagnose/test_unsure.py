@@ -63,6 +63,7 @@ def test_a_description_in_words_is_answered_with_modest_confidence(ask):
 def test_an_unknown_error_apart_from_a_sure_cause_is_mentioned(ask):
     sure = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
     strange = "[TensorRT-LLM][ERROR] quux widget 7 declined the flux handover\n"
+    assert [finding.code for finding in ask(sure + "filler\n" * 4 + strange).findings] == ["DX340", "DX000"]
     found = ask(strange + "filler\n" * 40 + sure)
     assert [finding.code for finding in found.findings] == ["DX340", "DX000"]
     assert found.findings[1].severity is Severity.NOTE
@@ -79,3 +80,14 @@ def test_without_a_cause_only_evidence_is_asked_for(ask):
     assert finding.code == "DX000"
     assert finding.fixes
     assert not [fix for fix in finding.fixes if "if it is DX" in fix.text]
+
+
+def test_an_error_by_its_level_alone_is_noticed_wherever_it_stands(ask):
+    fine = "[11/15/2026-10:00:00] [TRT-LLM] [RANK 0] [I] iter = 7, all as it should be\n" * 2000
+    odd = "[11/15/2026-10:00:01] [TRT-LLM] [RANK 5] [E] quux widget 7 declined the handover\n"
+    assert [finding.code for finding in ask(fine + odd + fine).findings] == ["DX000"]
+    for line in (
+        "E1115 10:00:00.123456 1 quux.cc:12] the widget declined\n",
+        "2026-11-15 10:00:00 CRITICAL the widget declined\n",
+    ):
+        assert ask("plain\n" + line).findings[0].severity is Severity.ERROR

@@ -86,6 +86,7 @@ def command(
     if not report.summary.bytes_read:  # not a clean bill of health
         empty = "the input is empty" if found else "there is no log in " + ", ".join(named)
         raise InputError(f"nothing was read: {'; '.join(report.summary.partial) or empty}")
-    incomplete = any(each.unreadable for each in skipped) and not fails(report, fail_on)
+    cut = any(problem.startswith(tuple(f"{path}: " for path in named)) for problem in report.summary.partial)
+    incomplete = (cut or any(each.unreadable for each in skipped)) and not fails(report, fail_on)
     status = 2 if incomplete else None  # what was not read may hold the error
     emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on, status=status)

@@ -47,7 +47,7 @@ def diagnose(
         progress: called with a source's name and the bytes read of it so far.
     """
     redact = redactor(hosts=redact_hosts)
-    matcher = Matcher(book, redact)
+    matcher = Matcher(book, redact, sources=len(sources))
     facts: list[SourceFacts] = []
     small = _Small(redact)
     problems = list(notes)

@@ -10,7 +10,7 @@ import msgspec
 from trtdx.diagnose.clock import on_one_clock, when
 from trtdx.diagnose.facts import Match
 from trtdx.diagnose.look import COUNTED_MATCHES
-from trtdx.diagnose.scope import Places, can_produce, distance, is_related, jobs
+from trtdx.diagnose.scope import Places, Scope, can_produce, distance, scope_of
 from trtdx.literals import is_vague
 from trtdx.model import Evidence, Finding, Fix, Harmless, Severity, Stage, Symptom
 from trtdx.rule import Kind, LogPattern, Rule
@@ -51,8 +51,8 @@ class _Group(msgspec.Struct):
     def order(self) -> tuple[object, ...]:
         tier = 2 if self.confidence >= 0.7 else 1 if self.confidence >= 0.45 else 0
         return (
-            self.rule.kind is Kind.SYMPTOM,
             -self.severity.badness,
+            self.rule.kind is Kind.SYMPTOM,
             -tier,
             when(self.first),
             -self.confidence,
@@ -62,10 +62,10 @@ class _Group(msgspec.Struct):
 
 def findings_from(sources: Sequence[SourceFacts], book: RuleBook) -> tuple[list[Finding], list[Harmless]]:
     """Return the causes, best first, with their symptoms, and the known-harmless lines."""
-    by_job = jobs(sources)
-    valid, harmless = _judged(sources, by_job)
+    scope = scope_of(sources)
+    valid, harmless = _judged(sources, scope.jobs)
     groups = _without_rivals(sorted(_grouped(on_one_clock(valid), sources), key=_Group.order))
-    alone, folded = _folded(groups, by_job)
+    alone, folded = _folded(groups, scope)
     return [_finding(group, folded[group.rule.code], len(sources) > 1) for group in alone], harmless
 
 
@@ -152,16 +152,14 @@ def _position(event: Event) -> tuple[str, int]:
     return event.source, event.line
 
 
-def _folded(
-    groups: Sequence[_Group], by_job: dict[str, str]
-) -> tuple[list[_Group], defaultdict[str, list[_Group]]]:
+def _folded(groups: Sequence[_Group], scope: Scope) -> tuple[list[_Group], defaultdict[str, list[_Group]]]:
     """Return the groups that stand by themselves, and under the code of each what is folded under it.
 
     Each line of a consequence goes to the nearest cause that can have produced it, so one symptom may be split among
     causes; lines that no cause explains stay a finding of their own.
     """
     parents: defaultdict[str, set[str]] = defaultdict(set)
-    places = {group.rule.code: Places(match.event for match in group.matches) for group in groups}
+    places = {group.rule.code: Places(group.matches) for group in groups}
     parts: defaultdict[tuple[str, str], list[Match]] = defaultdict(list)
     for group in groups:
         causes = list(_possible_causes(group, groups))
@@ -170,7 +168,7 @@ def _folded(
             if (
                 number * len(causes) <= MOST_COMPARED
             ):  # what comes later in a flood goes where the last one went
-                code = _cause_of(match, causes, places, parents, by_job)
+                code = _cause_of(match, causes, places, parents, scope)
             parts[code, group.rule.code].append(match)
             if code != group.rule.code:
                 parents[group.rule.code].add(code)
@@ -194,10 +192,12 @@ def _possible_causes(group: _Group, groups: Sequence[_Group]) -> Iterable[tuple[
     named = group.rule.front.follows
     symptom = group.rule.kind is Kind.SYMPTOM
     for place, other in enumerate(groups):
-        if other is group or not can_produce(other.rule, group.rule):
+        if other is group:
             continue
         if any(other.rule.is_named(name) for name in named):
             yield 0, other
+        elif not can_produce(other.rule, group.rule):
+            continue
         elif symptom and other.rule.kind is Kind.CAUSE and other.confidence >= LEAST_CAUSE:
             yield 1, other
         elif symptom and other.rule.kind is Kind.SYMPTOM and place < groups.index(group):
@@ -209,16 +209,16 @@ def _cause_of(
     causes: Sequence[tuple[int, _Group]],
     places: dict[str, Places],
     parents: dict[str, set[str]],
-    by_job: dict[str, str],
+    scope: Scope,
 ) -> str:
     """Return the code under which this line is folded: its own where nothing can have produced it."""
     best: tuple[object, ...] = ()
     chosen = match.rule.code
     for tier, cause in causes:
         near = [
-            distance(other, match.event)
+            distance(other.event, match.event)
             for other in places[cause.rule.code].near(match.event.line)
-            if is_related(other, match.event, match.rule, by_job)
+            if scope.is_related(other, match)
         ]
         if not near or _leads_to(cause.rule.code, match.rule.code, parents):
             continue

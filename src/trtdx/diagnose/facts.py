@@ -73,6 +73,7 @@ class SourceFacts:
         self.last: list[Event] = []
         self.memory: list[Event] = []  # lines that tell of memory, for the numbers behind an out-of-memory
         self.up_at = self.ready_at = 0
+        self.unit = ""  # the service that was up last
         self.down = False
         self.ranks: set[int] = set()
         self.bytes_read = 0

@@ -54,7 +54,7 @@ LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         # Triton: glog
         ("triton", r"(?P<level>[IWEF])(?P<time>\d{4} \d\d:\d\d:\d\d\.\d{3,9}) +(?P<pid>\d+) (?P<file>[\w./-]+:\d+)\] ?"),
         # NCCL: host:pid:tid [device] NCCL LEVEL; the words NCCL WARN stay, rules and readers look for them
-        ("nccl", r"(?:\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]? )?[\w.-]+:\d+:\d+ \[(?P<device>-?\d+)\] (?=(?:[\w/.-]+:\d+ )?(?:NCCL )?(?:WARN|INFO|TRACE)|transport|misc|init|bootstrap|graph|enqueue|proxy|[\w/.-]+\.cc)"),
+        ("nccl", r"(?:\[?(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\]? )?[\w.-]+:\d+:\d+ \[(?P<device>-?\d+)\] (?=(?:[\w/.-]+:\d+ )?(?:NCCL )?(?:WARN|INFO|TRACE)|transport|misc|init|bootstrap|graph|enqueue|proxy|[\w/.-]+\.cc)"),
         # launchers: mpirun --tag-output (Open MPI 4 and 5), srun -l, torchrun, docker compose, Kubernetes
         ("mpirun", r"\[\d+,(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: ?"),
         ("mpirun", r"\[[\w.@,-]*?,(?P<rank>\d+)\](?:<\w+>)?: ?(?=\S)"),
@@ -76,6 +76,8 @@ LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         # Python's warnings and GStreamer (DeepStream)
         ("python", r"(?:\S+/)?[\w.<>-]+\.py:\d+: (?=\w*Warning: )"),
         ("gstreamer", r"\d+:\d\d:\d\d\.\d+ +\d+ +0x[0-9a-f]+ (?P<level>ERROR|WARN|INFO|DEBUG) +\w+ [\w.-]+:\d+:\w*:(?:<[^>]*>)? "),
+        # a command that looks through texts, as `set -x` and prompts show it: its words are no program's
+        ("shell", r"(?P<quoted>(?:\++|[\w@.~:/-]{0,80}[$#]) (?:sudo )?(?:z?[ef]?grep|rg|ag|sed|awk|echo|printf)\b)"),
         # exception groups and generic loggers
         ("python", r"\s*[+|](?:-[+-]*)? ?(?=\S)(?=[^|]*$)"),
         ("generic", rf"\[?(?P<time>{_TIME})\]?[ :,|-]*"),
@@ -94,6 +96,15 @@ LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("answer", r"(?:\[\d+\] ?)?(?P<quoted>Prompt: ['\"]|Generated text: |(?:Input|Output) \[Text \d|\[(?:user|assistant|system)\]: )"),
     )
 )  # fmt: skip
+
+# One object a line, as structured loggers and Docker write: what stands before the message, and what tells of it.
+_JSON = re.compile(
+    r'\{\s*(?:"[^"\\]{1,40}"\s*:\s*(?:"[^"\\]*(?:\\.[^"\\]*)*"|[\w.+-]+|\{[^{}]*\}|\[[^\[\]]*\])\s*,\s*)*'
+    r'"(?:msg|message|event|log|text)"\s*:\s*"(?P<message>[^"\\]*(?:\\.[^"\\]*)*)'
+)
+_JSON_LEVEL = re.compile(r'"(?:level|levelname|log_?level|severity|lvl)"\s*:\s*"(?P<level>[A-Za-z]+)"')
+_JSON_TIME = re.compile(rf'"(?:ts|time|timestamp|@timestamp|asctime)"\s*:\s*"(?P<time>{_TIME})')
+_JSON_RANK = re.compile(r'"(?:global_)?rank"\s*:\s*"?(?P<rank>\d{1,4})\b')
 
 _EXCEPTION = re.compile(r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Exit|Warning)\b(?::|$)")
 _NCCL_LEVEL = re.compile(r"NCCL (WARN|INFO|TRACE)|^[\w/.-]+:\d+ WARN ")
@@ -114,15 +125,15 @@ def peel(line: str) -> Peeled:
         found, name = _next_layer(rest, outermost=depth == 0)
         if found is None:
             break
-        told = found.groupdict()
+        told = found.groupdict() if name != "json" else _told_by_object(rest)
         level = LEVEL_NAMES.get((told.get("level") or "").lower(), "") or level
-        level = "info" if name == "answer" else level
+        level = "info" if told.get("quoted") else level
         number = told.get("rank") or told.get("rank2")
         rank = int(number) if number is not None and rank is None else rank
         time = time or told.get("time") or ""
         unit = unit or told.get("unit") or ""
         source = name if name != "generic" else source or name
-        rest = rest[found.end() :]
+        rest = rest[found.end() :] if name != "json" else found["message"].removesuffix(r"\n")
     implied = _implied_level(rest)
     event = _POD_EVENT.match(line) if not unit else None
     level = implied if implied == "error" and level == "info" else level or implied
@@ -138,7 +149,15 @@ def _after_last_tag(line: str) -> str:
     return line[: tags[0].start()] + line[tags[-1].start() :] if tags else line
 
 
+def _told_by_object(text: str) -> dict[str, str | None]:
+    fields = (pattern.search(text) for pattern in (_JSON_LEVEL, _JSON_TIME, _JSON_RANK))
+    return {key: value for field in fields if field for key, value in field.groupdict().items()}
+
+
 def _next_layer(text: str, *, outermost: bool) -> tuple[re.Match[str] | None, str]:
+    if text.startswith("{"):
+        found = _JSON.match(text)
+        return found, "json" if found else ""
     for source, pattern in LAYERS:
         if (
             source == "srun" and not outermost

@@ -90,7 +90,7 @@ class Look:
             return all(self._found[number] >= COUNTED_MATCHES for number in owners)
         return hits >= COUNTED_MATCHES
 
-    def at(self, segment: Segment, begin: int, stop: int, wanted: set[int]) -> None:
+    def at(self, segment: Segment, begin: int, stop: int, wanted: set[int], *, salient: bool = True) -> None:
         """Try the wanted patterns on one line, and keep it if it is salient."""
         line = text_of(segment.data[begin:stop])
         shape = self._shape(line)
@@ -102,13 +102,30 @@ class Look:
         self._budget.spend_on_line(len(line), len(wanted))
         shape.looks += 1
         shape.tried |= wanted
+        peeled = peel(line)
+        if peeled.rank is not None:
+            self._facts.ranks.add(peeled.rank)
+        possible = self._possible(wanted, line, peeled.message)
+        if not (possible or salient or peeled.level in ("error", "fatal")):
+            return
         event = self._event(segment, begin, line)
-        if event.peeled.rank is not None:
+        if event.peeled.rank is not None:  # a long line: its rank stands at its beginning
             self._facts.ranks.add(event.peeled.rank)
         if tells_memory(line):
             self._remember(event, segment, begin)
         self._note(event)
-        shape.found.update(self._tried(sorted(wanted), segment, begin, event))
+        shape.found.update(self._tried(possible, segment, begin, event))
+
+    def _possible(self, wanted: set[int], line: str, message: str) -> list[int]:
+        """Return the patterns still looked for that fit the line as it is written; those over several lines may."""
+        lower, possible = line.lower(), []
+        for number in sorted(wanted):
+            pattern = self._patterns[number]
+            if self._found[number] >= COUNTED_MATCHES:
+                continue
+            if pattern.many_lines or (pattern.may_match(lower) and _fits(pattern, message, line)):
+                possible.append(number)
+        return possible
 
     def _event(self, segment: Segment, begin: int, line: str) -> Event:
         clean, peeled = self._clean(line)
@@ -161,9 +178,9 @@ class Look:
         if sign and sign["down"]:
             self._facts.down = True
         elif sign and sign["ready"]:
-            self._facts.ready_at = event.line
+            self._facts.ready_at, self._facts.unit = event.line, event.peeled.unit
         elif sign:
-            self._facts.up_at = event.line
+            self._facts.up_at, self._facts.unit = event.line, event.peeled.unit
         if len(self._facts.salient) >= KEPT_SALIENT or event.peeled.level in ("info", "debug", "trace"):
             return
         if event.line not in self._quoted and (
@@ -174,17 +191,15 @@ class Look:
 
     def _tried(self, wanted: Sequence[int], segment: Segment, begin: int, event: Event) -> Iterable[int]:
         """Yield the patterns that this line holds."""
-        lower, around = event.text.lower(), None
+        around = None
         for number in wanted:
             pattern = self._patterns[number]
-            if self._found[number] >= COUNTED_MATCHES:
-                continue
             if pattern.many_lines:
                 around = around or self._around(segment, begin, event.line)
                 if (there := _over_lines(pattern, around, event)) is not None:
                     self._keep(number, *there)
                     yield number
-            elif pattern.may_match(lower) and (found := _in_line(pattern, event)):
+            elif found := _fits(pattern, event.peeled.message, event.text):
                 self._keep(number, found, event)
                 yield number
 
@@ -248,9 +263,9 @@ class _LineNumber:
         return self._line
 
 
-def _in_line(pattern: Pattern, event: Event) -> re.Match[str] | None:
-    found = pattern.regex.search(event.peeled.message)
-    return found if found or event.peeled.message == event.text else pattern.regex.search(event.text)
+def _fits(pattern: Pattern, message: str, line: str) -> re.Match[str] | None:
+    found = pattern.regex.search(message)
+    return found if found or message == line else pattern.regex.search(line)
 
 
 def _over_lines(pattern: Pattern, around: _Around, event: Event) -> tuple[re.Match[str], Event] | None:

@@ -1,7 +1,7 @@
 """How much of a source is looked at closely: everything, until hits come in floods.
 
 The ten-thousandth copy of an error teaches nothing and costs as much as the first. So a source has a budget of
-work. Once it is spent, texts that were met before are passed over, except for a few lines of every mebibyte and
+work, a part of one where there are very many sources. Once it is spent, texts that were met before are passed over, except for a few lines of every mebibyte and
 the end of the source; a text that is new to the source is always looked at.
 """
 
@@ -22,9 +22,9 @@ _SKIPPED_WORK = 1200  # what a line costs whose shape is known
 class Budget:
     """The work that one source may still cost."""
 
-    def __init__(self) -> None:
-        self._left = FIRST_WORK
-        self.flooded = False
+    def __init__(self, share: float = 1.0) -> None:
+        self._most = self._left = int(FIRST_WORK * share)
+        self._share, self.flooded = share, False
 
     def spend_on_line(self, characters: int, patterns: int) -> None:
         self._spend((characters + _LINE_WORK) * (patterns + _LINE_PATTERNS))
@@ -38,7 +38,10 @@ class Budget:
             self._left, self.flooded = 0, True
 
     def earn(self, work: float) -> None:
-        self._left = min(FIRST_WORK, self._left + int(work))
+        self._left = min(self._most, self._left + int(work))
+
+    def earn_last(self) -> None:
+        self.earn(LAST_WORK * self._share)
 
     @property
     def spent(self) -> bool:

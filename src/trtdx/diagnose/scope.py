@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.memory.log_texts import HOST_MEMORY
 from trtdx.model import Stage
@@ -13,7 +13,7 @@ from trtdx.model import Stage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trtdx.diagnose.facts import Event, SourceFacts
+    from trtdx.diagnose.facts import Event, Match, SourceFacts
     from trtdx.rule import Rule
 
 # A name that tells of one rank among several: rank0.log, node-1.out, worker_3/stderr.log, 1.rank.0/stdout, logs/0.log
@@ -25,12 +25,56 @@ SEEN_BY_CLIENTS = frozenset(("DX540", "DX541", "DX542", "DX704"))
 # What any rank of a job shows when another one fails; other symptoms are those of the process that failed.
 _AREAS_OF_A_JOB = ("multigpu", "runtime")
 _INSTALLING = (Stage.INSTALL, Stage.CONVERT, Stage.BUILD)
+# A server goes on after a request that it refused, a script after a package or a project that it could not have.
+_OF_ONE_REQUEST = """
+DX126 DX206 DX211 DX213 DX214 DX217 DX218 DX220 DX228 DX233 DX234 DX235 DX236 DX237 DX242 DX243 DX244 DX256 DX258 DX267
+DX268 DX269 DX270 DX271 DX272 DX273 DX309 DX310 DX311 DX312 DX315 DX317 DX338 DX614 DX615 DX617 DX619 DX688 DX690 DX691
+DX695 DX700
+"""
+_OF_ONE_COMMAND = """
+DX010 DX011 DX012 DX013 DX022 DX044 DX045 DX047 DX048 DX050 DX051 DX052 DX053 DX054 DX055 DX056 DX057 DX058 DX059 DX077
+DX079 DX553
+"""
+_PASSING = frozenset((_OF_ONE_REQUEST + _OF_ONE_COMMAND).split())
+_CHANGES_NO_FATE = ("performance", "accuracy")  # what is slow or says the wrong thing does not fail of it
 MOST_LINES_AHEAD = 300  # how far before its cause a symptom may stand: ranks write side by side, buffers late
+SHORTLY = 50  # lines within which a process may still fail of something that need not have stopped it
 
 
-def jobs(sources: Sequence[SourceFacts]) -> dict[str, str]:
-    """Return the job that each source belongs to: logs of one folder named by rank are one job's, others are alone."""
-    return {source.name: _job(source.name) for source in sources}
+class Scope(NamedTuple):
+    """The job that each source belongs to, and the line up to which what it said had stopped nothing."""
+
+    jobs: dict[str, str]
+    alive: dict[str, tuple[int, str]]  # with the service that was up, where several write into one log
+
+    def is_related(self, cause: Match, symptom: Match) -> bool:
+        """Say whether one line can be the cause of another by where and when they were written."""
+        one, other = cause.event, symptom.event
+        passing = cause.rule.code in _PASSING and symptom.rule.front.stage not in _INSTALLING
+        if one.source == other.source:
+            units = one.peeled.unit, other.peeled.unit
+            in_time = one.line <= other.line + MOST_LINES_AHEAD and not self._survived(one, other)
+            soon = not passing or other.line <= one.line + SHORTLY
+            same_unit = units[0] == units[1] or not all(units)
+            return in_time and soon and (same_unit or symptom.rule.code in SEEN_BY_CLIENTS)
+        times = one.peeled.time[:16], other.peeled.time[:16]
+        in_time = not all(times) or times[0] <= times[1]
+        same_job = self.jobs[one.source] == self.jobs[other.source]
+        return same_job and in_time and not passing and symptom.rule.front.area in _AREAS_OF_A_JOB
+
+    def _survived(self, cause: Event, symptom: Event) -> bool:
+        """Say whether the service came up after the cause and stayed up for a while before the symptom."""
+        line, unit = self.alive[cause.source]
+        same_unit = cause.peeled.unit == symptom.peeled.unit == unit
+        return same_unit and cause.line < line and line + SHORTLY < symptom.line
+
+
+def scope_of(sources: Sequence[SourceFacts]) -> Scope:
+    """Return the scope: logs of one folder named by rank are one job's, others are alone."""
+    return Scope(
+        {source.name: _job(source.name) for source in sources},
+        {source.name: (source.alive_at, source.unit) for source in sources},
+    )
 
 
 def _job(name: str) -> str:
@@ -44,47 +88,28 @@ def _job(name: str) -> str:
 
 def can_produce(cause: Rule, symptom: Rule) -> bool:
     """Say whether a cause of this kind can have such a consequence at all."""
+    if cause.front.area in _CHANGES_NO_FATE:
+        return False
     if symptom.front.stage is not Stage.INSTALL:
         return True
     return cause.front.stage in _INSTALLING or cause.code in HOST_MEMORY
 
 
-def is_related(cause: Event, symptom: Event, rule: Rule, jobs_by_source: dict[str, str]) -> bool:
-    """Say whether one line can be the cause of another by where and when they were written.
-
-    Args:
-        cause: the line of the cause.
-        symptom: the line of the consequence.
-        rule: what the consequence is.
-        jobs_by_source: what `jobs` returned.
-    """
-    if cause.source == symptom.source:
-        near = cause.line <= symptom.line + MOST_LINES_AHEAD
-        same_unit = cause.peeled.unit == symptom.peeled.unit or not (
-            cause.peeled.unit and symptom.peeled.unit
-        )
-        return near and (same_unit or rule.code in SEEN_BY_CLIENTS)
-    same_job = jobs_by_source[cause.source] == jobs_by_source[symptom.source]
-    in_time = (
-        not (cause.peeled.time and symptom.peeled.time) or cause.peeled.time[:16] <= symptom.peeled.time[:16]
-    )
-    return same_job and in_time and rule.front.area in _AREAS_OF_A_JOB
-
-
 class Places:
     """The lines of one cause, by source, service and rank, so that the nearest to another line are found quickly."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
-        self._events: defaultdict[tuple[object, ...], list[Event]] = defaultdict(list)
-        for event in sorted(events, key=lambda event: event.line):
-            self._events[event.source, event.peeled.unit, event.peeled.rank].append(event)
-        self._lines = {key: [event.line for event in events] for key, events in self._events.items()}
+    def __init__(self, matches: Iterable[Match]) -> None:
+        self._matches: defaultdict[tuple[object, ...], list[Match]] = defaultdict(list)
+        for match in sorted(matches, key=lambda match: match.event.line):
+            event = match.event
+            self._matches[event.source, event.peeled.unit, event.peeled.rank].append(match)
+        self._lines = {key: [match.event.line for match in found] for key, found in self._matches.items()}
 
-    def near(self, line: int) -> Iterator[Event]:
+    def near(self, line: int) -> Iterator[Match]:
         """Yield, of each process that wrote the cause, its last line up to there and its first one after."""
-        for key, events in self._events.items():
+        for key, matches in self._matches.items():
             at = bisect_right(self._lines[key], line)
-            yield from events[max(0, at - 1) : at + 1]
+            yield from matches[max(0, at - 1) : at + 1]
 
 
 def distance(cause: Event, symptom: Event) -> tuple[bool, bool, bool, int]:

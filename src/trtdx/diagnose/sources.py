@@ -64,7 +64,11 @@ def sources(host: Host, paths: Sequence[str]) -> tuple[list[Source], list[Skippe
         found |= streams
         skipped += passed
     if errors and not found:
-        raise errors[0]
+        raise (
+            errors[0]
+            if len(errors) == 1
+            else InputError("; ".join(err.message for err in errors), fix=errors[0].fix)
+        )
     return [found[name] for name in sorted(found)], skipped
 
 

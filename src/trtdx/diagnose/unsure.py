@@ -42,7 +42,7 @@ COMPLAINT = re.compile(
     r"increas\w*|exceed\w*|killed|timeouts?|invalid|unable|lost|corrupt\w*|degrad\w*|large\w*)\b"
 )
 GUESS = 0.08
-APART = 15  # lines between an error and the nearest explained one, from which on it is told by itself
+APART = 3  # lines between an error and the nearest explained one, from which on it is told by itself
 MOST_TOLD = 3
 
 # How a program that went on and finished ends: what it complained of in passing did not stop it.
