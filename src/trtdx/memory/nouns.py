@@ -129,6 +129,8 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
     # recurrent layers (Mamba, linear attention)
     state_layers: int = 0
     state_bytes_per_sequence: int = 0  # of all these layers together, before tp
+    state_numbers: int = 0  # of them, those whose type can be chosen
+    state_dtype: str = ""  # that config.json wants for these
     state_params_per_layer: int = 0
     # beside the decoder's layers
     token_inputs: int = 0  # the width of each layer's own embedding of tokens (Gemma 3n, 4)

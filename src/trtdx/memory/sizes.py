@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.memory.ledger import plan
-from trtdx.memory.nouns import COMPONENTS
+from trtdx.memory.nouns import COMPONENTS, LAST_STABLE
+from trtdx.versions import kernels_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,9 +116,12 @@ def is_narrow(rank: RankLedger) -> bool:
 
 
 def has_kernels(setup: Setup, device: Device) -> bool:
-    """Whether a GPU has kernels for the formats that are asked for."""
+    """Whether the release has kernels for a GPU, and the GPU some for the formats that are asked for."""
     from trtdx.memory.format_names import FORMATS, KV_LEAST_SM
 
+    release = kernels_of(setup.running.version or LAST_STABLE)
+    if release is not None and not release.serve(device.sm):
+        return False
     form = FORMATS.get(setup.formats.weights)
     least = max(form.least_sm if form else 0, KV_LEAST_SM.get(setup.formats.kv, 0))
     if setup.formats.dtype == "bfloat16":
