@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from trtdx.inspect.options import judged_flags
+from trtdx.inspect.readers.commands import command_lines
 from trtdx.memory.flags import FLAGS, OFF, ON
 from trtdx.memory.log_settings import NUMBERS
 from trtdx.memory.nouns import LAST_STABLE
-from trtdx.memory.recipe import Recipe
+from trtdx.memory.recipe import SERVER, SERVES_SINCE, Recipe
+from trtdx.memory.scripts import BUILDER
 from trtdx.memory.unwritable import UnwritableError
 from trtdx.model import Stage
-from trtdx.versions import parsed
+from trtdx.versions import at_least, parsed
 
 if TYPE_CHECKING:
+    from trtdx.inspect.readers.commands import CommandLine
     from trtdx.memory.log import LogMemory
+    from trtdx.model import Fix
 
+PLACE = re.compile(r"<([A-Za-z][\w ./-]*)>")  # a shell takes it for a redirection
 SERVE = "trtllm-serve MODEL"
 BUILD = "trtllm-build --checkpoint_dir CKPT --output_dir ENGINE"
 # The settings of a log that its commands have to repeat.
@@ -61,6 +70,26 @@ def _command(log: LogMemory, stage: Stage, changes: dict[str, Any], *, engine: b
     except UnwritableError:
         return None
     return "\n".join(lines) or None
+
+
+def pasteable(log: LogMemory, fix: Fix, model: str = "MODEL") -> Fix:
+    """Return a page's fix with words that a shell takes, and without a command that the log's release does not have."""
+    if not fix.command:
+        return fix
+    text = PLACE.sub(
+        lambda found: model if found[1] == "model" else re.sub(r"\W+", "_", found[1]).upper(), fix.command
+    )
+    release = log.settings.get("version")
+    lines, _ = command_lines(text, (SERVER, BUILDER))
+    known = not release or all(_has(line, release.value) for line in lines)
+    return msgspec.structs.replace(fix, command=text if known else None)
+
+
+def _has(line: CommandLine, release: str) -> bool:
+    """Return whether a release has a program, and all the flags it is given."""
+    if line.program == SERVER and not at_least(release, SERVES_SINCE):
+        return False
+    return not any(judged_flags(line.program, [given.name for given in line.given], release, line.subcommand))
 
 
 def _stated(log: LogMemory, name: str) -> Any:

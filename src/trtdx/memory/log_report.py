@@ -21,6 +21,7 @@ from trtdx.memory.calibrate import (
 )
 from trtdx.memory.constants import Constants, load_constants, store_constants
 from trtdx.memory.log import LogMemory, facts_of, memory_in, read_log
+from trtdx.memory.log_commands import pasteable
 from trtdx.memory.log_texts import HOST_MEMORY, OUT_OF_MEMORY
 from trtdx.memory.nouns import COMPONENTS, GIB, Ledger, RankLedger, Setup
 from trtdx.memory.numbers import explained, index_of, without_temporary
@@ -128,7 +129,14 @@ def _findings(
         else:
             told = memory.pop(at) if at is not None else None
             memory.insert(at or 0, _finding(verdict, told, book))
-    return [msgspec.structs.replace(each, confidence=calibrated(each.confidence)) for each in memory], others
+    return [
+        msgspec.structs.replace(
+            each,
+            confidence=calibrated(each.confidence),
+            fixes=tuple(pasteable(log, fix) for fix in each.fixes),
+        )
+        for each in memory
+    ], others
 
 
 def _finding(verdict: Verdict, told: Finding | None, book: RuleBook) -> Finding:
