@@ -47,6 +47,7 @@ PUBLISHED = {
 ROUGHLY = {
     "moonshotai/Kimi-K2-Instruct": 1026, "moonshotai/Kimi-K2-Thinking": 1026, "deepseek-ai/DeepSeek-V3.2": 672,
     "deepseek-ai/DeepSeek-V4-Flash": 284, "Qwen/Qwen3-Next-80B-A3B-Instruct": 80, "nvidia/Nemotron-H-56B-Base-8K": 56,
+    "nvidia/Nemotron-H-8B-Base-8K": 8.1, "nvidia/NVIDIA-Nemotron-Nano-9B-v2": 8.89, "openai/whisper-large-v3": 1.54,
     "Qwen/Qwen3-Coder-480B-A35B-Instruct": 480, "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 31.6,
     "zai-org/GLM-4.6": 353, "MiniMaxAI/MiniMax-M2.5": 229, "openai/gpt-oss-120b": 117, "google/gemma-4-26B-A4B-it": 25.6,
 }  # fmt: skip
