@@ -66,7 +66,7 @@ COMPONENTS = {
     "decoder_buffers": "decoder and sampler buffers",
     "logits": "logits",
     "cuda_graphs": "CUDA graphs",
-    "recurrent_state": "recurrent state (Mamba)",
+    "recurrent_state": "state kept for each sequence",
     "encoder_cache": "multimodal encoder cache",
     "kv_transfer": "KV transfer buffers",
     "other_process": "other processes",

@@ -381,7 +381,7 @@ def commands_json(advised: Advised | None) -> dict[str, Any]:
 SHORT = {
     "KV cache": "kv", "max_num_tokens": "step", "weights": "weights", "activations and workspace": "act",
     "decoder and sampler buffers": "decoder", "runtime buffers": "runtime", "CUDA graphs": "graphs", "logits": "logits",
-    "recurrent state (Mamba)": "state", "NCCL and all-reduce buffers": "comm",
+    "state kept for each sequence": "state", "NCCL and all-reduce buffers": "comm",
 }  # fmt: skip
 
 
