@@ -241,3 +241,18 @@ def test_a_format_that_the_model_has_already_is_not_made_again():
 def test_a_model_in_another_format_is_not_written_over():
     found = texts("95%", "--quantization", "int4_awq", model="gpt-oss-20b", gpu="H100")
     assert found[-1].startswith("launch: trtllm-serve gpt-oss-20b-AWQ ")
+
+
+def test_a_build_of_a_checkpoint_that_is_yet_to_be_made_comes_with_its_conversion():
+    convert, build = texts(
+        "turn on packed",
+        "--kv_cache_dtype",
+        "int8",
+        "--remove_input_padding",
+        "disable",
+        version="0.10.0",
+        gpu="A100",
+        model="Llama-2-7B",
+    )
+    assert "--int8_kv_cache" in convert
+    assert build.startswith("build: trtllm-build --checkpoint_dir CKPT")

@@ -94,6 +94,8 @@ def advised(question: Question, after: Setup) -> Advised | None:
     if wrong.keys() & changes.keys() or not _is_whole(question, again, rest, setup):
         return None
     stages = stages_of(question.answer.setup, changes)
+    if Stage.BUILD in stages and recipe.states_conversion:  # the checkpoint is nobody's yet
+        stages |= {Stage.CONVERT}
     commands = _from_first(written, stages, frozenset(recipe.own))
     return Advised(commands, _script(written), setup, ledger, _verify(again))
 

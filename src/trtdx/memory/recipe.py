@@ -120,6 +120,12 @@ class Recipe:
         yield Written(Stage.CONVERT, str(command))
 
     @property
+    def states_conversion(self) -> bool:
+        """Whether an engine's checkpoint is yet to be made, and other than a plain conversion makes it."""
+        said = any(self._facts.get(name) not in (None, False, 1) for name in CONVERTED)
+        return said and any(self._converting()) and Stage.CONVERT not in self.own
+
+    @property
     def _served_checkpoint(self) -> str:
         return self.checkpoint if self.engine else self.model
 
