@@ -605,3 +605,37 @@ def test_fixes_are_commands_of_the_release_and_a_shell_takes_them(release):
     served = [each.command for each in fixes if each.command and "trtllm-serve" in each.command]
     assert bool(served) == (not release)  # it came with 0.15
     assert not any("<" in each for each in served)
+
+
+def test_the_cache_that_the_first_rank_prints_is_every_ranks():
+    text = """\
+[TRT-LLM] [RANK 0] [I] Use 32.86 GB for model weights.
+[TRT-LLM] [RANK 2] [I] Use 32.86 GB for model weights.
+[TRT-LLM] [RANK 0] [I] [MemUsageChange] Allocated 36.66 GiB for max tokens in paged KV cache (480512).
+[TRT-LLM] [RANK 2] [E] """ + STEP_FAILED.format(want="1.75 GiB", free="1.02 GiB", rest=own(78))
+    verdict = cause_of(text)
+    assert verdict.code == "DX914"
+    assert verdict.failure.rank == 2
+
+
+def test_a_builder_that_cannot_hold_the_weights_is_not_told_to_lower_its_steps():
+    text = """\
+[TRT] [I] Total Activation Memory: 2147483648 bytes
+[TRT] [I] Total Weights Memory: 16060522496 bytes
+[TRT] [E] Error Code 2: OutOfMemory (Requested size was 16060522496 bytes.)
+"""
+    verdict = cause_of(text)
+    assert verdict.failure.component == "weights"
+    assert not any("max_num_tokens" in each.text for each in verdict.fixes)
+
+
+def test_a_pages_commands_keep_the_settings_of_the_log_and_go_further():
+    text = """\
++ trtllm-serve m --tp_size 4 --max_batch_size 16 --max_seq_len 4096
+[TRT-LLM] [I] Use 62.81 GB for model weights.
+""" + STEP_FAILED.format(want="14.00 GiB", free="9.47 GiB", rest=own(69.6))
+    commands = [each.command for found in report_on(text).findings for each in found.fixes if each.command]
+    served = [each for each in commands if each.startswith("trtllm-serve")]
+    assert "trtllm-serve MODEL --max_batch_size 16 --max_seq_len 4096 --tp_size 8" in served
+    assert all("--tp_size" in each and "--max_seq_len 4096" in each for each in served)
+    assert not any("--max_batch_size 32" in each for each in served)
