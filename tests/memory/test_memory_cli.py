@@ -372,3 +372,19 @@ def test_weights_that_nearly_fill_the_gpu_are_told_once(memory):
     assert "weights are 21.9 GiB of its 22.1 GiB, beside" in text
     assert "DX891" in text
     assert "weights alone" not in text
+
+
+def test_a_cache_that_is_not_paged_is_told_whole(memory):
+    words = (
+        "--backend",
+        "tensorrt",
+        "--kv_cache_type",
+        "continuous",
+        "--max_batch_size",
+        "128",
+        "--max_seq_len",
+        "4096",
+    )
+    text = " ".join(memory("Llama-2-7B", "--gpu", "A40", "--trtllm-version", "1.0.0", *words).stdout.split())
+    assert "left for a KV cache of 256.0 GiB, which is not paged" in text
+    assert "128 sequences of 4096 tokens: 256.0 GiB of KV cache are needed" in text

@@ -51,7 +51,9 @@ def verdict(ledger: Ledger, lengths: Sequence[int] = ()) -> str:
         return f"each GPU holds {gib(used(worst))} before its KV cache, and {_per_token(worst)} for it"
     if not ledger.fits:
         rank = f" on rank {worst.rank}" if setup.layout.world > 1 else ""
-        return f"does not fit on {where}: short by {gib(worst.short_bytes)}{rank}; {_what_fills(worst)}"
+        return (
+            f"does not fit on {where}: short by {gib(worst.short_bytes)}{rank}; {_what_fills(setup, worst)}"
+        )
     length = next(iter(lengths), 0) or usual_length(setup)
     each = " on each" if setup.layout.world > 1 else ""
     narrow = "fits narrowly" if is_narrow(worst) else "fits"
@@ -95,7 +97,7 @@ MANY = ("cuda_context", "weights", "draft_weights", "encoder_weights", "communic
         "decoder_buffers", "logits", "cuda_graphs", "kv_transfer", "other_process")  # fmt: skip
 
 
-def _what_fills(rank: RankLedger) -> str:
+def _what_fills(setup: Setup, rank: RankLedger) -> str:
     """Return what takes the room, so that nobody has to look for it in the table."""
     weights = rank.bytes_of("weights")
     if weights >= rank.capacity:
@@ -109,7 +111,19 @@ def _what_fills(rank: RankLedger) -> str:
         verb = "are" if largest and largest.name in MANY else "is"
         return f"{name} {verb} {size} beside {gib(weights)} of weights"
     room = rank.capacity - used(rank)
+    if not setup.running.paged_kv:
+        whole = gib(_held(setup) * _sequence_bytes(setup, rank))
+        return f"{gib(room)} are left for a KV cache of {whole}, which is not paged"
     return f"{gib(room)} are left for the KV cache, at {_per_token(rank)}"
+
+
+def _held(setup: Setup) -> int:
+    """Return how many sequences the cache must hold to be made at all: a paged one may make others wait."""
+    return 1 if setup.running.paged_kv else setup.limits.max_batch_size
+
+
+def _sequence_bytes(setup: Setup, rank: RankLedger) -> int:
+    return setup.limits.max_seq_len * setup.limits.max_beam_width * rank.kv_bytes_per_token.value
 
 
 def ledger_section(ledger: Ledger) -> Section:
@@ -290,9 +304,8 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
         "used": gib(used(worst)),
         "room": gib(max(worst.capacity - used(worst), 0)),
         "length": setup.limits.max_seq_len,
-        "needed": gib(
-            setup.limits.max_seq_len * setup.limits.max_beam_width * worst.kv_bytes_per_token.value
-        ),
+        "held": counted(_held(setup), "sequence"),
+        "needed": gib(_held(setup) * _sequence_bytes(setup, worst)),
         "again": advice[0].advised.verify if advice and advice[0].advised else again,
     }
     evidence = tuple(
