@@ -256,3 +256,9 @@ def test_a_build_of_a_checkpoint_that_is_yet_to_be_made_comes_with_its_conversio
     )
     assert "--int8_kv_cache" in convert
     assert build.startswith("build: trtllm-build --checkpoint_dir CKPT")
+
+
+def test_a_quantised_model_is_quantised_again_from_its_twin_in_sixteen_bits():
+    convert, launch = texts("weights in NVFP4", model="moonshotai/Kimi-K2-Instruct", gpu="8xB200")
+    assert "--pyt_ckpt_path Kimi-K2-Instruct-BF16 " in convert
+    assert launch == "launch: trtllm-serve Kimi-K2-Instruct-NVFP4 --tp_size 8"

@@ -205,7 +205,7 @@ def _name_folders(recipe: Recipe, question: Question, changes: dict[str, Any]) -
         asked = None
     form = changes.get("quant.algo") or (setup.formats.weights if asked else None)
     if form:
-        recipe.source = UNQUANTISED if is_quantised else recipe.model
+        recipe.source = _unquantised_name(question.host, recipe.model) if is_quantised else recipe.model
         recipe.model = _quantised_name(question.host, recipe.model, form)
 
 
@@ -234,6 +234,12 @@ def _quantised_name(host: Host, name: str, form: str) -> str:
     if host.kind(plain) == "absent":
         plain = plain.rpartition("/")[2]
     return f"{FORMAT_AT_THE_END.sub('', plain)}-{SHORT_NAMES.get(form, form)}"
+
+
+def _unquantised_name(host: Host, name: str) -> str:
+    """Return the name of a model's unquantised twin, which has to be had from somewhere."""
+    is_name = host.kind(name.rstrip("/")) == "absent"
+    return _quantised_name(host, name, "BF16") if is_name and name != "MODEL" else UNQUANTISED
 
 
 def _take_files(recipe: Recipe, question: Question) -> None:
