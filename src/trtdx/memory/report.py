@@ -11,7 +11,17 @@ from trtdx.memory.build_need import build_note
 from trtdx.memory.command_text import folded
 from trtdx.memory.ledger import is_assumed
 from trtdx.memory.nouns import COMPONENTS, RankLedger
-from trtdx.memory.sizes import caches, in_the_way, is_narrow, requests, used, usual_length
+from trtdx.memory.sizes import (
+    caches,
+    in_the_way,
+    is_narrow,
+    largest_beside,
+    requests,
+    sequence_bytes,
+    sequences_held,
+    used,
+    usual_length,
+)
 from trtdx.memory.storage import known
 from trtdx.memory.words import band, formats_in_words, gib, in_gib, layout_in_words, on_what, short_count
 from trtdx.model import Evidence, Finding, Fix, Report, Section, Stage
@@ -112,18 +122,9 @@ def _what_fills(setup: Setup, rank: RankLedger) -> str:
         return f"{name} {verb} {size} beside {gib(weights)} of weights"
     room = rank.capacity - used(rank)
     if not setup.running.paged_kv:
-        whole = gib(_held(setup) * _sequence_bytes(setup, rank))
+        whole = gib(sequences_held(setup) * sequence_bytes(setup, rank))
         return f"{gib(room)} are left for a KV cache of {whole}, which is not paged"
     return f"{gib(room)} are left for the KV cache, at {_per_token(rank)}"
-
-
-def _held(setup: Setup) -> int:
-    """Return how many sequences the cache must hold to be made at all: a paged one may make others wait."""
-    return 1 if setup.running.paged_kv else setup.limits.max_batch_size
-
-
-def _sequence_bytes(setup: Setup, rank: RankLedger) -> int:
-    return setup.limits.max_seq_len * setup.limits.max_beam_width * rank.kv_bytes_per_token.value
 
 
 def ledger_section(ledger: Ledger) -> Section:
@@ -299,13 +300,13 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
         "capacity": gib(worst.capacity),
         "weights": gib(worst.bytes_of("weights")),
         "short": gib(worst.short_bytes),
-        "component": _largest_beside(worst),
+        "component": largest_beside(worst),
         "size": gib(used(worst) - worst.bytes_of("weights")),
         "used": gib(used(worst)),
         "room": gib(max(worst.capacity - used(worst), 0)),
         "length": setup.limits.max_seq_len,
-        "held": counted(_held(setup), "sequence"),
-        "needed": gib(_held(setup) * _sequence_bytes(setup, worst)),
+        "held": counted(sequences_held(setup), "sequence"),
+        "needed": gib(sequences_held(setup) * sequence_bytes(setup, worst)),
         "again": advice[0].advised.verify if advice and advice[0].advised else again,
     }
     evidence = tuple(
@@ -320,15 +321,6 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
     # The page's own commands are of another model: without advice its words are all there is to say.
     plain = tuple(msgspec.structs.replace(each, command=None) for each in finding.fixes)
     yield msgspec.structs.replace(finding, fixes=fixes(advice) or plain)
-
-
-def _largest_beside(rank: RankLedger) -> str:
-    """Return what takes most beside the weights, where these are what stands in the way."""
-    name = in_the_way(rank)
-    if name != COMPONENTS["weights"]:
-        return name
-    beside = [each for each in rank.components if each.name not in ("weights", "kv_pool")]
-    return COMPONENTS[max(beside, key=lambda each: each.bytes.value).name] if beside else name
 
 
 def memory_json(ledger: Ledger) -> dict[str, Any]:
