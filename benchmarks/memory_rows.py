@@ -20,9 +20,9 @@ _ALGOS = (
     (r"fp8", "FP8"),
     (r"gptq", "W4A16_GPTQ"),
     (r"awq", "W4A16_AWQ"),
-    (r"int4", "W4A16"),
+    (r"int4|w4a16", "W4A16"),
     (r"smoothquant|w8a8|sq", "W8A8_SQ_PER_CHANNEL"),
-    (r"int8", "W8A16"),
+    (r"int8|w8a16", "W8A16"),
 )
 _NAMES = {
     "num_layers": "num_hidden_layers",
@@ -35,6 +35,7 @@ _NAMES = {
     "encoder_layers": "num_layers",
 }
 _FAMILIES = (  # in the model's name, model type, architecture
+    (r"deepseek-v4", "deepseek_v4", "DeepseekV4ForCausalLM"),
     (r"deepseek-v3\.2", "deepseek_v32", "DeepseekV32ForCausalLM"),
     (r"deepseek-v2(?!.*distill)", "deepseek_v2", "DeepseekV2ForCausalLM"),
     (r"deepseek-(r1|v3)(?!.*distill)", "deepseek_v3", "DeepseekV3ForCausalLM"),
@@ -66,6 +67,10 @@ _FAMILIES = (  # in the model's name, model type, architecture
     (r"bloom", "bloom", "BloomForCausalLM"),
     (r"opt-", "opt", "OPTForCausalLM"),
     (r"chatglm", "chatglm", "ChatGLMModel"),
+    (r"command-r|cohere|aya", "cohere", "CohereForCausalLM"),
+    (r"neox|pythia", "gpt_neox", "GPTNeoXForCausalLM"),
+    (r"mpt-", "mpt", "MPTForCausalLM"),
+    (r"nemotron-4|minitron", "nemotron", "NemotronForCausalLM"),
     (r"whisper", "whisper", "WhisperForConditionalGeneration"),
     (r"", "llama", "LlamaForCausalLM"),
 )
@@ -142,8 +147,8 @@ def config_of(row: dict[str, Any]) -> dict[str, Any]:
             config[_NAMES.get(name, name)] = value
     if kind == "t5":
         config["is_encoder_decoder"] = True
-    if kind == "deepseek_v3":
-        config["n_routed_experts"] = config.pop("num_experts")
+    if config.get("kv_lora_rank"):  # latent attention: the heads are the row's own parts of them
+        config["n_routed_experts"] = config.pop("num_experts", None)
         config.pop("head_dim", None)
     name = (row["model"] or "").lower()
     config["max_position_embeddings"] = next(most for pattern, most in _POSITIONS if re.search(pattern, name))
@@ -159,7 +164,7 @@ def kv_dtype_of(row: dict[str, Any]) -> str:
     text = (row["kv_dtype"] or "").lower()
     if "nvfp4" in text:
         return "nvfp4"
-    if "fp8" in text or "1-byte" in text:
+    if "fp8" in text or "e4m3" in text or "1-byte" in text:
         return "fp8"
     return "int8" if "int8" in text else "auto"
 

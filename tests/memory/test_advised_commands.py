@@ -139,3 +139,53 @@ def test_every_advised_command_is_shell(memory):  # noqa: F811
             for text in (each["verify"], *(flag["text"] for flag in each["flags"])):
                 assert subprocess.run(["bash", "-n", "-c", text], check=False).returncode == 0, text
     assert sys.executable
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("DeepSeek-V3.2", "--gpu", "L4"),
+        ("Llama-3.1-405B", "--gpu", "A10", "--trtllm-version", "0.16.0", "--backend", "tensorrt"),
+        ("Nemotron-H-56B", "--gpu", "DGX Spark"),
+        ("gpt-oss-120b", "--gpu", "RTX 4090", "--quantization", "int4_awq"),
+        ("Llama-4-Scout-17B-16E", "--gpu", "RTX 5090"),
+    ],
+)
+def test_every_fix_makes_it_fit(memory, words):  # noqa: F811
+    report = json.loads(memory(*words, "--json").stdout)
+    assert report["advice"]
+    assert all(each["fits"] for each in report["advice"])
+    for each in report["advice"]:
+        again = memory(*shlex.split(each["verify"])[2:], "--json")
+        assert again.returncode == 0, (words, each["verify"], again.stdout[:300])
+
+
+def test_a_finding_of_inspect_keeps_the_flags_in_force(memory):  # noqa: F811
+    words = ("Llama-3.1-8B", "--gpu", "L4", "--max_num_tokens", "1024", "--max_seq_len", "4096")
+    [found] = json.loads(memory(*words, "--json").stdout)["findings"]
+    assert found["code"] == "DX878"
+    assert (
+        found["fixes"][0]["command"] == "trtllm-serve Llama-3.1-8B --max_num_tokens 8192 --max_seq_len 4096"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("DeepSeek-R1", "--gpu", "8xA100"),
+        ("Mistral-7B", "--gpu", "T4"),
+        (
+            "gemma-3-27b-it",
+            "--gpu",
+            "RTX 5090",
+            "--trtllm-version",
+            "1.2.1",
+            "--target",
+            "batch=300, seq=131072",
+        ),
+    ],
+)
+def test_no_command_is_of_another_model(memory, words):  # noqa: F811
+    for found in json.loads(memory(*words, "--json").stdout)["findings"]:
+        for fix in found["fixes"]:
+            assert "MODEL" not in (fix["command"] or ""), fix

@@ -380,3 +380,13 @@ def test_options_in_braces_are_options_whatever_the_file_is_called(tmp_path, tex
     (tmp_path / "options.yaml").write_text(text)
     setup = setup_from(RealHost(), Asked(model="Qwen3-8B", options=(str(tmp_path / "options.yaml"),))).setup
     assert (setup.running.free_fraction, setup.limits.max_batch_size) == (0.5, 16)
+
+
+def test_an_engine_has_no_attention_data_parallelism():
+    asked = Asked(
+        model="Llama-3.1-70B", gpu="8xH200", version="0.18.0",
+        flags=flags_from({"backend": "tensorrt", "enable_attention_dp": True}),
+    )  # fmt: skip
+    answer = setup_from(RecordedHost(), asked)
+    assert not answer.setup.layout.attention_dp
+    assert any("attention data parallelism" in each for each in answer.notes)

@@ -103,7 +103,57 @@ def test_fused_attention_has_to_be_turned_off_where_a_release_refuses_it(words, 
 
 
 def test_the_pytorch_backend_has_no_attention_for_turing():
-    assert "no attention kernels for T4" in errors("Llama-2-7B", "--dtype", "float16", gpu="T4")[0]
+    found = errors("Llama-2-7B", "--dtype", "float16", gpu="T4")
+    assert any("no attention kernels for T4" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "told"),
+    [
+        ("B200", "0.16.0", True),
+        ("B200", "0.17.0", False),
+        ("B300", "0.12.0", True),
+        ("T4", "0.16.0", True),
+        ("T4", "0.15.0", False),
+        ("DGX Spark", "0.12.0", True),
+        ("H100", "0.5.0", False),
+    ],
+)
+def test_a_gpu_that_a_release_has_no_kernels_for_runs_nothing(gpu, version, told):
+    flags = ("--backend", "tensorrt", "--dtype", "float16")
+    found = errors("Llama-2-7B", *flags, version=version, gpu=gpu)
+    assert any(f"TensorRT-LLM {version} has no kernels for" in each for each in found) == told
+
+
+def test_a_release_that_nobody_named_is_only_warned_of():
+    found = wrong("Llama-2-7B", "--backend", "tensorrt", "--dtype", "float16", version="", gpu="T4")
+    assert {each.severity for each in found if each.code == "DX060"} == {Severity.WARNING}
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "told"),
+    [
+        ("gemma-3-27b-it", "0.18.0", True),
+        ("gemma-3-27b-it", "0.19.0", False),
+        ("Gemma-2-9B", "0.11.0", True),
+        ("Qwen3-8B", "0.21.0", True),
+        ("Qwen3-8B", "1.0.0", False),
+        ("Llama-3.1-8B", "0.8.0", False),
+    ],
+)
+def test_an_engine_cannot_be_built_before_the_release_that_brought_the_model(model, version, told):
+    found = errors(model, "--backend", "tensorrt", version=version)
+    assert any("can be built since" in each for each in found) == told
+
+
+def test_a_model_that_came_after_the_last_stable_release_is_planned_for_the_first_that_has_it():
+    assert not errors("DeepSeek-V4-Flash", version="", gpu="8xB200")
+    assert "not in 1.2.1" in errors("DeepSeek-V4-Flash", version="1.2.1", gpu="8xB200")[0]
+
+
+@pytest.mark.parametrize("gpus", ["4xH100", "8xH100"])
+def test_experts_in_mxfp4_are_filled_up_on_each_rank(gpus):
+    assert not errors("gpt-oss-120b", gpu=gpus)
 
 
 def test_memory_that_is_shared_with_the_host_is_not_all_the_gpus():

@@ -8,7 +8,7 @@ from trtdx.host import RealHost
 from trtdx.memory.asking import Asked, setup_from
 from trtdx.memory.flags import flags_from
 from trtdx.memory.ledger import plan
-from trtdx.memory.model_source import known_models
+from trtdx.memory.model_source import UnknownModelError, known_models
 from trtdx.memory.nouns import GIB, Layout, Setup
 from trtdx.memory.storage import FILES
 from trtdx.memory.weights import model_of, parameters, share_of
@@ -47,6 +47,7 @@ PUBLISHED = {
 ROUGHLY = {
     "moonshotai/Kimi-K2-Instruct": 1026, "moonshotai/Kimi-K2-Thinking": 1026, "deepseek-ai/DeepSeek-V3.2": 672,
     "deepseek-ai/DeepSeek-V4-Flash": 284, "Qwen/Qwen3-Next-80B-A3B-Instruct": 80, "nvidia/Nemotron-H-56B-Base-8K": 56,
+    "nvidia/Nemotron-H-8B-Base-8K": 8.1, "nvidia/NVIDIA-Nemotron-Nano-9B-v2": 8.89, "openai/whisper-large-v3": 1.54,
     "Qwen/Qwen3-Coder-480B-A35B-Instruct": 480, "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": 31.6,
     "zai-org/GLM-4.6": 353, "MiniMaxAI/MiniMax-M2.5": 229, "openai/gpt-oss-120b": 117, "google/gemma-4-26B-A4B-it": 25.6,
 }  # fmt: skip
@@ -130,3 +131,27 @@ def test_the_files_of_gpt_oss_are_as_large_as_their_index_says(name: str, size: 
     model = model_of(setup_of(name))._replace(flow=FILES, layout=Layout())
 
     assert share_of(model, 0).bytes.value == pytest.approx(size, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["deepseek-ai/DeepSeek-V2", "deepseek-ai/DeepSeek-V4", "Mistral-7B-v0.9"])
+def test_a_version_that_is_not_known_is_not_taken_for_another(name: str) -> None:
+    with pytest.raises(UnknownModelError):
+        setup_of(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Mistral-7B", "Mistral-7B-v0.1"),
+        ("Llama-3_3-Nemotron-Super-49B", "Llama-3_3-Nemotron-Super-49B-v1"),
+        ("deepseek-ai/DeepSeek-V3-Base", "DeepSeek-R1"),
+    ],
+)
+def test_a_revision_may_be_left_out(name: str, meant: str) -> None:
+    assert setup_of(name).dims == setup_of(meant).dims
+
+
+def test_a_name_that_others_begin_with_is_answered_with_these() -> None:
+    with pytest.raises(UnknownModelError) as caught:
+        setup_of("deepseek-ai/DeepSeek-V4")
+    assert "DeepSeek-V4-Flash or DeepSeek-V4-Pro" in caught.value.fix

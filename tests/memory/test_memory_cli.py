@@ -318,7 +318,7 @@ def test_advice_counts_the_caches_of_all_ranks_as_the_answer_does(memory):
     text = memory(*words).stdout
     now, then = (
         float(re.search(pattern, text)[1])
-        for pattern in (r"([\d.]+)M together", r"KV cache in FP8: ([\d.]+)M tokens")
+        for pattern in (r"([\d.]+)M together", r"KV cache in FP8: .*?([\d.]+)M together")
     )
     assert then == pytest.approx(2 * now, rel=0.02)
 
@@ -364,3 +364,27 @@ def test_a_cache_that_is_not_paged_is_told_to_be(memory):
     first = report["findings"][0]["fixes"][0]
     assert first["text"].startswith("turn on the paged cache: fits")
     assert "--kv_cache_type paged" in first["command"]
+
+
+def test_weights_that_nearly_fill_the_gpu_are_told_once(memory):
+    done = memory("gemma-3-12b-it", "--gpu", "A10")
+    text = " ".join(done.stdout.split())
+    assert "weights are 21.9 GiB of its 22.1 GiB, beside" in text
+    assert "DX891" in text
+    assert "weights alone" not in text
+
+
+def test_a_cache_that_is_not_paged_is_told_whole(memory):
+    words = (
+        "--backend",
+        "tensorrt",
+        "--kv_cache_type",
+        "continuous",
+        "--max_batch_size",
+        "128",
+        "--max_seq_len",
+        "4096",
+    )
+    text = " ".join(memory("Llama-2-7B", "--gpu", "A40", "--trtllm-version", "1.0.0", *words).stdout.split())
+    assert "left for a KV cache of 256.0 GiB, which is not paged" in text
+    assert "128 sequences of 4096 tokens: 256.0 GiB of KV cache are needed" in text

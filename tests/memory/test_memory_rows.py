@@ -24,6 +24,9 @@ ROW: dict[str, Any] = {"backend": "tensorrt", "trtllm_version": None, "weight_dt
         ("FP8", "FP8"),
         ("bfloat16", ""),
         ("int4_awq", "W4A16_AWQ"),
+        ("W4A16", "W4A16"),
+        ("W8A16", "W8A16"),
+        ("w4a16_awq", "W4A16_AWQ"),
         ("int4 GPTQ per-group", "W4A16_GPTQ"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
 from trtdx.memory.asking import Asked, setup_from
+from trtdx.memory.flags import flags_from
 from trtdx.memory.ledger import plan
 from trtdx.memory.weights import parameters
 
@@ -65,10 +66,27 @@ def test_latent_experts_of_nemotron_3_super(tmp_path: Path, layers: dict[str, An
     assert dims.shared_intermediate_size == 5376
 
 
-@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), (None, 2)])
-def test_recurrent_state_is_kept_as_the_model_says(tmp_path: Path, dtype: str | None, width: int) -> None:
+@pytest.mark.parametrize(
+    ("stated", "version", "asked", "width"),
+    [
+        ({"mamba_ssm_cache_dtype": "float32"}, "1.3.0rc21", "auto", 4),
+        ({"mamba_ssm_cache_dtype": "float32"}, "1.2.1", "auto", 2),
+        ({"mamba_ssm_cache_dtype": None}, "1.3.0rc21", "auto", 2),
+        ({"mamba_ssm_cache_dtype": None, "mamba_ssm_dtype": "float32"}, "1.3.0rc21", "auto", 2),
+        ({"mamba_ssm_cache_dtype": None}, "1.2.1", "float32", 4),
+        ({"mamba_ssm_cache_dtype": "float32"}, "1.3.0rc21", "bfloat16", 2),
+    ],
+)
+def test_recurrent_state_is_kept_as_the_release_takes_it(
+    tmp_path: Path, stated: dict[str, Any], version: str, asked: str, width: int
+) -> None:
+    """validate_and_set_mamba_ssm_cache_dtype, _torch/pyexecutor/model_loader.py@v1.2.1, @v1.3.0rc5 and @v1.3.0rc21."""
     config = NEMOTRON_3 | {"hybrid_override_pattern": PATTERN, "num_hidden_layers": len(PATTERN)}
-    dims = setup_of(tmp_path, config | {"mamba_ssm_cache_dtype": dtype}).dims
+    (tmp_path / "config.json").write_text(json.dumps(config | stated))
+    flags = flags_from({"kv_cache_config.mamba_ssm_cache_dtype": asked})
+    dims = setup_from(
+        RealHost(), Asked(model=str(tmp_path), gpu="B200", version=version, flags=flags)
+    ).setup.dims
 
     conv = (128 * 64 + 2 * 8 * 128) * 3 * 2
     assert dims.state_bytes_per_sequence == 40 * (128 * 64 * 128 * width + conv)

@@ -521,7 +521,7 @@ def test_a_plugins_workspace_is_a_matter_of_memory():
     assert verdict.failure.missing == 210571452800 - 47697362944
     fused, smaller = verdict.fixes
     assert "--context_fmha enable" in fused.command
-    assert "--max_batch_size 42 --max_num_tokens 1365" in smaller.command
+    assert "--max_batch_size 52 --max_num_tokens 1670" in smaller.command
     assert report_on(SCRATCH).findings[0].code == "DX178"
 
 
@@ -576,3 +576,66 @@ def test_fixes_name_flags_that_the_release_of_the_log_has(version, words):
     commands = [fix.command for fix in verdict.fixes]
     assert words in commands[0]
     assert all("--tp_size 4" in command for command in commands)
+
+
+def test_the_cache_is_no_part_of_what_smaller_steps_save():
+    text = """\
+[TRT-LLM] [RANK 0] [I] Use 30.10 GB for model weights.
+[TRT-LLM] [I] [MemUsageChange] Allocated 42.01 GiB for max tokens in paged KV cache (220000).
+""" + STEP_FAILED.format(want="1.96 GiB", free="0.50 GiB", rest=own(78.5))
+    saved = [each.text for each in cause_of(text).fixes if "half of it saves" in each.text]
+    assert saved
+    assert all(float(re.search(r"about ([\d.]+) GiB", each)[1]) < 5 for each in saved)
+
+
+def test_a_workspace_shrinks_by_as_much_as_is_missing():
+    text = "[TRT] [E] Error Code: 9: Skipping tactic 0x0 due to exception Tactic requires 24696061952 bytes of scratch space, but only 23620222976 are available.\n"
+    [finding] = report_on(text).findings
+    assert "shrink to 86% of what it is" in finding.fixes[0].text
+
+
+@pytest.mark.parametrize("release", ["0.12.0", ""])
+def test_fixes_are_commands_of_the_release_and_a_shell_takes_them(release):
+    head = f"[TensorRT-LLM][INFO] Engine version {release} found in the config file, assume engine(s) built by new builder API.\n"
+    text = """\
+[TensorRT-LLM][INFO] Loaded engine size: 5021 MiB
+[TensorRT-LLM][INFO] Memory usage when calculating max tokens in paged kv cache: total: 5.67 GiB, available: 0.03 GiB
+"""
+    fixes = [each for found in report_on(head * bool(release) + text).findings for each in found.fixes]
+    served = [each.command for each in fixes if each.command and "trtllm-serve" in each.command]
+    assert bool(served) == (not release)  # it came with 0.15
+    assert not any("<" in each for each in served)
+
+
+def test_the_cache_that_the_first_rank_prints_is_every_ranks():
+    text = """\
+[TRT-LLM] [RANK 0] [I] Use 32.86 GB for model weights.
+[TRT-LLM] [RANK 2] [I] Use 32.86 GB for model weights.
+[TRT-LLM] [RANK 0] [I] [MemUsageChange] Allocated 36.66 GiB for max tokens in paged KV cache (480512).
+[TRT-LLM] [RANK 2] [E] """ + STEP_FAILED.format(want="1.75 GiB", free="1.02 GiB", rest=own(78))
+    verdict = cause_of(text)
+    assert verdict.code == "DX914"
+    assert verdict.failure.rank == 2
+
+
+def test_a_builder_that_cannot_hold_the_weights_is_not_told_to_lower_its_steps():
+    text = """\
+[TRT] [I] Total Activation Memory: 2147483648 bytes
+[TRT] [I] Total Weights Memory: 16060522496 bytes
+[TRT] [E] Error Code 2: OutOfMemory (Requested size was 16060522496 bytes.)
+"""
+    verdict = cause_of(text)
+    assert verdict.failure.component == "weights"
+    assert not any("max_num_tokens" in each.text for each in verdict.fixes)
+
+
+def test_a_pages_commands_keep_the_settings_of_the_log_and_go_further():
+    text = """\
++ trtllm-serve m --tp_size 4 --max_batch_size 16 --max_seq_len 4096
+[TRT-LLM] [I] Use 62.81 GB for model weights.
+""" + STEP_FAILED.format(want="14.00 GiB", free="9.47 GiB", rest=own(69.6))
+    commands = [each.command for found in report_on(text).findings for each in found.fixes if each.command]
+    served = [each for each in commands if each.startswith("trtllm-serve")]
+    assert "trtllm-serve MODEL --max_batch_size 16 --max_seq_len 4096 --tp_size 8" in served
+    assert all("--tp_size" in each and "--max_seq_len 4096" in each for each in served)
+    assert not any("--max_batch_size 32" in each for each in served)

@@ -206,3 +206,59 @@ def test_the_name_of_a_quantised_copy_says_its_format():
     assert setup_from(RecordedHost(), asked).setup.formats.weights == "FP8"
     other = Asked(model=LLAMA, gpu="H100", commands=("trtllm-serve Qwen2.5-7B-AWQ",))
     assert not setup_from(RecordedHost(), other).setup.formats.weights
+
+
+def test_build_py_takes_weight_only_formats_by_its_own_words_and_the_whole_world():
+    old = {"version": "0.7.1", "gpu": "L4", "model": "Llama-2-13B"}
+    [text] = texts("weights in W8A16", **old)
+    assert text.endswith("--output_dir ENGINE --use_weight_only --weight_only_precision int8")
+    [text] = texts("tensor parallelism over 2", **old)
+    assert text.endswith("--output_dir ENGINE --world_size 2 --tp_size 2")
+
+
+def test_what_build_py_cannot_be_told_is_not_advised():
+    """AWQ needs a file that another script makes."""
+    assert commands("weights in W4A16_AWQ", model=LLAMA, version="0.7.1", gpu="A100") is None
+
+
+def test_commands_that_leave_out_what_was_asked_are_not_advised():
+    asked = ("--quantization", "int4_awq")
+    assert commands("turn on the GEMM plugin", *asked, model=LLAMA, version="0.7.1", gpu="A100") is None
+
+
+def test_fused_attention_is_a_part_of_the_attention_plugin():
+    answer = setup_from(RecordedHost(), Asked(model="Llama-2-7B", gpu="A100", version="0.7.1"))
+    words = [each.words for each in changes_for(answer.setup)]
+    assert "turn on the attention plugin" in words
+    assert "turn on fused attention for prompts" not in words
+
+
+def test_a_format_that_the_model_has_already_is_not_made_again():
+    [text] = texts("95%", "--quantization", "fp8", model="Llama-3.1-8B-FP8")
+    assert text == "launch: trtllm-serve Llama-3.1-8B-FP8 --kv_cache_free_gpu_memory_fraction 0.95"
+
+
+def test_a_model_in_another_format_is_not_written_over():
+    found = texts("95%", "--quantization", "int4_awq", model="gpt-oss-20b", gpu="H100")
+    assert found[-1].startswith("launch: trtllm-serve gpt-oss-20b-AWQ ")
+
+
+def test_a_build_of_a_checkpoint_that_is_yet_to_be_made_comes_with_its_conversion():
+    convert, build = texts(
+        "turn on packed",
+        "--kv_cache_dtype",
+        "int8",
+        "--remove_input_padding",
+        "disable",
+        version="0.10.0",
+        gpu="A100",
+        model="Llama-2-7B",
+    )
+    assert "--int8_kv_cache" in convert
+    assert build.startswith("build: trtllm-build --checkpoint_dir CKPT")
+
+
+def test_a_quantised_model_is_quantised_again_from_its_twin_in_sixteen_bits():
+    convert, launch = texts("weights in NVFP4", model="moonshotai/Kimi-K2-Instruct", gpu="8xB200")
+    assert "--pyt_ckpt_path Kimi-K2-Instruct-BF16 " in convert
+    assert launch == "launch: trtllm-serve Kimi-K2-Instruct-NVFP4 --tp_size 8"

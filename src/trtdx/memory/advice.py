@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.memory.change import cost_of
 from trtdx.memory.changes import changes_for
+from trtdx.memory.gpu_changes import home_change
 from trtdx.memory.ledger import plan
 from trtdx.memory.nouns import MIB
 from trtdx.memory.sizes import is_narrow, requests, usual_length
@@ -110,6 +111,9 @@ def _ranked(setup: Setup, ledger: Ledger, devices: tuple[Device, ...], planner: 
         found = [together, *found]
     if found:
         return found
+    homes = [_tried(setup, ledger, (each,), planner) for each in home_change(setup, devices, planner)]
+    if homes:
+        return homes
     partly = sorted((each for each in helping if not each.ledger.fits), key=lambda each: -each.score)
     return _one_of_each(partly)
 
@@ -132,7 +136,8 @@ def _worth(ledger: Ledger, now: Ledger) -> int:
 
 
 def _helps(advice: Advice, now: Ledger) -> bool:
-    if any(each.group == "batch" for each in advice.changes) and _starves(advice):
+    is_rescue = bool(advice.ledger.fits and not now.fits)
+    if not is_rescue and any(each.group == "batch" for each in advice.changes) and _starves(advice):
         return False
     if advice.ledger.fits and not now.fits:
         least = 1 if _is_free(advice) else LEAST_REQUESTS

@@ -91,11 +91,22 @@ def advised(question: Question, after: Setup) -> Advised | None:
                 recipe.put(name, value)
     except (UnwritableError, TrtdxError):
         return None
-    if wrong.keys() & changes.keys():
+    if wrong.keys() & changes.keys() or not _is_whole(question, again, rest, setup):
         return None
     stages = stages_of(question.answer.setup, changes)
+    if Stage.BUILD in stages and recipe.states_conversion:  # the checkpoint is nobody's yet
+        stages |= {Stage.CONVERT}
     commands = _from_first(written, stages, frozenset(recipe.own))
     return Advised(commands, _script(written), setup, ledger, _verify(again))
+
+
+def _is_whole(question: Question, again: Asked, rest: dict[str, Fact], meant: Setup) -> bool:
+    """Return whether the commands say all that matters: what only trtdx can be told must not change the set-up."""
+    kept = {name: fact for name, fact in rest.items() if name in ONLY_ASKED}
+    if kept == rest:
+        return True
+    alone = msgspec.structs.replace(again, flags=Artifact("command", "the command line", kept))
+    return not differences(facts_of(setup_from(question.host, alone).setup), facts_of(meant))
 
 
 def _does(ledger: Ledger, promised: Ledger) -> bool:
@@ -189,9 +200,12 @@ def _name_folders(recipe: Recipe, question: Question, changes: dict[str, Any]) -
             recipe.built += ".new"
         return
     asked = question.asked.flags.facts.get("quant.algo")
-    form = changes.get("quant.algo") or (setup.formats.weights if asked and not is_quantised else None)
+    if asked and model.artifact.text("quant.algo") == setup.formats.weights:
+        recipe.put("quant.algo", None)  # it is so already
+        asked = None
+    form = changes.get("quant.algo") or (setup.formats.weights if asked else None)
     if form:
-        recipe.source = UNQUANTISED if is_quantised else recipe.model
+        recipe.source = _unquantised_name(question.host, recipe.model) if is_quantised else recipe.model
         recipe.model = _quantised_name(question.host, recipe.model, form)
 
 
@@ -220,6 +234,12 @@ def _quantised_name(host: Host, name: str, form: str) -> str:
     if host.kind(plain) == "absent":
         plain = plain.rpartition("/")[2]
     return f"{FORMAT_AT_THE_END.sub('', plain)}-{SHORT_NAMES.get(form, form)}"
+
+
+def _unquantised_name(host: Host, name: str) -> str:
+    """Return the name of a model's unquantised twin, which has to be had from somewhere."""
+    is_name = host.kind(name.rstrip("/")) == "absent"
+    return _quantised_name(host, name, "BF16") if is_name and name != "MODEL" else UNQUANTISED
 
 
 def _take_files(recipe: Recipe, question: Question) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from trtdx.memory.advice import advise
 from trtdx.memory.advised import Question, advised
 from trtdx.memory.asking import setup_from
+from trtdx.memory.borrowed import with_own_commands
 from trtdx.memory.constants import Constants
 from trtdx.memory.devices import all_devices
 from trtdx.memory.frontier import frontier
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.host import Host
+    from trtdx.memory.advised import Advised
     from trtdx.memory.asking import Asked
     from trtdx.memory.nouns import Ledger, Setup
     from trtdx.memory.sizes import Planner
@@ -68,9 +70,12 @@ def memory_report(host: Host, asked: Asked, book: RuleBook, wanted: Wanted) -> M
         else answer.setup
     )
     planner = partial(plan, constants=wanted.constants)
+    question = Question(host, asked, answer._replace(setup=setup), planner)
     wrong = [
-        msgspec.structs.replace(each, verify=f"{wanted.again}   # with that change")
-        for each in contradictions(answer._replace(setup=setup), book)
+        msgspec.structs.replace(
+            with_own_commands(question, each), verify=f"{wanted.again}   # with that change"
+        )
+        for each in contradictions(question.answer, book)
     ]
     wrong.sort(key=lambda each: -each.severity.badness)
     if wrong and wrong[0].severity is Severity.ERROR:
@@ -80,7 +85,6 @@ def memory_report(host: Host, asked: Asked, book: RuleBook, wanted: Wanted) -> M
         return MemoryReport(summary=summary, findings=tuple(wrong), memory=memory_json(planner(setup)))
     if setup.device is None:
         return _without_gpu(setup, planner, wrong, wanted, answer.notes)
-    question = Question(host, asked, answer._replace(setup=setup), planner)
     return _with_gpu(question, wrong, wanted, book)
 
 
@@ -88,7 +92,7 @@ def _with_gpu(question: Question, wrong: list[Finding], wanted: Wanted, book: Ru
     setup, notes, planner = question.answer.setup, question.answer.notes, question.planner
     ledger = planner(setup)
     devices = all_devices()
-    confirm = partial(advised, question)
+    confirm = partial(_can_be, question, book)
     reached = None
     if wanted.target:
         reached = reach(setup, parse_target(wanted.target, setup), devices, planner, confirm)
@@ -115,6 +119,15 @@ def _with_gpu(question: Question, wrong: list[Finding], wanted: Wanted, book: Ru
         advice=advice_json(advice),
         target=target_json(reached) if reached else None,
     )
+
+
+def _can_be(question: Question, book: RuleBook, after: Setup) -> Advised | None:
+    """Return the commands of a change; None where nothing says it, or what it makes cannot run."""
+    found = advised(question, after)
+    if found is None:
+        return None
+    wrong = contradictions(question.answer._replace(setup=found.setup), book)
+    return None if any(each.severity is Severity.ERROR for each in wrong) else found
 
 
 def _plan_sections(ledger: Ledger, wanted: Wanted) -> Iterator[Section]:

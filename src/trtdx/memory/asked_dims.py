@@ -26,6 +26,7 @@ MOST = {
     "num_layers": 10_000, "attention_layers": 10_000, "state_layers": 10_000, "encoder_layers": 10_000,
     "nextn_layers": 100, "vocab_size": 100_000_000, "num_experts": 100_000, "max_positions": 10**9,
     "encoder_params": 10**13, "extra_params": 10**12, "state_bytes_per_sequence": 10**12, "state_params_per_layer": 10**12,
+    "state_numbers": 10**12,
 }  # fmt: skip
 MOST_SIZE = 10_000_000
 KINDS = {str: str, bool: bool}  # the rest are whole numbers

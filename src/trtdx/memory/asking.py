@@ -22,8 +22,10 @@ from trtdx.memory.asked_settings import (
 from trtdx.memory.devices import device_from
 from trtdx.memory.flags import OF_ENGINES
 from trtdx.memory.gpu_support import lacks_fused_attention
+from trtdx.memory.hybrid_dims import with_state_type
 from trtdx.memory.model_source import HOW, NO_MODEL, UnknownModelError, read_model, without_format
-from trtdx.memory.nouns import Device, Setup
+from trtdx.memory.model_support import newer_release
+from trtdx.memory.nouns import LAST_STABLE, Device, Setup
 from trtdx.versions import has_engine_flow, parsed, sm_of_gpu
 from trtdx.words import parse_size
 
@@ -74,12 +76,21 @@ def setup_from(host: Host, asked: Asked) -> Answer:
     count, gpu = _gpus(asked.gpu)
     dims = dims_from(model, asked.dims, chosen)
     running = running_of(chosen, version, model.artifact.kind, dims.model_type)
+    newer = newer_release(model.artifact, dims.model_type)
+    if newer and running.backend == "pytorch" and chosen.said["version"].startswith(DEFAULT):
+        running = running_of(chosen, newer, model.artifact.kind, dims.model_type)
+        chosen.said["version"] = f"{DEFAULT}: the first release that has this model"
     _check_backend(running.backend, running.version)
     if dims.model_type in ADDS_TO_SCORES and chosen.said.get("context_fmha", DEFAULT).startswith(DEFAULT):
         running = msgspec.structs.replace(running, context_fmha=False)
     limits = limits_of(chosen, running, dims)
     layout = layout_of(chosen, count, dims)
+    if running.backend == "tensorrt":
+        layout = msgspec.structs.replace(layout, attention_dp=False)
     formats = formats_of(chosen, dims)
+    if dims.state_numbers and "state_bytes_per_sequence" not in asked.dims:
+        kind = chosen.text("state_dtype", "option.kv_cache_config.mamba_ssm_cache_dtype")
+        dims = with_state_type(dims, kind, formats.dtype, running.version or LAST_STABLE)
     device = _device(gpu, asked.gpu_memory, chosen)
     if running.backend == "tensorrt" and lacks_fused_attention(device, running.version):
         if running.context_fmha:
@@ -133,7 +144,8 @@ def _idle(setup: Setup, given: Chosen) -> Iterator[str]:
     build = given.find(*OF_ENGINES)
     if setup.running.backend == "pytorch" and build is not None:
         yield f"{build.where} is of trtllm-build: it does nothing on the PyTorch backend"
-    if setup.running.backend == "tensorrt" and setup.layout.attention_dp:
+    apart = given.find("attention_dp")
+    if setup.running.backend == "tensorrt" and apart is not None and apart.value:
         yield "attention data parallelism is of the PyTorch backend: an engine has none"
     experts = given.find("moe_ep_size")
     if experts is not None and experts.value != 1 and not setup.dims.num_experts:

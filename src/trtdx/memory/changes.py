@@ -58,9 +58,11 @@ def _switches(setup: Setup) -> Iterator[Change]:
     running = setup.running
     if is_engine(setup):
         for name in ("context_fmha", "packed", "gemm_plugin", "attention_plugin"):
-            if not getattr(running, name) and not (
-                name == "context_fmha" and lacks_fused_attention(setup.device, setup.running.version)
+            if name == "context_fmha" and not (
+                running.attention_plugin and not lacks_fused_attention(setup.device, running.version)
             ):
+                continue  # it is a part of the plugin
+            if not getattr(running, name):
                 step = with_part("running", **{name: True})
                 yield Change(name, f"turn on {_NAMES[name]}", step, HARMS[name], "activation")
         if not running.paged_kv:
@@ -101,7 +103,7 @@ def _tokens(setup: Setup) -> Iterator[Change]:
 
 
 def _batches(setup: Setup) -> Iterator[Change]:
-    for batch in (1024, 512, 256, 128, 64, 32, 16, 8):
+    for batch in (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
         if batch < setup.limits.max_batch_size:
             yield _lower(setup, "batch", "max_batch_size", batch, "decoder_buffers")
 

@@ -150,7 +150,9 @@ def _tensorrt_component(log: LogMemory, said: Said, rank: int, wanted: Figure | 
     """TensorRT asks for the weights in one piece when an engine is loaded, then for the context's memory."""
     engine = next((each for each in log.all("engine.size", rank=rank) if each.line < said.line), None)
     if log.first("build.activation", "build.scratch", "build.tactic") and engine is None:
-        return "activation"
+        held = log.last("build.weights", rank=rank)
+        is_held = held and wanted and abs(wanted.value - held.bytes()) < 0.06 * held.bytes()
+        return "weights" if is_held else "activation"
     loaded = any(
         "engine deserialization" in each.words["what"] and each.line < said.line
         for each in log.all("trt.change", rank=rank)

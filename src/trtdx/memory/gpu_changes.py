@@ -8,11 +8,14 @@ import msgspec
 
 from trtdx.memory.change import Change, with_part
 from trtdx.memory.harm import HARMS
+from trtdx.memory.sizes import has_kernels, smallest_home
+from trtdx.memory.words import on_what
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trtdx.memory.nouns import Device, Dims, Setup
+    from trtdx.memory.sizes import Planner
 
 LARGEST_TP = 16
 PIPELINES = (2, 4, 8)
@@ -63,11 +66,25 @@ def device_changes(setup: Setup, devices: tuple[Device, ...]) -> Iterator[Change
     sizes: set[int] = set()
     for device in larger:
         step = round(device.total_bytes / 2**33)  # one of each size of eight GiB is enough
-        if step in sizes or device.sm < now.sm:
+        if step in sizes or device.sm < now.sm or not has_kernels(setup, device):
             continue
         sizes.add(step)
         harm = HARMS["gpu"]._replace(money=device.total_bytes / now.total_bytes / 2)
         yield Change("gpu", f"another GPU: {device.name}", _on(device), harm, "kv_pool")
+
+
+def home_change(setup: Setup, devices: tuple[Device, ...], planner: Planner) -> Iterator[Change]:
+    """Yield the smallest GPUs on which it runs, others and more of them, for what no one change makes fit."""
+    if setup.device is None:
+        return
+    kinds = {kind_of(setup.device), "server"}
+    whole = with_part("layout", ep=0, moe_tp=0)(setup)
+    others = tuple(each for each in devices if kind_of(each) in kinds)
+    home = smallest_home(whole, others, valid_tps(setup), planner)
+    if home is not None:
+        harm = HARMS["gpu"]._replace(money=home.layout.world / setup.layout.world)
+        words = f"{'other GPUs' if home.layout.world > 1 else 'another GPU'}: {on_what(home)}"
+        yield Change("gpus", words, lambda _: home, harm, "weights")
 
 
 def kind_of(device: Device) -> str:

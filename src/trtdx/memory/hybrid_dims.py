@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
+from trtdx.versions import at_least
+
 if TYPE_CHECKING:
     from trtdx.inspect.readers.hf_config import ModelConfig
+    from trtdx.memory.nouns import Dims
 
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
-CONV_BYTES = 2
+SIXTEEN_BITS = 2
+STATED_SINCE = (
+    "1.3.0rc5"  # mamba_ssm_cache_dtype of config.json counts; before, and without it, the weights' type does
+)
 RECURRENT = ("mamba", "linear_attention", "recurrent", "M", "conv")
 ATTENDING = ("*", "attention", "full_attention", "hybrid")
 ONLY_RECURRENT = ("mamba", "mamba2", "falcon_mamba")
@@ -18,8 +26,14 @@ DENSE, EXPERTS = ("-", "mlp"), ("E", "moe")
 class State(NamedTuple):
     """What one recurrent layer keeps of a sequence, and what it is made of."""
 
-    bytes: int
+    numbers: int  # of the state itself, whose type can be chosen
+    window: int  # of the convolution, in the type of the weights
     params: int
+
+    @property
+    def bytes(self) -> int:
+        """Return what it takes in sixteen bits."""
+        return (self.numbers + self.window) * SIXTEEN_BITS
 
 
 def hybrid_sizes(config: ModelConfig) -> dict[str, Any]:
@@ -33,6 +47,8 @@ def hybrid_sizes(config: ModelConfig) -> dict[str, Any]:
         "attention_layers": sum(kind in ATTENDING for kind in kinds),
         "state_layers": recurrent,
         "state_bytes_per_sequence": recurrent * state.bytes,
+        "state_numbers": recurrent * state.numbers,
+        "state_dtype": stated if (stated := str(config.get("mamba_ssm_cache_dtype"))) in WIDTHS else "",
         "state_params_per_layer": state.params,
     }
     if config.model_type in ONLY_RECURRENT:
@@ -55,13 +71,12 @@ def _state(config: ModelConfig) -> State:
     return _lightning_state(config) if config.model_type.startswith("minimax") else _mamba_state(config)
 
 
-def _state_width(config: ModelConfig) -> int:
-    """Return the bytes of a number of the recurrent state: as the model says, else as its weights are."""
-    for key in ("mamba_ssm_cache_dtype", "mamba_ssm_dtype", "dtype", "torch_dtype"):
-        word = str(config.get(key)).removeprefix("torch.")
-        if word in WIDTHS:
-            return WIDTHS[word]
-    return 2
+def with_state_type(dims: Dims, asked: str, dtype: str, release: str) -> Dims:
+    """Return the sizes with the recurrent state in its type: as asked for, as config.json states, or as the weights'."""
+    stated = dims.state_dtype if at_least(release, STATED_SINCE) else ""
+    width = WIDTHS.get(asked) or WIDTHS.get(stated) or WIDTHS.get(dtype, SIXTEEN_BITS)
+    more = dims.state_numbers * (width - SIXTEEN_BITS)
+    return msgspec.structs.replace(dims, state_bytes_per_sequence=dims.state_bytes_per_sequence + more)
 
 
 def _kinds(config: ModelConfig) -> list[str]:
@@ -118,7 +133,7 @@ def _mamba_1_state(config: ModelConfig) -> State:
     params = 3 * hidden * inner + inner * (kernel + 1)  # in and out, convolution with bias
     params += inner * (rank + 2 * state) + (rank + 1) * inner + inner * (state + 1)
     params += rank + 2 * state if config.model_type == "jamba" else 0  # norms
-    return State(inner * state * _state_width(config) + inner * (kernel - 1) * CONV_BYTES, params)
+    return State(inner * state, inner * (kernel - 1), params)
 
 
 def _mamba_2_state(config: ModelConfig) -> State:
@@ -134,7 +149,7 @@ def _mamba_2_state(config: ModelConfig) -> State:
     bias = config.get("use_conv_bias", "mamba_conv_bias") is not False
     params = hidden * (inner + channels + heads) + inner * hidden + channels * (kernel + bias)
     params += 3 * heads + inner  # time steps, decay, skip; the gated norm
-    return State(inner * state * _state_width(config) + channels * (kernel - 1) * CONV_BYTES, params)
+    return State(inner * state, channels * (kernel - 1), params)
 
 
 def _lightning_state(config: ModelConfig) -> State:
@@ -143,7 +158,7 @@ def _lightning_state(config: ModelConfig) -> State:
     heads = _int(config, "num_attention_heads")
     head_dim = _int(config, "head_dim", default=hidden // max(heads, 1))
     inner = heads * head_dim
-    return State(inner * head_dim * _state_width(config), 5 * hidden * inner + inner)
+    return State(inner * head_dim, 0, 5 * hidden * inner + inner)
 
 
 def _linear_state(config: ModelConfig) -> State:
@@ -160,7 +175,7 @@ def _linear_state(config: ModelConfig) -> State:
         hidden * (channels + value_heads * value_dim + 2 * value_heads) + value_heads * value_dim * hidden
     )
     params += channels * kernel + 2 * value_heads + value_dim  # convolution, decay and time steps, norm
-    return State(matrix * _state_width(config) + channels * (kernel - 1) * CONV_BYTES, params)
+    return State(matrix, channels * (kernel - 1), params)
 
 
 def _delta_state(config: ModelConfig) -> State:
@@ -174,5 +189,4 @@ def _delta_state(config: ModelConfig) -> State:
     gate = hidden * inner if config.get("linear_attn_config.use_full_rank_gate") is True else low
     params = 4 * hidden * inner + low + gate + hidden * heads + 3 * inner * kernel
     params += inner + heads + head_dim  # time steps, decay, norm
-    kept = inner * head_dim * _state_width(config) + 3 * inner * (kernel - 1) * CONV_BYTES
-    return State(kept, params)
+    return State(inner * head_dim, 3 * inner * (kernel - 1), params)

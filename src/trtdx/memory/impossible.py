@@ -9,6 +9,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from trtdx.inspect.agreement import findings_from
 from trtdx.inspect.agreements import machine, parallel, runtime
 from trtdx.inspect.artifact import Artifact, Deployment, Facts
@@ -33,7 +35,7 @@ ASKED = {
     "DX096", "DX850", "DX858", "DX465", "DX852", "DX853", "DX860", "DX097", "DX102", "DX325", "DX158", "DX060",
     "DX875", "DX873", "DX871", "DX878",
 }  # fmt: skip
-IMPOSSIBLE = "DX894"
+IMPOSSIBLE, NO_KERNELS = "DX894", "DX060"
 MODEL_FACTS = {
     "num_layers": "num_layers", "hidden_size": "hidden_size", "num_heads": "num_heads", "num_kv_heads": "num_kv_heads",
     "head_dim": "head_size", "intermediate_size": "intermediate_size", "vocab_size": "vocab_size",
@@ -46,10 +48,17 @@ def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
     """Return what is wrong with a set-up, graver things first."""
     deployment = Deployment((_model(answer.setup), _command(answer.setup), *_machine(answer.setup)))
     rows = tuple(row for part in (parallel, runtime, machine) for row in part.ROWS if row.code in ASKED)
-    found = findings_from(rows, deployment, book)
+    found = [_less_sure(answer.setup, each) for each in findings_from(rows, deployment, book)]
     page = book.get(IMPOSSIBLE)
     own = [*_own(answer.setup), *_model_is_there(answer)]
     return [*found, *(finding_from(page, each) for each in own), *_method_is_read(answer, book)]
+
+
+def _less_sure(setup: Setup, finding: Finding) -> Finding:
+    """Return a finding about a release as a warning where nobody said which one it is."""
+    if finding.code == NO_KERNELS and is_assumed(setup, "version"):
+        return msgspec.structs.replace(finding, severity=Severity.WARNING)
+    return finding
 
 
 def _model_is_there(answer: Answer) -> Iterator[Violation]:
@@ -114,6 +123,7 @@ def _machine(setup: Setup) -> Iterator[Artifact]:
         facts = Facts()
         facts.put("gpu.name", setup.device.name, "--gpu")
         facts.put("gpu.sm", setup.device.sm, "--gpu")
+        facts.put("gpu.runtime", setup.running.version or None, setup.said.get("version", ""))
         yield Artifact("machine", "this machine", facts.done())
 
 
@@ -175,7 +185,7 @@ def _attention(setup: Setup) -> Iterator[Violation]:
             setup,
             "gpu",
             f"the PyTorch backend has no attention kernels for {device.name} (compute capability {device.sm / 10:g})",
-            f"use {gpus_with_sm('80')}, or an engine of an older release: --backend tensorrt --trtllm-version 0.16.0",
+            f"use {gpus_with_sm('80')}, or an engine of an older release: --backend tensorrt --trtllm-version 0.15.0",
         )
     elif must_be_told(setup) and "fused_attention" in setup.said:
         yield _violation(

@@ -31,6 +31,11 @@ _NAMED_RANK = re.compile(r"on rank (\d+)")
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,5})", re.IGNORECASE)
 
 
+FOR_ALL = frozenset(
+    ("kv.pool", "torch.peak", "torch.estimated", "torch.fraction")
+)  # what one rank says for all
+
+
 class LogMemory(msgspec.Struct, frozen=True):
     """What logs state about memory, in the order they state it."""
 
@@ -42,12 +47,15 @@ class LogMemory(msgspec.Struct, frozen=True):
     partial: tuple[str, ...] = ()  # why a log was not read to its end
 
     def all(self, *keys: str, rank: int | None = None) -> list[Said]:
-        """Return the statements of some kinds, of one rank where one is named; those without a rank are everybody's."""
-        return [
-            each
-            for each in self.said
-            if each.key in keys and (rank is None or each.rank is None or each.rank == rank)
-        ]
+        """Return the statements of some kinds, of one rank where one is named; those without a rank are everybody's.
+
+        Ranks have caches of one size, and often only the first prints it.
+        """
+        found = [each for each in self.said if each.key in keys]
+        own = [each for each in found if rank is None or each.rank is None or each.rank == rank]
+        if own or not found or len(self.names) > 1 or not FOR_ALL.issuperset(keys):
+            return own
+        return [each for each in found if each.rank == found[0].rank]
 
     def last(self, *keys: str, rank: int | None = None) -> Said | None:
         return next(reversed(self.all(*keys, rank=rank)), None)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from trtdx.inspect.options import judged_flags
+from trtdx.inspect.readers.commands import command_lines
 from trtdx.memory.flags import FLAGS, OFF, ON
 from trtdx.memory.log_settings import NUMBERS
 from trtdx.memory.nouns import LAST_STABLE
-from trtdx.memory.recipe import Recipe
+from trtdx.memory.recipe import SERVER, SERVES_SINCE, Recipe
+from trtdx.memory.scripts import BUILDER, TEMPLATE
 from trtdx.memory.unwritable import UnwritableError
 from trtdx.model import Stage
-from trtdx.versions import parsed
+from trtdx.versions import at_least, parsed
 
 if TYPE_CHECKING:
+    from trtdx.inspect.readers.commands import CommandLine
     from trtdx.memory.log import LogMemory
+    from trtdx.model import Fix
 
+PLACE = re.compile(r"<([A-Za-z][\w ./-]*)>")  # a shell takes it for a redirection
 SERVE = "trtllm-serve MODEL"
 BUILD = "trtllm-build --checkpoint_dir CKPT --output_dir ENGINE"
 # The settings of a log that its commands have to repeat.
@@ -61,6 +70,52 @@ def _command(log: LogMemory, stage: Stage, changes: dict[str, Any], *, engine: b
     except UnwritableError:
         return None
     return "\n".join(lines) or None
+
+
+def pasteable(log: LogMemory, fix: Fix, model: str = "MODEL", *, own: bool = False) -> Fix:
+    """Return a fix with words that a shell takes, and without a command that the log's release does not have.
+
+    A page's command gets the settings of the log; those that were made for it have them already.
+    """
+    if not fix.command:
+        return fix
+    text = PLACE.sub(lambda found: re.sub(r"\W+", "_", found[1]).upper(), fix.command)
+    release = log.settings.get("version")
+    lines, _ = command_lines(text, (SERVER, BUILDER, TEMPLATE))
+    if not own and len(lines) == 1 and text.startswith(SERVER) and not re.search(r"[;&|#]|\.\.\.", text):
+        text = _with_settings(log, lines[0]) or ""
+    is_other = log.backend == "pytorch" and any(line.program != SERVER for line in lines)
+    known = not release or all(_has(line, release.value) for line in lines)
+    command = text.replace("MODEL", model) if text and known and not is_other else None
+    return msgspec.structs.replace(fix, command=command)
+
+
+def _with_settings(log: LogMemory, line: CommandLine) -> str | None:
+    """Return a page's command for the deployment at hand: its settings, and what the page changes further than they go."""
+    changes: dict[str, Any] = {}
+    for given in line.given:
+        name = given.name.lstrip("-").replace("-", "_")
+        if name in NUMBERS and name in FLAGS and str(given.value).isdigit():
+            value, now = int(str(given.value)), log.number(name)
+            changes[name] = _further(name, value, now) if now else value
+        elif name in FLAGS and given.value:
+            changes[name] = float(given.value) if FLAGS[name].kind == "float" else given.value
+    same = changes.get("kv_cache_free_gpu_memory_fraction") == log.fraction is not None
+    return None if same else command_of(log, changes, engine=False)
+
+
+def _further(name: str, value: int, now: int) -> int:
+    """Return a page's number, or one on its side of what is set: more GPUs, a lower limit."""
+    if name.endswith("_size") and name != "max_batch_size":
+        return value if value > now else now * 2
+    return value if value < now else max(1, now // 2)
+
+
+def _has(line: CommandLine, release: str) -> bool:
+    """Return whether a release has a program, and all the flags it is given."""
+    if line.program == SERVER and not at_least(release, SERVES_SINCE):
+        return False
+    return not any(judged_flags(line.program, [given.name for given in line.given], release, line.subcommand))
 
 
 def _stated(log: LogMemory, name: str) -> Any:

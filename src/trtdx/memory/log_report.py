@@ -21,6 +21,7 @@ from trtdx.memory.calibrate import (
 )
 from trtdx.memory.constants import Constants, load_constants, store_constants
 from trtdx.memory.log import LogMemory, facts_of, memory_in, read_log
+from trtdx.memory.log_commands import pasteable
 from trtdx.memory.log_texts import HOST_MEMORY, OUT_OF_MEMORY
 from trtdx.memory.nouns import COMPONENTS, GIB, Ledger, RankLedger, Setup
 from trtdx.memory.numbers import explained, index_of, without_temporary
@@ -82,7 +83,8 @@ def memory_of_log(
     if of_log is not None:  # what a change would give is planned with what this log measured
         plan = _planner(constants_of(log, _planner(None)(of_log), constants))
     result = post_mortem(log, of_log, plan)
-    findings, others = _findings(facts, log, book, result.verdicts)
+    name = setup.model if setup is not None and not re.search(r"\s", setup.model) else ""
+    findings, others = _findings(facts, log, book, result.verdicts, name or "MODEL")
     findings += _checks(log, planned, findings, book)
     text = _headline(log, result, findings, others)
     summary = Summary(
@@ -115,7 +117,7 @@ def _planner(constants: Constants | None) -> Callable[[Setup], Ledger]:
 
 
 def _findings(
-    facts: Sequence[SourceFacts], log: LogMemory, book: RuleBook, verdicts: Sequence[Verdict]
+    facts: Sequence[SourceFacts], log: LogMemory, book: RuleBook, verdicts: Sequence[Verdict], model: str
 ) -> tuple[list[Finding], int]:
     """Return what the log's words and its numbers say about memory, and how many findings are about other things."""
     found = without_temporary(findings_from(facts, book)[0], log)
@@ -128,7 +130,15 @@ def _findings(
         else:
             told = memory.pop(at) if at is not None else None
             memory.insert(at or 0, _finding(verdict, told, book))
-    return [msgspec.structs.replace(each, confidence=calibrated(each.confidence)) for each in memory], others
+    made = {fix for verdict in verdicts for fix in verdict.fixes}
+    return [
+        msgspec.structs.replace(
+            each,
+            confidence=calibrated(each.confidence),
+            fixes=tuple(pasteable(log, fix, model, own=fix in made) for fix in each.fixes),
+        )
+        for each in memory
+    ], others
 
 
 def _finding(verdict: Verdict, told: Finding | None, book: RuleBook) -> Finding:

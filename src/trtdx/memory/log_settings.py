@@ -43,6 +43,7 @@ _PATTERNS = (
     (_FROM_RUNTIME, r"max_seq_len=(?P<seq>\d+), max_num_requests=(?P<batch>\d+), max_num_tokens=(?P<tokens>\d+)(?:, max_batch_size=(?P<step>\d+))?"),
     (_FROM_RUNTIME, r"Set (?P<name>gemm_plugin|context_fmha|remove_input_padding) to " + _VALUE),
     (_FROM_RUNTIME, r"TensorRT[- ]LLM [Vv]ersion:? (?P<version>\d+\.\d+[\w.+]*)"),
+    (_FROM_DUMP, r"Engine version (?P<version>\d+\.\d+[\w.+]*) found in the config file"),
     (_FROM_DUMP, r"KV Memory Percentage:\s+(?P<percent>[\d.]+)%"),
     (_FROM_RUNTIME, r"MPI size: (?P<world>\d+), rank"),
     (_FROM_DUMP, r"\b(?P<name>\w{2,40})[\"']?=" + _VALUE),

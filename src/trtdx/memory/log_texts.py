@@ -33,7 +33,7 @@ MEMORY_TEXTS = (
     "extend /dev/shm", "gpu_peak_mem",
     # settings
     "max_batch_size", "max_num_tokens", "max_seq_len", "maxBatchSize", "maxNumTokens", "maxSequenceLen",
-    "maxBeamWidth", "free_gpu_memory_fraction", "free_gpu_mem_fraction", "TensorRT-LLM version", "TensorRT LLM version", "MPI size:",
+    "maxBeamWidth", "free_gpu_memory_fraction", "free_gpu_mem_fraction", "TensorRT-LLM version", "TensorRT LLM version", "found in the config file", "MPI size:",
     "Set gemm_plugin to", "Set context_fmha to", "Set remove_input_padding to", "KV Memory Percentage",
 )  # fmt: skip
 # The pages that a log's own words lead to when memory ran out; a verdict puts numbers to any of them.

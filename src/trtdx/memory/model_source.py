@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from trtdx.memory.model_dims import Sizes
 
 KINDS = ("hf", "checkpoint", "engine")
-TUNED = re.compile(r"[-_](?:instruct|chat|it|hf|base|bf16|fp16|v\d+(?:\.\d+)?)$", re.IGNORECASE)
+TUNED = re.compile(r"[-_](?:instruct|chat|it|hf|base|bf16|fp16)$", re.IGNORECASE)
+REVISION = re.compile(
+    r"(?<=\db)-v\d+(?:\.\d+)?$", re.IGNORECASE
+)  # behind a size: DeepSeek-V2 is another model
 HOW = "give a model folder, its config.json, or its sizes: --dims num_layers=32,hidden_size=4096,num_heads=32,num_kv_heads=8,intermediate_size=14336,vocab_size=128256"
 
 
@@ -213,13 +216,15 @@ def known_models() -> Mapping[str, dict[str, Any]]:
 
 @cache
 def _names() -> dict[str, str]:
-    """Return every name a known model goes by, in lower case."""
-    names = {}
+    """Return every name a known model goes by, in lower case; its revision may be left out, not replaced."""
+    bare: dict[str, str] = {}
+    exact = {}
     for name, config in known_models().items():
         for each in (name, *config.get("also", ())):
-            names[_bare(each)] = name
-            names[each.lower()] = name
-    return names
+            exact[each.lower()] = name
+            bare[_bare(each)] = name
+            bare.setdefault(REVISION.sub("", _bare(each)), name)
+    return bare | exact
 
 
 def _bare(text: str) -> str:
@@ -272,8 +277,16 @@ class UnknownModelError(InputError):
 
 
 def _unknown(text: str) -> UnknownModelError:
-    near = difflib.get_close_matches(_bare(text), _names(), n=1, cutoff=0.7)
-    also = f"did you mean {_names()[near[0]]}? Else " if near else ""
+    bare = _bare(without_format(text.rpartition("/")[2])[0])
+    names = {
+        each.lower(): each
+        for name, config in known_models().items()
+        for each in (name, *config.get("also", ()))
+    }
+    near = [names[each] for each in names if each.startswith(f"{bare}-")][:3] or [
+        names[each] for each in difflib.get_close_matches(bare, names, n=1, cutoff=0.7)
+    ]
+    also = f"did you mean {' or '.join(near)}? Else " if near else ""
     return UnknownModelError(
         f"there is nothing at {text}, and trtdx knows no sizes of a model of that name", fix=also + HOW
     )

@@ -15,6 +15,7 @@ from trtdx.versions import at_least, parsed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trtdx.inspect.artifact import Artifact
     from trtdx.memory.asking import Answer
 
 PYTORCH_SINCE = "0.17.0"  # trtllm-serve --backend pytorch; before there was nothing to serve it with
@@ -29,6 +30,7 @@ class _OnlyTorch(msgspec.Struct, frozen=True):
 class _Models(msgspec.Struct, frozen=True):
     since: dict[str, str]
     torch_only: _OnlyTorch
+    engine_since: dict[str, str]
     of_type: dict[str, str]
 
 
@@ -38,22 +40,25 @@ def _table() -> _Models:
     return msgspec.toml.decode(data, type=_Models)
 
 
-def architecture_of(answer: Answer) -> str:
+def architecture_of(model: Artifact, model_type: str) -> str:
     """Return the architecture that a model's config names, or its type implies; "" where neither is known."""
-    named = answer.model.artifact.text("architecture") if answer.model.artifact.kind == "hf" else ""
-    return named or _table().of_type.get(answer.setup.dims.model_type, "")
+    named = model.text("architecture") if model.kind == "hf" else ""
+    return named or _table().of_type.get(model_type, "")
+
+
+def newer_release(model: Artifact, model_type: str) -> str:
+    """Return the first release whose PyTorch backend has a model, where it is later than the last stable one."""
+    since = _table().since.get(architecture_of(model, model_type), "")
+    return "" if not since or _may_have(LAST_STABLE, since) else since
 
 
 def missing_model(answer: Answer) -> Iterator[tuple[str, str]]:
     """Yield what the backend of a release lacks for a model, and what to do."""
-    running, name = answer.setup.running, architecture_of(answer)
+    running = answer.setup.running
+    name = architecture_of(answer.model.artifact, answer.setup.dims.model_type)
     release = running.version or LAST_STABLE
     if running.backend == "tensorrt":
-        if name in _table().torch_only.architectures:
-            yield (
-                f"no engine can be built of {name}: only the PyTorch backend has it",
-                "use --backend pytorch",
-            )
+        yield from _missing_engine(name, release)
         return
     if not at_least(release, PYTORCH_SINCE):
         yield (
@@ -73,6 +78,17 @@ def missing_model(answer: Answer) -> Iterator[tuple[str, str]]:
         yield (
             f"the PyTorch backend of {release} has no {name}",
             "build an engine: --backend tensorrt, with a release up to 1.2.1",
+        )
+
+
+def _missing_engine(name: str, release: str) -> Iterator[tuple[str, str]]:
+    since = _table().engine_since.get(name, "")
+    if name in _table().torch_only.architectures:
+        yield f"no engine can be built of {name}: only the PyTorch backend has it", "use --backend pytorch"
+    elif since and not _may_have(release, since):
+        yield (
+            f"engines of {name} can be built since {since}, not in {release}",
+            f"use TensorRT-LLM {since} or later",
         )
 
 

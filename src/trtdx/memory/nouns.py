@@ -66,7 +66,7 @@ COMPONENTS = {
     "decoder_buffers": "decoder and sampler buffers",
     "logits": "logits",
     "cuda_graphs": "CUDA graphs",
-    "recurrent_state": "recurrent state (Mamba)",
+    "recurrent_state": "state kept for each sequence",
     "encoder_cache": "multimodal encoder cache",
     "kv_transfer": "KV transfer buffers",
     "other_process": "other processes",
@@ -129,6 +129,8 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
     # recurrent layers (Mamba, linear attention)
     state_layers: int = 0
     state_bytes_per_sequence: int = 0  # of all these layers together, before tp
+    state_numbers: int = 0  # of them, those whose type can be chosen
+    state_dtype: str = ""  # that config.json wants for these
     state_params_per_layer: int = 0
     # beside the decoder's layers
     token_inputs: int = 0  # the width of each layer's own embedding of tokens (Gemma 3n, 4)

@@ -146,6 +146,11 @@ def fewer_tokens(log: LogMemory, failure: Failure) -> Fix | None:
     if failure.component == "activation" and failure.wanted is not None:
         # What a step had taken already counts too: torch says how much it has beside the weights.
         taken = (failure.said.get("allocated") or 0) - ledger.bytes_of("weights")
+        if (
+            ledger.capacity and failure.free is not None
+        ):  # the cache may be a part of it, and is no activation
+            known = ledger.bytes_of("weights") + ledger.bytes_of("kv_pool")
+            taken = min(taken, ledger.capacity - failure.free.value - known)
         activation = round(failure.wanted.value + max(0, taken if ledger.bytes_of("weights") else 0))
     if limit is None or not activation:
         return _fewer_tokens_unmeasured(log, limit, activation)
@@ -192,19 +197,19 @@ def smaller_workspace(log: LogMemory, failure: Failure) -> Iterator[Fix]:
     wanted, free = failure.wanted, failure.free
     if wanted is None or free is None or not free.value:
         return
-    times = math.ceil(wanted.value / free.value * 1.25)
+    share = 0.9 * min(1.0, free.value / wanted.value)
     fused = log.settings.get("context_fmha")
     if "Attention" in failure.said.text and (fused is None or fused.value.lower() in ("false", "disable")):
         text = "build with fused attention, which needs no such workspace (GPUs of compute capability 8.0 and later have it)"
         yield Fix(Stage.BUILD, text, command_with(log, Stage.BUILD, context_fmha=True))
     batch, tokens = log.number("max_batch_size"), log.number("max_num_tokens")
     changes = {
-        name: max(1, value // times)
+        name: max(1, int(value * share))
         for name, value in (("max_batch_size", batch), ("max_num_tokens", tokens))
         if value
     }
     words = " and ".join(f"{name} from {log.number(name)} to {value}" for name, value in changes.items())
-    text = f"the workspace has to be {times} times smaller: lower {words or 'max_batch_size, max_input_len and max_num_tokens'}"
+    text = f"the workspace has to shrink to {share:.0%} of what it is: lower {words or 'max_batch_size, max_input_len and max_num_tokens'}"
     yield Fix(Stage.BUILD, text, command_with(log, Stage.BUILD, **changes) if changes else None)
 
 

@@ -17,6 +17,7 @@ from trtdx.inspect.readers.llm_options import FACT_OF
 from trtdx.memory.checkpoint_text import checkpoint_command
 from trtdx.memory.command_text import CommandText
 from trtdx.memory.flags import FLAGS
+from trtdx.memory.format_names import FORMATS, format_from
 from trtdx.memory.scripts import BUILDER, INPUTS, MEANT, OLD_BUILDER, OUTPUTS, TEMPLATE
 from trtdx.memory.setup_facts import BUILD_SINCE, CONVERTED, GRAPHS, STARTED
 from trtdx.memory.unwritable import UnwritableError
@@ -49,11 +50,18 @@ TRITON_NAMES = {
     "runtime.max_tokens_in_cache": "max_tokens_in_paged_kv_cache",
     "runtime.chunked_context": "enable_chunked_context",
 }
+# What examples/llama/build.py had from 0.5.0 to 0.7.1, and what it calls what trtllm-build calls otherwise.
 OLD_BUILD = {
     "plugin.gemm_plugin": "--use_gemm_plugin",
     "plugin.gpt_attention_plugin": "--use_gpt_attention_plugin",
     "plugin.context_fmha": "--enable_context_fmha",
 }
+OLD_FLAGS = frozenset({
+    *OLD_BUILD.values(), "--dtype", "--tp_size", "--pp_size", "--max_batch_size", "--max_beam_width", "--max_input_len",
+    "--max_output_len", "--max_num_tokens", "--paged_kv_cache", "--remove_input_padding", "--tokens_per_block",
+    "--use_parallel_embedding", "--int8_kv_cache", "--fp8_kv_cache",
+})  # fmt: skip
+WEIGHT_ONLY = ("--use_weight_only", "--weight_only_precision")
 
 
 class Written(NamedTuple):
@@ -112,6 +120,12 @@ class Recipe:
         yield Written(Stage.CONVERT, str(command))
 
     @property
+    def states_conversion(self) -> bool:
+        """Whether an engine's checkpoint is yet to be made, and other than a plain conversion makes it."""
+        said = any(self._facts.get(name) not in (None, False, 1) for name in CONVERTED)
+        return said and any(self._converting()) and Stage.CONVERT not in self.own
+
+    @property
     def _served_checkpoint(self) -> str:
         return self.checkpoint if self.engine else self.model
 
@@ -128,6 +142,8 @@ class Recipe:
         command.put("--output_dir", self.built)
         stated = {name: value for name, value in self._facts.items() if is_old or name not in CONVERTED}
         stated = {name: value for name, value in stated.items() if name not in STARTED}
+        if is_old and {"tp_size", "pp_size"} & stated.keys():  # build.py asserts that they make up the world
+            command.put("--world_size", (stated.get("tp_size") or 1) * (stated.get("pp_size") or 1))
         prompt = int(command.value("--max_input_len") or 0)
         for name, value in self._lengths(stated, prompt).items():
             _put_build(command, name, value, self.release, self.dtype)
@@ -328,7 +344,6 @@ def _take_back(options: dict[str, Any], fact: str) -> None:
 
 def _put_build(command: CommandText, fact: str, value: Any, release: str, dtype: str) -> None:
     """Say a thing by a flag of trtllm-build, or of build.py before it."""
-    is_old = command.program == OLD_BUILDER
 
     def is_meant(name: str) -> bool:
         return meant_by(BUILDER, name) == fact
@@ -341,24 +356,45 @@ def _put_build(command: CommandText, fact: str, value: Any, release: str, dtype:
     if fact == "plugin.paged_kv_cache" and at_least(release, "0.13.0"):
         command.put("--kv_cache_type", "paged" if value else "continuous", is_meant)
         return
-    name = OLD_BUILD.get(fact, _build_flag(fact)) if is_old else _build_flag(fact)
+    if fact.endswith("_plugin") and value is True:
+        value = "auto" if at_least(release, "0.12.0") else dtype or "float16"
+    if command.program == OLD_BUILDER:
+        command.drop(is_meant)
+        _put_old_build(command, fact, value, release)
+        return
+    name = _build_flag(fact)
     flag = table().flag[BUILDER].get(name)
-    if not is_old and (flag is None or not known_in(flag, parsed(release), table().build_releases)):
+    if flag is None or not known_in(flag, parsed(release), table().build_releases):
         raise UnwritableError(f"trtllm-build {release} has no {name}")
-    is_switch = is_old and isinstance(value, bool) and not fact.endswith("_plugin")
-    if is_switch or (flag is not None and flag.type == "flag"):
+    if flag.type == "flag":
         command.drop(is_meant)
         if value:
             command.put(name)
         return
-    if fact.endswith("_plugin") and value is True:
-        value = "auto" if at_least(release, "0.12.0") else dtype or "float16"
-    if is_old and value is False:
-        command.drop(is_meant)
-        return
     command.put(
         name, {True: "enable", False: "disable"}[value] if isinstance(value, bool) else value, is_meant
     )
+
+
+def _put_old_build(command: CommandText, fact: str, value: Any, release: str) -> None:
+    """Say a thing to build.py, whose switches have no value."""
+    name = OLD_BUILD.get(fact, _build_flag(fact))
+    if fact == "quant.algo":
+        _put_weight_only(command, value)
+    elif value is not False and name not in OLD_FLAGS:
+        raise UnwritableError(f"build.py of {release} has no {name}")
+    elif value is not False:
+        command.put(name, None if value is True else value)
+
+
+def _put_weight_only(command: CommandText, value: Any) -> None:
+    """Say a format to build.py; the others need files that another script makes first."""
+    form = FORMATS[format_from(str(value))].qformat
+    if form not in ("int8_wo", "int4_wo"):
+        raise UnwritableError(f"build.py makes no {value} of a model by itself")
+    command.drop(lambda name: name in WEIGHT_ONLY)
+    command.put(WEIGHT_ONLY[0])
+    command.put(WEIGHT_ONLY[1], form.partition("_")[0])
 
 
 def _build_flag(fact: str) -> str:

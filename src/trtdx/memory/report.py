@@ -11,7 +11,17 @@ from trtdx.memory.build_need import build_note
 from trtdx.memory.command_text import folded
 from trtdx.memory.ledger import is_assumed
 from trtdx.memory.nouns import COMPONENTS, RankLedger
-from trtdx.memory.sizes import FIXED, caches, in_the_way, is_narrow, requests, used, usual_length
+from trtdx.memory.sizes import (
+    caches,
+    in_the_way,
+    is_narrow,
+    largest_beside,
+    requests,
+    sequence_bytes,
+    sequences_held,
+    used,
+    usual_length,
+)
 from trtdx.memory.storage import known
 from trtdx.memory.words import band, formats_in_words, gib, in_gib, layout_in_words, on_what, short_count
 from trtdx.model import Evidence, Finding, Fix, Report, Section, Stage
@@ -51,7 +61,9 @@ def verdict(ledger: Ledger, lengths: Sequence[int] = ()) -> str:
         return f"each GPU holds {gib(used(worst))} before its KV cache, and {_per_token(worst)} for it"
     if not ledger.fits:
         rank = f" on rank {worst.rank}" if setup.layout.world > 1 else ""
-        return f"does not fit on {where}: short by {gib(worst.short_bytes)}{rank}; {_what_fills(worst)}"
+        return (
+            f"does not fit on {where}: short by {gib(worst.short_bytes)}{rank}; {_what_fills(setup, worst)}"
+        )
     length = next(iter(lengths), 0) or usual_length(setup)
     each = " on each" if setup.layout.world > 1 else ""
     narrow = "fits narrowly" if is_narrow(worst) else "fits"
@@ -73,6 +85,10 @@ def cache_in_words(ledger: Ledger) -> str:
     return f"{short_count(tokens)} tokens on each of {own}, {short_count(tokens * own)} together"
 
 
+def _cache(ledger: Ledger) -> str:
+    return f"{cache_in_words(ledger)} of cache" if caches(ledger.setup) == 1 else cache_in_words(ledger)
+
+
 def _too_long(ledger: Ledger) -> str:
     """Return what a default length comes to: a request that the cache does not hold is refused, whatever the model can."""
     limits = ledger.setup.limits
@@ -91,18 +107,23 @@ MANY = ("cuda_context", "weights", "draft_weights", "encoder_weights", "communic
         "decoder_buffers", "logits", "cuda_graphs", "kv_transfer", "other_process")  # fmt: skip
 
 
-def _what_fills(rank: RankLedger) -> str:
+def _what_fills(setup: Setup, rank: RankLedger) -> str:
     """Return what takes the room, so that nobody has to look for it in the table."""
     weights = rank.bytes_of("weights")
     if weights >= rank.capacity:
         return f"weights alone are {gib(weights)}"
     if used(rank) >= rank.capacity:
         name = in_the_way(rank)
+        if name == COMPONENTS["weights"]:
+            return f"weights are {gib(weights)} of its {gib(rank.capacity)}, beside {gib(used(rank) - weights)} of the rest"
         largest = next((each for each in rank.components if COMPONENTS[each.name] == name), None)
         size = gib(largest.bytes.value) if largest else ""
         verb = "are" if largest and largest.name in MANY else "is"
         return f"{name} {verb} {size} beside {gib(weights)} of weights"
     room = rank.capacity - used(rank)
+    if not setup.running.paged_kv:
+        whole = gib(sequences_held(setup) * sequence_bytes(setup, rank))
+        return f"{gib(room)} are left for a KV cache of {whole}, which is not paged"
     return f"{gib(room)} are left for the KV cache, at {_per_token(rank)}"
 
 
@@ -201,7 +222,8 @@ def _taken_for(setup: Setup) -> str:
 
 
 def assumed_note(setup: Setup) -> str:
-    told = [each for each in assumed(setup) if each.partition(" ")[0] not in ("version", "backend")]
+    hidden = ("backend",) if setup.said.get("version", "").endswith("this model") else ("backend", "version")
+    told = [each for each in assumed(setup) if each.partition(" ")[0] not in hidden]
     return f"not said, so the defaults: {', '.join(told)}" if told else ""
 
 
@@ -247,10 +269,10 @@ def gain_in_words(advice: Advice) -> str:
     ledger = advice.ledger
     if not ledger.fits:
         return f"{gib(advice.gain_bytes)} less, still short by {gib(ledger.worst.short_bytes)}"
-    tokens = short_count(ledger.kv_tokens.value * caches(ledger.setup))
+    tokens = _cache(ledger)
     before = max(advice.tokens_before, 1)
     times = ledger.kv_tokens.value / before
-    return f"{tokens} tokens of cache ({times:.1f} times)" if times < 100 else f"{tokens} tokens of cache"
+    return f"{tokens} ({times:.1f} times)" if times < 100 else tokens
 
 
 def fixes(advice: Sequence[Advice]) -> tuple[Fix, ...]:
@@ -260,11 +282,7 @@ def fixes(advice: Sequence[Advice]) -> tuple[Fix, ...]:
         lines = each.advised.commands if each.advised else ()
         stage = min((line.stage for line in lines), key=list(Stage).index, default=Stage.LAUNCH)
         after = "fits" if each.ledger.fits else f"still short by {gib(each.ledger.worst.short_bytes)}"
-        tokens = (
-            f" with {short_count(each.ledger.kv_tokens.value * caches(each.setup))} tokens of cache"
-            if each.ledger.fits
-            else ""
-        )
+        tokens = f" with {_cache(each.ledger)}" if each.ledger.fits else ""
         text = f"{each.words}: {after}{tokens}; {each.speed}"
         found.append(Fix(stage, text, "\n".join(line.text for line in lines) or None))
     return tuple(found)
@@ -275,21 +293,20 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
     if ledger.fits is not False:
         return
     setup, worst = ledger.setup, ledger.worst
-    fixed = sum(worst.bytes_of(name) for name in FIXED)
-    code = "DX890" if fixed >= worst.capacity else "DX891" if used(worst) >= worst.capacity else "DX893"
+    alone = worst.bytes_of("weights") >= worst.capacity
+    code = "DX890" if alone else "DX891" if used(worst) >= worst.capacity else "DX893"
     values = {
         "gpu": setup.device.name if setup.device else "",
         "capacity": gib(worst.capacity),
         "weights": gib(worst.bytes_of("weights")),
         "short": gib(worst.short_bytes),
-        "component": in_the_way(worst),
+        "component": largest_beside(worst),
         "size": gib(used(worst) - worst.bytes_of("weights")),
         "used": gib(used(worst)),
         "room": gib(max(worst.capacity - used(worst), 0)),
         "length": setup.limits.max_seq_len,
-        "needed": gib(
-            setup.limits.max_seq_len * setup.limits.max_beam_width * worst.kv_bytes_per_token.value
-        ),
+        "held": counted(sequences_held(setup), "sequence"),
+        "needed": gib(sequences_held(setup) * sequence_bytes(setup, worst)),
         "again": advice[0].advised.verify if advice and advice[0].advised else again,
     }
     evidence = tuple(
@@ -301,9 +318,9 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
     low = sum(each.bytes.low for each in worst.components if each.name != "kv_pool")
     confidence = 0.95 if low >= worst.capacity or code == "DX890" else 0.75
     finding = finding_from(book.get(code), Violation(evidence[:4], values, confidence=confidence))
-    if advice:
-        finding = msgspec.structs.replace(finding, fixes=fixes(advice))
-    yield finding
+    # The page's own commands are of another model: without advice its words are all there is to say.
+    plain = tuple(msgspec.structs.replace(each, command=None) for each in finding.fixes)
+    yield msgspec.structs.replace(finding, fixes=fixes(advice) or plain)
 
 
 def memory_json(ledger: Ledger) -> dict[str, Any]:
@@ -369,7 +386,7 @@ def commands_json(advised: Advised | None) -> dict[str, Any]:
 SHORT = {
     "KV cache": "kv", "max_num_tokens": "step", "weights": "weights", "activations and workspace": "act",
     "decoder and sampler buffers": "decoder", "runtime buffers": "runtime", "CUDA graphs": "graphs", "logits": "logits",
-    "recurrent state (Mamba)": "state", "NCCL and all-reduce buffers": "comm",
+    "state kept for each sequence": "state", "NCCL and all-reduce buffers": "comm",
 }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ BUILDER, CONVERTER, QUANTISER, EXPORTER = (
 OLD_BUILDER, TEMPLATE = "build.py", "fill_template.py"  # before 0.8; and Triton's config.pbtxt
 OF_CHECKPOINTS = (CONVERTER, QUANTISER, EXPORTER)
 KNOWN = (*PROGRAMS, *OF_CHECKPOINTS, OLD_BUILDER, TEMPLATE)
-INPUTS = ("--model_dir", "--pyt_ckpt_path", "--checkpoint_dir")
+INPUTS = ("--model_dir", "--hf_model_dir", "--pyt_ckpt_path", "--checkpoint_dir")
 OUTPUTS = ("--output_dir", "--export_path")
 # What these programs call what `trtdx memory` knows under another name.
 MEANT = {

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.memory.ledger import plan
-from trtdx.memory.nouns import COMPONENTS
+from trtdx.memory.nouns import COMPONENTS, LAST_STABLE
+from trtdx.versions import kernels_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,6 +82,25 @@ def in_the_way(rank: RankLedger) -> str:
     return COMPONENTS["kv_pool"]
 
 
+def sequences_held(setup: Setup) -> int:
+    """Return how many sequences the cache must hold to be made at all: a paged one may make others wait."""
+    return 1 if setup.running.paged_kv else setup.limits.max_batch_size
+
+
+def sequence_bytes(setup: Setup, rank: RankLedger) -> int:
+    """Return what one sequence of the full length takes of the cache."""
+    return setup.limits.max_seq_len * setup.limits.max_beam_width * rank.kv_bytes_per_token.value
+
+
+def largest_beside(rank: RankLedger) -> str:
+    """Return what takes most beside the weights, where these are what stands in the way."""
+    name = in_the_way(rank)
+    if name != COMPONENTS["weights"]:
+        return name
+    beside = [each for each in rank.components if each.name not in ("weights", "kv_pool")]
+    return COMPONENTS[max(beside, key=lambda each: each.bytes.value).name] if beside else name
+
+
 def smallest_home(
     setup: Setup, devices: tuple[Device, ...], sizes: Sequence[int], planner: Planner = plan
 ) -> Setup | None:
@@ -115,9 +135,12 @@ def is_narrow(rank: RankLedger) -> bool:
 
 
 def has_kernels(setup: Setup, device: Device) -> bool:
-    """Whether a GPU has kernels for the formats that are asked for."""
+    """Whether the release has kernels for a GPU, and the GPU some for the formats that are asked for."""
     from trtdx.memory.format_names import FORMATS, KV_LEAST_SM
 
+    release = kernels_of(setup.running.version or LAST_STABLE)
+    if release is not None and not release.serve(device.sm):
+        return False
     form = FORMATS.get(setup.formats.weights)
     least = max(form.least_sm if form else 0, KV_LEAST_SM.get(setup.formats.kv, 0))
     if setup.formats.dtype == "bfloat16":

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.memory.report import command_rows, commands_json
-from trtdx.memory.words import on_what, short_count
+from trtdx.memory.report import cache_in_words, command_rows, commands_json
+from trtdx.memory.words import on_what
 from trtdx.model import Evidence, Fix, Section, Stage
 from trtdx.violation import Violation, finding_from
 
@@ -29,13 +29,12 @@ def target_section(reached: Reached) -> Iterator[Section]:
             for number, each in enumerate(reached.changes, 1)
         ]
         rows += command_rows(reached.advised)
-        tokens = short_count(reached.ledger.kv_tokens.value)
         yield Section(
             "target",
             f"the cheapest way to {reached.target}",
             ("", ""),
             tuple(rows),
-            note=f"then the cache holds {tokens} tokens",
+            note=f"then the cache holds {cache_in_words(reached.ledger)}",
         )
     elif reached.fits and reached.advised and reached.advised.commands:
         rows = command_rows(reached.advised)
@@ -87,7 +86,9 @@ def out_of_reach(reached: Reached, book: RuleBook, again: str) -> Finding:
     }
     finding = finding_from(book.get(OUT_OF_REACH), Violation(evidence, values, confidence=0.9))
     fixes = tuple(_fix(each) for each in reached.nearest)
-    return msgspec.structs.replace(finding, fixes=fixes) if fixes else finding
+    # The page's own command is of another model; without a nearer load its words are all there is to say.
+    plain = tuple(msgspec.structs.replace(each, command=None) for each in finding.fixes)
+    return msgspec.structs.replace(finding, fixes=fixes or plain)
 
 
 def _fix(nearest: Nearest) -> Fix:

@@ -25,10 +25,7 @@ ALIGNMENT = {
     "FP8_BLOCK_SCALES": 128,
     "NVFP4": 32,
     "W4A8_NVFP4_FP8": 32,
-    "W4A8_MXFP4_FP8": 32,
-    "W4A8_MXFP4_MXFP8": 32,
-    "W4A16_MXFP4": 32,
-}
+}  # experts in MXFP4 are filled up to whole blocks on each rank (fused_moe/quantization.py, 1.1.0 to 1.3.0rc21)
 GROUPED = ("W4A16_AWQ", "W4A8_AWQ", "W4A16_GPTQ", "W8A16_GPTQ")
 # Embeddings whose converters do not fill up a vocabulary that does not divide (1.2.1: falcon, gemma).
 NEVER_PADDED = ("Falcon", "RW", "Gemma")
