@@ -296,3 +296,13 @@ def test_what_verifies_a_command_line_is_that_command_line(trtdx, tmp_path):
     done = trtdx("inspect", "--command", "trtllm-serve m --no_such_flag 3")
     assert "trtdx inspect --command 'trtllm-serve m --no_such_flag 3'" in done.stdout
     assert "AS MENDED" not in done.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_an_answer_that_cannot_be_written_is_not_called_a_bug():
+    with open("/dev/full", "w") as full:
+        argv = [sys.executable, "-m", "trtdx", "explain", "DX012"]
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot write the answer to standard output: No space left")
+    assert "Traceback" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from enum import Enum
 from pathlib import Path
@@ -13,6 +14,7 @@ from trtdx.cli.capture_options import EngineName, EngineOption, ModelArgument, T
 from trtdx.cli.options import AllOption, ColorOption, FailOnOption, JsonOption, MarkdownOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
+from trtdx.optional import OF_ENGINES, TENSORS, need_all
 
 if TYPE_CHECKING:
     from trtdx.engines.generate import Step
@@ -203,6 +205,7 @@ def run(
         section = place_section(hit.places, sure=hit.sure, most=0 if show_all or json else 60)
         emit_table(section, f"{model} on {kind}", json, markdown, color)
         return
+    need_all((*TENSORS, *OF_ENGINES[kind]), to=f"capture on {kind}")
     if sum(map(bool, (ids, prompt, inputs, resume))) > 1:
         raise typer.BadParameter("--ids, --prompt, --input and --resume exclude each other")
     if after_step is not None and not resume:
@@ -233,7 +236,7 @@ def run(
         ),
         resume=resume,
         after_step=after_step,
-        run=" ".join(["trtdx", *sys.argv[1:]]),
+        run=shlex.join(["trtdx", *sys.argv[1:]]),
     )
     host = RealHost()
     most, folders = 0 if show_all or json else None, list[Path]()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from trtdx.errors import InputError
 from trtdx.model import Severity
 from trtdx.render import render_json, render_markdown, render_text
 from trtdx.render.text import WIDTH
@@ -81,5 +82,13 @@ def fails(report: Report, fail_on: FailOn) -> bool:
 def write(text: str) -> None:
     """Print text whatever the terminal's encoding can show."""
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough
+        raise
+    except OSError as err:
+        raise InputError(
+            f"cannot write the answer to standard output: {err.strerror or err}",
+            fix="free some space, or send the output elsewhere",
+        ) from err
