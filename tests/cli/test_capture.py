@@ -443,6 +443,13 @@ def test_another_model_that_goes_on_is_named(trtdx, tmp_path):
     assert "the steps before are of another model" in done.stdout
 
 
+def test_shapes_that_grow_are_told_in_one(trtdx):
+    done = trtdx("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "4", "--json")
+    told = {row[0]: row[1] for row in sections(done)["tensors"]["rows"]}
+    assert told["model.layers.0:out"] == "float32 1x3..1x32"
+    assert told[":out.present.0.key"] == "float32 1x2x3..6x8"
+
+
 def test_a_batch_is_replayed_on_another_engine(trtdx):
     pytest.importorskip("transformers")
     trtdx(

@@ -40,9 +40,11 @@ TapOption = Annotated[
 ]
 
 
-def emit_table(section: Section, subject: str, json: bool, markdown: bool, color: Color) -> None:
-    """Print one table as a report."""
+def emit_table(
+    section: Section, subject: str, json: bool, markdown: bool, color: Color, *, whole: bool = True
+) -> None:
+    """Print one table as a report, its cells whole or as long as the terminal has room for."""
     from trtdx.model import Report, Summary
 
     report = Report(Summary(subject), sections=(section,))
-    emit(report, json=json, markdown=markdown, color=color, details=True, fail_on=FailOn.NEVER)
+    emit(report, json=json, markdown=markdown, color=color, details=whole, fail_on=FailOn.NEVER)

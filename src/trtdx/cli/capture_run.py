@@ -203,7 +203,7 @@ def run(
 
         hit = places_in(found, kind, list_places or "**")
         section = place_section(hit.places, sure=hit.sure, most=0 if show_all or json else 60)
-        emit_table(section, f"{model} on {kind}", json, markdown, color)
+        emit_table(section, f"{model} on {kind}", json, markdown, color, whole=show_all)
         return
     need_all((*TENSORS, *OF_ENGINES[kind]), to=f"capture on {kind}")
     if sum(map(bool, (ids, prompt, inputs, resume))) > 1:

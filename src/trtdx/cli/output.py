@@ -44,7 +44,7 @@ def wants_color(color: Color) -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _width() -> int | None:
+def terminal_width() -> int | None:
     """Return how wide lines may be: as the terminal; in a pipe or file nothing is cut, whoever looks on."""
     if not sys.stdout.isatty():
         return None
@@ -68,7 +68,7 @@ def emit(
     elif markdown:
         write(render_markdown(report))
     else:
-        write(render_text(report, color=wants_color(color), details=details, width=_width()))
+        write(render_text(report, color=wants_color(color), details=details, width=terminal_width()))
     raise typer.Exit(status if status is not None else 1 if fails(report, fail_on) else 0)
 
 
