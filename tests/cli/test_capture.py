@@ -450,6 +450,21 @@ def test_shapes_that_grow_are_told_in_one(trtdx):
     assert told[":out.present.0.key"] == "float32 1x2x3..6x8"
 
 
+def test_steps_that_are_not_there_are_not_passed_over(trtdx, small):
+    trtdx("capture", small, "--input", "ones.npz", "--out", "cap")
+    done = trtdx("capture", "show", "cap", "--steps", "7")
+    assert done.returncode == 2
+    assert "cap has no tensors of step 7\n  = fix: it has 1 step: 0" in done.stderr
+
+
+def test_a_folder_of_tensorrt_llm_is_called_so(trtdx):
+    pytest.importorskip("transformers")
+    engine = TINY.parent / "deployment" / "engine"
+    done = trtdx("capture", engine)
+    assert done.returncode == 2
+    assert f"{engine} is an engine of TensorRT-LLM, which cannot be computed here" in done.stderr
+
+
 def test_a_batch_is_replayed_on_another_engine(trtdx):
     pytest.importorskip("transformers")
     trtdx(

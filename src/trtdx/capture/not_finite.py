@@ -37,7 +37,7 @@ def not_finite_finding(
     values = {
         "tensor": record.name,
         "step": record.step,
-        "what": _not_finite_in(record),
+        "what": record.statistics.specials,
         "elements": record.statistics.elements,
         "capture": shlex.quote(str(capture.folder)),
         "again": _again(capture, "--watch", "nan"),
@@ -102,13 +102,6 @@ def _stopped_at(capture: Capture, stopped: NotFiniteError) -> Record:
     return capture.record(stopped.place.name, step=stopped.step, rank=capture.ranks[0])
 
 
-def _not_finite_in(record: Record) -> str:
-    """Return what in a tensor is not finite: "3 NaN and 1 +Inf"."""
-    found = record.statistics
-    counts = {"NaN": found.nan, "+Inf": found.pos_inf, "-Inf": found.neg_inf}
-    return " and ".join(f"{count} {name}" for name, count in counts.items() if count)
-
-
 def _before(capture: Capture, record: Record) -> tuple[Evidence, ...]:
     """Return as evidence what the module was given, where that is known, else the last tensor before it."""
     given: list[Record] = []
@@ -132,7 +125,7 @@ def _in_words(record: Record) -> str:
     found, largest = record.statistics, f"up to {record.statistics.absmax:.4g} ({record.layout.dtype})"
     if found.neg_inf == found.elements:
         return f"-Inf in all {found.elements} elements"
-    not_finite = _not_finite_in(record)
+    not_finite = record.statistics.specials
     return (
         f"{not_finite} of {found.elements}, the rest {largest}" if not_finite else f"still finite, {largest}"
     )

@@ -34,7 +34,7 @@ TapOption = Annotated[
     typer.Option(
         "--tap",
         metavar="SELECTOR",
-        help="What to look at: 'layers.*.mlp:out', '**.q_proj:in', 'layers[0,-1].**', 'op:MatMul', 'tensor:logits', 'dtype:bf16', with , ! and &. What leaves each module if not told.",
+        help="What to look at: 'layers.*.mlp:out', '**.q_proj:in', 'layers[0,-1].**', 'op:MatMul', 'tensor:logits', 'dtype:bf16', with , ! and &. By default what leaves each module.",
         show_default=False,
     ),
 ]

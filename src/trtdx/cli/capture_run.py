@@ -53,7 +53,7 @@ def run(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="Where the capture goes; a new folder here if not told.",
+            help="Where the capture goes; by default a new folder here.",
             show_default=False,
         ),
     ] = "",
@@ -81,7 +81,7 @@ def run(
             "--tokens",
             metavar="N",
             min=1,
-            help="How many tokens to generate at most, 8 where it is not said; with --resume, those already there count.",
+            help="How many tokens to generate at most, by default 8; with --resume, those already there count.",
             show_default=False,
         ),
     ] = None,
@@ -166,7 +166,7 @@ def run(
     top_p: Annotated[
         float, typer.Option("--top-p", min=0, max=1, help="Draw from the likeliest with this share.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random numbers.")] = 0,
     eos: Annotated[
         list[int] | None,
         typer.Option("--eos", metavar="ID", help="A row ends at this token. May be repeated."),

@@ -32,7 +32,7 @@ def command(
         str,
         typer.Argument(
             metavar="REF",
-            help=f"What is right. {SIDE} With --baseline: the model, where it is not the one of then.",
+            help=f"What is right. {SIDE} With --baseline: the model to run, if it has moved or changed.",
             show_default=False,
         ),
     ] = "",
@@ -102,7 +102,7 @@ def command(
         typer.Option(
             "--budget",
             metavar="SIZE",
-            help="Write at most this much of captures on the way, such as 20GiB; half of the free disk if not told.",
+            help="Write at most this much of captures on the way, such as 20GiB; by default half of the free disk.",
             show_default=False,
         ),
     ] = "",

@@ -155,7 +155,9 @@ def _tensor(name: str, wanted: Replay, engine: InParts) -> str:
     found = _PORT.fullmatch(name)
     if found is None or (found[1] and not path_matches(found[1], wanted.path, {})):
         told = "; ".join(f"{each}: {declared(engine.graph.values[each])}" for each in wanted.inputs)
-        raise InputError(f"nothing that enters {wanted.path} is called {name!r}", fix=f"there is {told}")
+        raise InputError(
+            f"nothing that enters {wanted.path} is called {name!r}", fix=f"these enter it: {told}"
+        )
     number = int(found[2] or 0)
     if number >= len(wanted.inputs):
         raise InputError(f"{wanted.path} has {len(wanted.inputs)} inputs, so there is no {name!r}")
