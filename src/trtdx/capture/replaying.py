@@ -140,7 +140,9 @@ def _borders(capture: Capture, scope: str, step: int) -> tuple[list[Record], lis
     ]
     paths = list(dict.fromkeys(record.place.path for record in here))
     if len(paths) > 1:
-        raise InputError(f"{scope!r} is {len(paths)} modules: {', '.join(paths[:4])}", fix="name one of them")
+        raise InputError(
+            f"{scope!r} names {len(paths)} modules: {', '.join(paths[:4])}", fix="name one of them"
+        )
     return (
         [record for record in here if record.place.port == "in" and record.kept],
         [record for record in here if record.place.port == "out"],

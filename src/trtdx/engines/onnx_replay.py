@@ -16,6 +16,7 @@ from trtdx.engines.onnx_graph import Graph, Kind
 from trtdx.engines.onnx_places import Call, calls_of, declared, dtype_of_value, module_nodes
 from trtdx.engines.onnx_segments import Sizes
 from trtdx.errors import InputError, UnknownNameError
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -96,7 +97,7 @@ def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
     path = _path(scope, modules, engine)
     calls = calls_of(graph, modules[path])
     if call >= len(calls):
-        raise InputError(f"{path} is called {len(calls)} times; there is no call {call}")
+        raise InputError(f"{path} is called {counted(len(calls), 'time')}; there is no call {call}")
     chosen = calls[call]
     inputs = [str(value.name) for value, _ in chosen.inputs]
     nodes = set(chosen.nodes)
@@ -112,7 +113,9 @@ def _path(scope: str, modules: Mapping[str, Sequence[int]], engine: InParts) -> 
     if not found:
         raise UnknownNameError("module of the graph", scope, modules)
     if len(found) > 1:
-        raise InputError(f"{scope!r} is {len(found)} modules: {', '.join(found[:4])}", fix="name one of them")
+        raise InputError(
+            f"{scope!r} names {len(found)} modules: {', '.join(found[:4])}", fix="name one of them"
+        )
     return found[0]
 
 
@@ -160,7 +163,7 @@ def _tensor(name: str, wanted: Replay, engine: InParts) -> str:
         )
     number = int(found[2] or 0)
     if number >= len(wanted.inputs):
-        raise InputError(f"{wanted.path} has {len(wanted.inputs)} inputs, so there is no {name!r}")
+        raise InputError(f"{wanted.path} has {counted(len(wanted.inputs), 'input')}, so there is no {name!r}")
     return wanted.inputs[number]
 
 
