@@ -72,9 +72,13 @@ def run_trtdx(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (("compare", f"{TINY}/model.onnx", f"{TINY}/rotary-mistake.onnx"), "capture,onnx"),
         (("compare", "--baseline", "run"), "capture"),
         (("compare", f"onnx:{TINY}/model.onnx", "--precision-search", "out.onnx"), "capture,onnx"),
+        (("compare", f"trt:{TINY}/model.onnx", f"onnx:{TINY}/model.onnx"), "capture,onnx,torch,trt"),
         (("capture", "build", f"{TINY}/model.onnx"), "trt"),
+        (("capture", "build", f"{TINY}/model.onnx", "--tap", "**"), "onnx,trt"),
         (("memory", f"{TINY}/model", "--gpu", "H100", "--compile"), "trt"),
-        (("capture", f"{TINY}/model.onnx", "--ids", "1,2"), "onnx"),
+        (("capture", f"{TINY}/model.onnx", "--ids", "1,2"), "capture,onnx"),
+        (("capture", f"{TINY}/model", "--ids", "1,2"), "capture,torch"),
+        (("capture", f"{TINY}/model.onnx", "--engine", "tensorrt"), "capture,onnx,torch,trt"),
         (("memory", f"{TINY}/model", "--gpu", "H100", "--plot", "frontier.png"), "plot"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
@@ -98,6 +102,11 @@ def test_a_core_install_asks_for_the_extra_and_never_says_that_the_model_is_wron
 def test_a_core_install_does_what_needs_no_extra(core, words):
     done = run_trtdx(core, *words)
     assert done.returncode == 0, done.stderr
+
+
+def test_arguments_come_before_packages(core):
+    done = run_trtdx(core, "compare")
+    assert "name a reference and a candidate" in done.stderr
 
 
 def test_a_script_is_told_the_command_too(core):

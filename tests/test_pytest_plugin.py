@@ -517,16 +517,19 @@ class TestGoldens:
         assert result.ret == 1
         assert "error: __trtdx__/test_a.jsonl was not written" in text_of(result)
 
-    def test_nan_in_a_passed_test_is_counted_and_is_no_failure(self, run):
+    def test_what_is_not_finite_in_a_passed_test_is_counted_and_is_no_failure(self, run):
         source = """
             import numpy as np
 
             def test_nan(dx):
-                dx.register("a", np.array([1.0, np.nan, np.nan]))
+                dx.register("a", np.array([1.0, np.nan, np.inf]))
         """
         result = run("--trtdx", test_a=source)
         result.assert_outcomes(passed=1)
-        assert "NaN in 1 passed test:\n  test_a.py::test_nan: a 2 of 3" in text_of(result)
+        assert (
+            "NaN or infinities in 1 passed test:\n  test_a.py::test_nan: a 1 NaN and 1 +Inf of 3"
+            in text_of(result)
+        )
 
 
 def test_workers_of_xdist_lose_no_golden_and_any_test_id_works(pytester):

@@ -55,9 +55,13 @@ def _nearest(name: str, known: Sequence[str]) -> list[str]:
 
 
 class UnknownNameError(TrtdxError):
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        near = _nearest(name, list(known))
-        fix = f"did you mean {' or '.join(near)}?" if near else ""
+    """A name nobody knows, with the nearest ones; else with `known_as`, or all of them where they are few."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, known_as: str = "") -> None:
+        names = list(known)
+        near = _nearest(name, names)
+        few = f"one of {', '.join(names)}" if 0 < len(names) <= MOST_BEGINNINGS else ""
+        fix = f"did you mean {' or '.join(near)}?" if near else known_as or few
         super().__init__(f"no {kind} is called {name!r}", fix=fix)
 
 

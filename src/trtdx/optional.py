@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import ModuleType
 
-# Which extra brings a package that is imported by name; numpy comes with all of these.
+COMMON = ("numpy", "ml_dtypes")  # come with every extra that computes
+# Which extra brings a package that is imported by name.
 EXTRAS = {
     "duckdb": "capture",
     "matplotlib": "plot",
@@ -31,6 +32,14 @@ EXTRAS = {
     "xxhash": "capture",
     "zstandard": "zstd",
 }
+
+TENSORS = ("numpy", "ml_dtypes", "xxhash")  # of everything that looks into tensors
+OF_ENGINES = {
+    "torch": ("torch", "transformers"),
+    "onnxruntime": ("onnx", "onnx_ir", "onnxruntime"),
+    "tensorrt": ("onnx", "onnx_ir", "torch", "tensorrt_rtx"),
+}
+STAND_INS = {"tensorrt_rtx": "tensorrt"}  # either of the two does
 
 
 def need(package: str, *, extra: str, to: str) -> ModuleType:
@@ -52,7 +61,11 @@ def need(package: str, *, extra: str, to: str) -> ModuleType:
 
 def need_all(packages: Iterable[str], *, to: str) -> None:
     """Raise one error for all packages that are absent, so that one command brings them."""
-    absent = [package for package in packages if not is_installed(package)]
+    absent = [
+        package
+        for package in packages
+        if not is_installed(package) and not is_installed(STAND_INS.get(package, package))
+    ]
     if absent:
         raise _missing(absent, to)
 
@@ -73,8 +86,8 @@ def _missing(packages: list[str], to: str) -> MissingExtraError:
     from trtdx.installation import install_extras
 
     verb = "is" if len(packages) == 1 else "are"
-    extras = sorted({EXTRAS[package] for package in packages})
-    return MissingExtraError(f"{joined(packages)} {verb} needed to {to}", fix=install_extras(*extras))
+    extras = {EXTRAS[package] for package in packages if package not in COMMON} or {"capture"}
+    return MissingExtraError(f"{joined(packages)} {verb} needed to {to}", fix=install_extras(*sorted(extras)))
 
 
 def is_installed(package: str) -> bool:

@@ -94,12 +94,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add(
         "--trtdx-drop-stale",
         action="store_true",
-        help="record, and drop the goldens of tests that are no more",
+        help="record, and drop the goldens of tests that no longer exist",
     )
     add(
         "--trtdx-cases",
         metavar="DIR",
-        help="where the cases of failing tests go; pytest's temporary folder else",
+        help="where the cases of failing tests go; by default pytest's temporary folder",
     )
     parser.addini(
         "trtdx_golden_bytes", "values that the golden of a test keeps whole, in bytes", default="16384"

@@ -38,9 +38,10 @@ FILTERS = {
 _ONE = re.compile(
     r"(?<![\w.,:/-])1 (?P<adjective>(?:MPI|GPU|KV|other|new|output|input|draft) )?"
     r"(?P<noun>rank|GPU|token|layer|head|row|element|request|node|slot|expert|value|tensor|position|channel|step|file|plan|prompt|line|block|input|"
-    r"output|weight|process(?=es)|stage|shard|machine)(?:e?s)\b(?P<verb> (?:are|were|have)\b)?"
+    r"output|weight|process(?=es)|stage|shard|machine|worker|beam|byte|sample|sequence|dimension|placeholder|binding|instance|"
+    r"feature|image|profile|core|time|container)(?:e?s)\b(?P<verb> (?:are|were|have|do)\b)?"
 )
-_VERB = {"are": "is", "were": "was", "have": "has"}
+_VERB = {"are": "is", "were": "was", "have": "has", "do": "does"}
 
 
 def filled(template: str, values: Mapping[str, str | None]) -> str | None:

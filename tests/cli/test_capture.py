@@ -125,6 +125,22 @@ def test_an_overflow_is_told_of_without_watching_too(trtdx, small):
     assert trtdx("capture", "show", "cap").returncode == 1
 
 
+def test_an_overflow_to_minus_infinity_is_told_of_too(trtdx, small, tmp_path):
+    np.savez(tmp_path / "minus.npz", x=-np.ones((1, 8), np.float16))
+    done = trtdx("capture", small, "--input", "minus.npz", "--tap", "**", "--out", "cap", "--json")
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["message"].startswith(
+        "down is the first of the captured tensors that is not finite: 8 -Inf"
+    )
+
+
+def test_to_verify_the_same_run_is_watched(trtdx, small, tmp_path):
+    (tmp_path / "with space.npz").write_bytes((tmp_path / "large.npz").read_bytes())
+    done = trtdx("capture", small, "--input", "with space.npz", "--out", "cap", "--watch", "nan", "--json")
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["verify"] == f"trtdx capture {small} --input 'with space.npz' --json --watch nan"
+
+
 def test_a_made_up_input_is_called_so(trtdx, small):
     done = trtdx("capture", small, "--fail-on", "never")
     assert done.returncode == 0, done.stderr
@@ -427,6 +443,28 @@ def test_another_model_that_goes_on_is_named(trtdx, tmp_path):
     assert "the steps before are of another model" in done.stdout
 
 
+def test_shapes_that_grow_are_told_in_one(trtdx):
+    done = trtdx("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "4", "--json")
+    told = {row[0]: row[1] for row in sections(done)["tensors"]["rows"]}
+    assert told["model.layers.0:out"] == "float32 1x3..1x32"
+    assert told[":out.present.0.key"] == "float32 1x2x3..6x8"
+
+
+def test_steps_that_are_not_there_are_not_passed_over(trtdx, small):
+    trtdx("capture", small, "--input", "ones.npz", "--out", "cap")
+    done = trtdx("capture", "show", "cap", "--steps", "7")
+    assert done.returncode == 2
+    assert "cap has no tensors of step 7\n  = fix: it has 1 step: 0" in done.stderr
+
+
+def test_a_folder_of_tensorrt_llm_is_called_so(trtdx):
+    pytest.importorskip("transformers")
+    engine = TINY.parent / "deployment" / "engine"
+    done = trtdx("capture", engine)
+    assert done.returncode == 2
+    assert f"{engine} is an engine of TensorRT-LLM, which cannot be computed here" in done.stderr
+
+
 def test_a_batch_is_replayed_on_another_engine(trtdx):
     pytest.importorskip("transformers")
     trtdx(
@@ -446,6 +484,14 @@ def test_compare_ends_with_1_and_names_the_mistake(trtdx):
     assert "error[DX961]" in found.stdout
     assert trtdx("compare", f"hf:{TINY}/model", f"onnx:{TINY}/model.onnx", *words).returncode == 0
     assert trtdx("compare", f"hf:{TINY}/model", "nothing").returncode == 2
+
+
+def test_an_answer_is_printed_though_the_picture_cannot_be_written(trtdx):
+    words = ("--tokens", "5 17 42", "--effort", "quick", "--plot", "/proc/drift.html")
+    done = trtdx("compare", f"{TINY}/model.onnx", f"{TINY}/rotary-mistake.onnx", *words)
+    assert done.returncode == 2
+    assert "error[DX" in done.stdout
+    assert "cannot write /proc/drift.html" in done.stderr
 
 
 @pytest.mark.parametrize(

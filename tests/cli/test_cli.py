@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from trtdx.model import Report
 
 ERROR = b"[TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (2 != 4)\n"
+FULL = Path("/dev/full")
 HEALTHY = b"[TensorRT-LLM][INFO] MPI size: 4, MPI local size: 4, rank: 0\n"
 
 
@@ -153,6 +155,16 @@ def test_explain_shows_the_page_and_what_it_is_tested_with_only_when_asked(trtdx
     assert "Fires on" not in trtdx("explain", "DX037").stdout
     assert "Fires on" in trtdx("explain", "DX037", "-v").stdout
     assert "Artifacts that" not in trtdx("explain", "DX096").stdout
+
+
+def test_a_page_is_laid_out_for_a_terminal_without_colour_too(trtdx):
+    from trtdx.host import RealHost
+    from trtdx.knowledge import load_book
+    from trtdx.render.page import render_page
+
+    shown = render_page(load_book(RealHost(), []).get("DX012"), color=False, width=70)
+    assert max(map(len, shown.splitlines())) <= 70
+    assert "\x1b" not in shown
 
 
 def test_explain_by_code_and_slug_and_the_nearest_name(trtdx):
@@ -317,3 +329,13 @@ def test_what_verifies_a_command_line_is_that_command_line(trtdx, tmp_path):
     done = trtdx("inspect", "--command", "trtllm-serve m --no_such_flag 3")
     assert "trtdx inspect --command 'trtllm-serve m --no_such_flag 3'" in done.stdout
     assert "AS MENDED" not in done.stdout
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
+def test_an_answer_that_cannot_be_written_is_not_called_a_bug():
+    with FULL.open("w") as full:
+        argv = [sys.executable, "-m", "trtdx", "explain", "DX012"]
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot write the answer to standard output: No space left")
+    assert "Traceback" not in done.stderr

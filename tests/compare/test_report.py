@@ -89,7 +89,7 @@ def test_a_narrow_table_shortens_what_repeats_and_keeps_every_name_apart():
     shown = list(table_lines(Section("x", "x", ("tensor", "a", "b", "c"), rows), width=90))
     firsts = [line.split()[0] for line in shown[1:]]
     assert len(set(firsts)) == len(names)
-    assert firsts[0] == "...0....q_proj:out"
+    assert firsts[0] == "...0...q_proj:out"
 
 
 def test_what_is_piped_is_not_cut(tmp_path):

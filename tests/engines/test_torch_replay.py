@@ -127,14 +127,14 @@ def test_a_module_called_twice_is_replayed_as_the_call_that_is_asked_for():
     ("scope", "change", "more", "told"),
     [
         ("layers.9", {}, {}, "no module is called 'layers.9'"),
-        ("mlp", {}, {}, "'mlp' is 3 modules: model.layers.0.mlp"),
+        ("mlp", {}, {}, "'mlp' names 3 modules: model.layers.0.mlp"),
         ("layers.1", {"in": None}, {}, "1 input not given: in: float32"),
         ("layers.1", {"in.mask": 0}, {}, "no input is called 'in.mask'"),
         ("layers.1", {"in": np.ones((1, 12, 32))}, {}, "the input in is float64, but the model wants float32"),
         ("layers.1", {"layers.0:in": 0}, {}, "nothing that enters model.layers.1 is called 'layers.0:in'"),
         ("layers.1", {"in": np.ones((1, 12, 31), np.float32)}, {}, r"layers.1.* cannot be computed"),
         ("layers.1", {}, {"step": 1}, "which needs what was in the cache"),
-        ("layers.1", {}, {"call": 1}, "is called 1 times; there is no call 1"),
+        ("layers.1", {}, {"call": 1}, "is called 1 time; there is no call 1"),
         ("layers.1", {"past.0.key": np.ones((1, 2, 3, 8), np.float32)}, {}, "what was in the cache is not given: past.1"),
     ],
 )  # fmt: skip

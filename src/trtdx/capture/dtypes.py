@@ -57,7 +57,7 @@ def dtype_of(theirs: Any) -> DType:
     name = getattr(theirs, "name", None) or str(theirs).removeprefix("torch.")
     found = DTYPES.get(name)
     if found is None:
-        raise InputError(f"tensors of type {name} cannot be captured", fix=f"there is {', '.join(DTYPES)}")
+        raise InputError(f"tensors of type {name} cannot be captured", fix=f"these can: {', '.join(DTYPES)}")
     return found
 
 

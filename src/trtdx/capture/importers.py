@@ -18,7 +18,7 @@ from trtdx.capture.import_trees import iter_cpp_dump, iter_hook_dump, iter_sessi
 from trtdx.capture.stats import Source
 from trtdx.capture.store import CaptureWriter
 from trtdx.errors import InputError
-from trtdx.words import counted
+from trtdx.words import counted, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,8 +66,8 @@ def format_of(host: Host, path: str) -> str:
         tree_kind(host.files(path)) if kind == "directory" else "polygraphy" if suffix == "json" else suffix
     )
     if found not in FORMATS:
-        known = "; ".join(each.what for each in FORMATS.values())
-        raise InputError(f"{path} is not a dump that can be imported", fix=f"there is {known}")
+        known = joined((each.what for each in FORMATS.values()), by="or")
+        raise InputError(f"{path} is not a dump that can be imported", fix=f"name {known}")
     return found
 
 

@@ -8,6 +8,7 @@ Under torchrun, mpirun or srun each rank writes its own files into the same fold
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,7 @@ def capturing(
         parse_positions(positions),
         watch,
     )
-    header = Header(run=run or " ".join(sys.argv), engine="torch", selector=selector, rank=rank)
+    header = Header(run=run or shlex.join(sys.argv), engine="torch", selector=selector, rank=rank)
     with CaptureWriter(folder, header, value_budget_bytes=value_budget_bytes) as writer:
         recorder = Recorder(writer, wanted, known)
         counting = _count_tokens(model, recorder) if wanted.positions else None

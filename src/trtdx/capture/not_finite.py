@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 NOT_FINITE = "DX960"
 
 
+# Modules and operators that apply no mask: -Inf that leaves them is an overflow.
+UNMASKED = re.compile(r"Linear|Embedding|MLP|Norm|MatMul|Gemm|Conv")
 NARROW = {"float16": "65504", "float8_e4m3fn": "448", "float8_e5m2": "57344"}
 
 
@@ -34,10 +37,11 @@ def not_finite_finding(
     values = {
         "tensor": record.name,
         "step": record.step,
-        "what": _not_finite_in(record),
+        "what": record.statistics.specials,
         "elements": record.statistics.elements,
-        "capture": capture.folder,
-        "model": shlex.quote(str(capture.header.details.get("model") or "MODEL")),
+        "capture": shlex.quote(str(capture.folder)),
+        "again": _again(capture, "--watch", "nan"),
+        "everywhere": _again(capture, "--watch", "nan", "--tap", "**"),
         "operator": record.place.op or "module",
     }
     if record.layout.dtype in NARROW:
@@ -66,23 +70,36 @@ def _entering(capture: Capture, record: Record) -> Record | None:
         for each in capture.records(step=record.step, rank=record.rank)
         if each.place.port == "in" and each.place.path == record.place.path
     )
-    return next((each for each in entering if each.statistics.nan or each.statistics.pos_inf), None)
+    return next(filter(_is_not_finite, entering), None)
 
 
 def _first_not_finite(capture: Capture) -> Record | None:
-    """Return the first record with a NaN or an overflow; -Inf alone is what masks are made of."""
-    return next((each for each in capture.records() if each.statistics.nan or each.statistics.pos_inf), None)
+    return next(filter(_is_not_finite, capture.records()), None)
+
+
+def _is_not_finite(record: Record) -> bool:
+    """Whether a record has a NaN or an overflow; -Inf alone is what masks are made of, where one may be applied."""
+    found = record.statistics
+    overflow = record.place.port == "out" and UNMASKED.search(record.place.op or "") is not None
+    return bool(found.nan or found.pos_inf or (overflow and found.neg_inf))
+
+
+def _again(capture: Capture, *words: str) -> str:
+    """Return the command that the capture was made with, changed by these options, to be run once more."""
+    run = capture.header.run if capture.header.run.startswith("trtdx capture ") else ""
+    try:
+        given = shlex.split(run)
+    except ValueError:  # cut or redacted in the middle of a quoted word
+        given = []
+    if not given or "--resume" in given:
+        given = ["trtdx", "capture", str(capture.header.details.get("model") or "MODEL")]
+    dropped = {"--out", *(word for word in words if word.startswith("--"))}
+    kept = [word for before, word in zip(["", *given], given, strict=False) if not {before, word} & dropped]
+    return shlex.join([*kept, *words])
 
 
 def _stopped_at(capture: Capture, stopped: NotFiniteError) -> Record:
     return capture.record(stopped.place.name, step=stopped.step, rank=capture.ranks[0])
-
-
-def _not_finite_in(record: Record) -> str:
-    """Return what in a tensor is not finite: "3 NaN and 1 +Inf"."""
-    found = record.statistics
-    counts = {"NaN": found.nan, "+Inf": found.pos_inf, "-Inf": found.neg_inf}
-    return " and ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
 def _before(capture: Capture, record: Record) -> tuple[Evidence, ...]:
@@ -95,7 +112,7 @@ def _before(capture: Capture, record: Record) -> tuple[Evidence, ...]:
         if each.place.port == "in" and each.place.path == record.place.path and each.place.path:
             given.append(each)
         elif not passed and not is_state(each.place):
-            last = last if each.statistics.nan or each.statistics.pos_inf else [each]
+            last = last if _is_not_finite(each) else [each]
     shown = {each.name: each for each in given or last}
     return tuple(
         Evidence(f"{capture.folder}: step {each.step}, {each.name}", _in_words(each))
@@ -108,7 +125,7 @@ def _in_words(record: Record) -> str:
     found, largest = record.statistics, f"up to {record.statistics.absmax:.4g} ({record.layout.dtype})"
     if found.neg_inf == found.elements:
         return f"-Inf in all {found.elements} elements"
-    not_finite = _not_finite_in(record)
+    not_finite = record.statistics.specials
     return (
         f"{not_finite} of {found.elements}, the rest {largest}" if not_finite else f"still finite, {largest}"
     )

@@ -121,15 +121,17 @@ def _known(value: float) -> float:
 
 def _cells(row: Row, ranks: bool) -> tuple[Cell, ...]:
     numbers = (row.low, row.high, row.mean, row.std)
-    shown = [None if math.isnan(value) else float(f"{value:.4g}") for value in numbers]
+    shown = [None if math.isnan(value) else float(f"{value:.3g}") for value in numbers]
     return (*((row.rank,) if ranks else ()), row.place.name, _layouts(row.layouts), *shown, _special(row))
 
 
 def _layouts(layouts: Sequence[Layout]) -> str:
-    """Return type and shape over the steps: the first and, if another, the last."""
-    shapes = [f"{layout.dtype} {'x'.join(map(str, layout.shape)) or 'scalar'}" for layout in layouts]
-    last = shapes[-1].removeprefix(f"{layouts[0].dtype} ")
-    return shapes[0] if len(shapes) == 1 else f"{shapes[0]} .. {last}"
+    """Return type and shape over the steps, where they differ those of the first and the last: 1x3..1x32."""
+    first, last = layouts[0], layouts[-1]
+    if first.dtype == last.dtype and len(first.shape) == len(last.shape):
+        sizes = zip(first.shape, last.shape, strict=True)
+        return f"{first.dtype} {'x'.join(str(a) if a == b else f'{a}..{b}' for a, b in sizes) or 'scalar'}"
+    return " .. ".join(f"{each.dtype} {'x'.join(map(str, each.shape)) or 'scalar'}" for each in (first, last))
 
 
 def _special(row: Row) -> str | None:

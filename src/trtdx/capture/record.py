@@ -35,15 +35,8 @@ class NotFiniteError(TrtdxError):
         self.place, self.step, self.statistics = seen.place, seen.step, statistics
         self.has_inputs = has_inputs
         super().__init__(
-            f"{seen.place.name} has {self.told} at step {seen.step}, of {counted(statistics.elements, 'element')}"
-        )
-
-    @property
-    def told(self) -> str:
-        """What is not finite, in words: "3 NaN and 1 +Inf"."""
-        counts = zip(("nan", "pos_inf", "neg_inf"), ("NaN", "+Inf", "-Inf"), strict=True)
-        return " and ".join(
-            f"{count} {name}" for field, name in counts if (count := getattr(self.statistics, field))
+            f"{seen.place.name} has {statistics.specials} at step {seen.step}, "
+            f"of {counted(statistics.elements, 'element')}"
         )
 
 

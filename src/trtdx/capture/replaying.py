@@ -8,6 +8,7 @@ rotary embeddings) is computed by the engine where it can; else it is an error t
 from __future__ import annotations
 
 import math
+import shlex
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,7 +69,7 @@ def replay_from(capture: Capture, engine: Engine, scope: str, *, step: int = 0) 
     if not entering:
         raise CaptureError(
             f"{capture.folder} has no values of what enters {scope} at step {step}",
-            fix=f"capture them: trtdx capture MODEL --tap '{scope}:*' --values '{scope}:*'",
+            fix=f"capture them: trtdx capture {shlex.quote(str(capture.header.details.get('model') or 'MODEL'))} --tap '{scope}:*' --values '{scope}:*'",
         )
     given = {record.name: capture.values(record) for record in entering}
     wanted, fed = engine.entering(scope), _fed(capture, engine, step)
@@ -139,7 +140,9 @@ def _borders(capture: Capture, scope: str, step: int) -> tuple[list[Record], lis
     ]
     paths = list(dict.fromkeys(record.place.path for record in here))
     if len(paths) > 1:
-        raise InputError(f"{scope!r} is {len(paths)} modules: {', '.join(paths[:4])}", fix="name one of them")
+        raise InputError(
+            f"{scope!r} names {len(paths)} modules: {', '.join(paths[:4])}", fix="name one of them"
+        )
     return (
         [record for record in here if record.place.port == "in" and record.kept],
         [record for record in here if record.place.port == "out"],
@@ -184,7 +187,7 @@ def _matched(
 def _unlike(name: str, wanted: Input, given: Mapping[str, Array]) -> InputError:
     told = "; ".join(f"{key}: {array.dtype.name} {list(array.shape)}" for key, array in given.items())
     return InputError(
-        f"the module wants {name} ({wanted}), and nothing captured is like it: there is {told}",
+        f"the module wants {name} ({wanted}), and nothing captured is like it; captured were {told}",
         fix="replay it on the engine it was captured on, or capture the model on this one",
     )
 

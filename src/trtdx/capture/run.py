@@ -24,7 +24,7 @@ from trtdx.engines.feeds import checked_feeds
 from trtdx.engines.generate import cache_names, completed_feeds
 from trtdx.engines.opening import Options, chosen_engine, find_model, open_engine, places_in
 from trtdx.engines.state import Sampling, State
-from trtdx.errors import InputError
+from trtdx.errors import InputError, UnknownNameError
 from trtdx.model import Report, Section, Summary
 from trtdx.words import counted, listed
 
@@ -194,7 +194,7 @@ def _tokens_left(plan: Plan, state: State | None, before: Header | None) -> int:
     if plan.tokens is None:
         return planned - done if isinstance(planned, int) and planned > done else TOKENS
     if plan.tokens <= done:
-        fix = f"say how many there are to be in all: --tokens {done + TOKENS}"
+        fix = f"--tokens counts those too; for {TOKENS} more: --tokens {done + TOKENS}"
         raise InputError(f"{plan.resume} has {counted(done, 'token')} already", fix=fix)
     return plan.tokens - done
 
@@ -280,12 +280,17 @@ def capture_report(
 ) -> Report:
     """Return what is in a capture: its tensors as a table, its tokens, and the first tensor that is not finite."""
     if sort not in SORTED_BY:
-        raise InputError(f"no order is called {sort!r}", fix=f"there is {', '.join(SORTED_BY)}")
+        raise UnknownNameError("order", sort, SORTED_BY)
     with checked_capture(folder) as capture:
         finding = not_finite_finding(capture, book, stopped)
-        rows = tensor_rows(
-            capture, parse_selector(selector) if selector else None, parse_steps(steps) if steps else None
-        )
+        wanted = parse_steps(steps) if steps else None
+        rows = tensor_rows(capture, parse_selector(selector) if selector else None, wanted)
+        if wanted and not rows:
+            seen = sorted({each.step for each in capture.records()})
+            raise InputError(
+                f"{folder} has no tensors of step {steps}",
+                fix=f"it has {counted(len(seen), 'step')}: {listed(seen)}",
+            )
         sections = (
             Section("about", "about this run", ("",), tuple((each,) for each in notes)),
             tokens_section(capture),
@@ -316,7 +321,7 @@ def query_section(capture: Capture, sql: str) -> Section:
     """Return what an SQL query over the statistics answers."""
     table = capture.query(sql)
     rows = tuple(tuple(map(_cell, row)) for row in table.rows)
-    note = f"there are more than these {len(rows)} rows" if table.cut else ""
+    note = f"only the first {len(rows)} rows are shown" if table.cut else ""
     return Section("query", counted(len(rows), "row"), table.columns, rows, note)
 
 

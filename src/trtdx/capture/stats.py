@@ -54,6 +54,12 @@ class Statistics(NamedTuple):
     p99: float
     hash: str
 
+    @property
+    def specials(self) -> str:
+        """What is not finite, in words: "3 NaN and 1 +Inf"."""
+        counts = ((self.nan, "NaN"), (self.pos_inf, "+Inf"), (self.neg_inf, "-Inf"))
+        return " and ".join(f"{count} {name}" for count, name in counts if count)
+
 
 class Source(NamedTuple):
     """Where a tensor's elements lie: contiguous, in this process, kept there by their owner."""

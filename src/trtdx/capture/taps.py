@@ -21,6 +21,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -144,7 +145,10 @@ class Selector(NamedTuple):
             each for want in wanted for each in difflib.get_close_matches(want, list(tails), 4, 0.5)
         )
         some = list(near) or list(known)[:4]
-        return f"there is {', '.join(some)}, of {len(places)} places; `trtdx capture MODEL --list '**'` shows them"
+        near_or_some = "the nearest are" if near else "there are, for example,"
+        return (
+            f"{near_or_some} {joined(some)}; `trtdx capture MODEL --list '**'` lists all {len(places)} places"
+        )
 
 
 def parse_selector(text: str) -> Selector:

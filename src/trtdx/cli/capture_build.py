@@ -12,7 +12,7 @@ import typer
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
-from trtdx.optional import need
+from trtdx.optional import need_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +71,8 @@ def build(
     color: ColorOption = Color.AUTO,
 ) -> None:
     """Compile with TensorRT's builder, no GPU needed, and say what marking tensors for debugging changes."""
-    need("numpy", extra="trt", to="compile networks")
+    graph = ("onnx", "onnx_ir") if tap and source.endswith(".onnx") else ()
+    need_all(("numpy", "ml_dtypes", *graph, "tensorrt_rtx"), to="compile this")
 
     from trtdx.engines.tensorrt.build import build as compile_network
     from trtdx.engines.tensorrt.build_errors import BuildCancelledError, BuildError

@@ -34,15 +34,17 @@ TapOption = Annotated[
     typer.Option(
         "--tap",
         metavar="SELECTOR",
-        help="What to look at: 'layers.*.mlp:out', '**.q_proj:in', 'layers[0,-1].**', 'op:MatMul', 'tensor:logits', 'dtype:bf16', with , ! and &. What leaves each module if not told.",
+        help="What to look at: 'layers.*.mlp:out', '**.q_proj:in', 'layers[0,-1].**', 'op:MatMul', 'tensor:logits', 'dtype:bf16', with , ! and &. By default what leaves each module.",
         show_default=False,
     ),
 ]
 
 
-def emit_table(section: Section, subject: str, json: bool, markdown: bool, color: Color) -> None:
-    """Print one table as a report."""
+def emit_table(
+    section: Section, subject: str, json: bool, markdown: bool, color: Color, *, whole: bool = True
+) -> None:
+    """Print one table as a report, its cells whole or as long as the terminal has room for."""
     from trtdx.model import Report, Summary
 
     report = Report(Summary(subject), sections=(section,))
-    emit(report, json=json, markdown=markdown, color=color, details=True, fail_on=FailOn.NEVER)
+    emit(report, json=json, markdown=markdown, color=color, details=whole, fail_on=FailOn.NEVER)

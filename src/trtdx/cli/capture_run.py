@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from enum import Enum
 from pathlib import Path
@@ -13,6 +14,7 @@ from trtdx.cli.capture_options import EngineName, EngineOption, ModelArgument, T
 from trtdx.cli.options import AllOption, ColorOption, FailOnOption, JsonOption, MarkdownOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
+from trtdx.optional import OF_ENGINES, TENSORS, need_all
 
 if TYPE_CHECKING:
     from trtdx.engines.generate import Step
@@ -51,7 +53,7 @@ def run(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="Where the capture goes; a new folder here if not told.",
+            help="Where the capture goes; by default a new folder here.",
             show_default=False,
         ),
     ] = "",
@@ -79,7 +81,7 @@ def run(
             "--tokens",
             metavar="N",
             min=1,
-            help="How many tokens to generate at most, 8 where it is not said; with --resume, those already there count.",
+            help="How many tokens to generate at most, by default 8; with --resume, those already there count.",
             show_default=False,
         ),
     ] = None,
@@ -164,7 +166,7 @@ def run(
     top_p: Annotated[
         float, typer.Option("--top-p", min=0, max=1, help="Draw from the likeliest with this share.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random numbers.")] = 0,
     eos: Annotated[
         list[int] | None,
         typer.Option("--eos", metavar="ID", help="A row ends at this token. May be repeated."),
@@ -201,8 +203,9 @@ def run(
 
         hit = places_in(found, kind, list_places or "**")
         section = place_section(hit.places, sure=hit.sure, most=0 if show_all or json else 60)
-        emit_table(section, f"{model} on {kind}", json, markdown, color)
+        emit_table(section, f"{model} on {kind}", json, markdown, color, whole=show_all)
         return
+    need_all((*TENSORS, *OF_ENGINES[kind]), to=f"capture on {kind}")
     if sum(map(bool, (ids, prompt, inputs, resume))) > 1:
         raise typer.BadParameter("--ids, --prompt, --input and --resume exclude each other")
     if after_step is not None and not resume:
@@ -233,7 +236,7 @@ def run(
         ),
         resume=resume,
         after_step=after_step,
-        run=" ".join(["trtdx", *sys.argv[1:]]),
+        run=shlex.join(["trtdx", *sys.argv[1:]]),
     )
     host = RealHost()
     most, folders = 0 if show_all or json else None, list[Path]()

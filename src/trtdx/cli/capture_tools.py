@@ -108,7 +108,7 @@ def replay(
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="The model that has it; that of the capture if not told.",
+            help="The model that has it; by default the capture's own.",
             show_default=False,
         ),
     ] = "",

@@ -11,6 +11,7 @@ import typer
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.compare.packages import need_packages
+from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def command(
         str,
         typer.Argument(
             metavar="REF",
-            help=f"What is right. {SIDE} With --baseline: the model, where it is not the one of then.",
+            help=f"What is right. {SIDE} With --baseline: the model to run, if it has moved or changed.",
             show_default=False,
         ),
     ] = "",
@@ -101,7 +102,7 @@ def command(
         typer.Option(
             "--budget",
             metavar="SIZE",
-            help="Write at most this much of captures on the way, such as 20GiB; half of the free disk if not told.",
+            help="Write at most this much of captures on the way, such as 20GiB; by default half of the free disk.",
             show_default=False,
         ),
     ] = "",
@@ -157,6 +158,7 @@ def command(
     details: Annotated[bool, typer.Option("--details", "-v", help="Also show all evidence.")] = False,
 ) -> None:
     """Find the first tensor that is really wrong, not merely noisy, and which mistake made it."""
+    _check_sides(reference, candidate, baseline=baseline, alone=bool(precision_search))
     need_packages(reference, candidate)
 
     from trtdx.capture.feeding import parse_ids
@@ -172,7 +174,6 @@ def command(
     answer = partial(
         _answer, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on, plot=plot
     )  # prints and ends
-    _check_sides(reference, candidate, baseline=baseline, alone=bool(precision_search))
     if plot:
         from trtdx.compare.picture import check_picture
 
@@ -204,9 +205,13 @@ def command(
     if bisect:
         answer(_bisected(host, plan, option or [], runs, book, tolerance))
     report = compare(host, plan, book, tolerance=tolerance, progress=_show)
+    failed = None
     if reduce and report.findings:
-        report = _reduced(host, plan, report, reduce, book)
-    answer(report)
+        try:
+            report = _reduced(host, plan, report, reduce, book)
+        except TrtdxError as err:
+            failed = err
+    answer(report, failed=failed)
 
 
 def _check_sides(reference: str, candidate: str, *, baseline: str, alone: bool) -> None:
@@ -224,17 +229,25 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
         raise typer.BadParameter(f"{named[0]} does not go with --baseline: {why}")
 
 
-def _answer(report: Report, *, plot: str, **how: Any) -> None:
-    """Draw what is to be drawn, print the report and end."""
+def _answer(report: Report, *, plot: str, failed: TrtdxError | None = None, **how: Any) -> None:
+    """Draw what is to be drawn, print the report and end; what failed after the answer was known is told behind it."""
     from trtdx.compare.report import ComparisonReport
 
     compared = report if isinstance(report, ComparisonReport) else None
     if plot and compared is not None:
         from trtdx.compare.picture import write_picture
 
-        write_picture(compared, plot)
+        try:
+            write_picture(compared, plot)
+        except TrtdxError as err:
+            failed = err
     nothing = compared is not None and not compared.findings and not compared.compared
-    emit(report, status=2 if nothing else None, **how)
+    try:
+        emit(report, status=2 if nothing else None, **how)
+    except typer.Exit:
+        if failed is not None:
+            raise failed from None
+        raise
 
 
 def _regression(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from trtdx.cli.output import Color, wants_color, write
+from trtdx.cli.output import Color, terminal_width, wants_color, write
 from trtdx.host import RealHost
 
 
@@ -36,5 +35,4 @@ def command(
     if json:
         write(msgspec.json.format(msgspec.json.encode(rule), indent=2).decode() + "\n")
     else:
-        width = None if sys.stdout.isatty() else 100
-        write(render_page(rule, color=wants_color(color), width=width, details=details))
+        write(render_page(rule, color=wants_color(color), width=terminal_width(), details=details))

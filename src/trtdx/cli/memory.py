@@ -12,7 +12,7 @@ import typer
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
-from trtdx.optional import need
+from trtdx.optional import need_all
 
 if TYPE_CHECKING:
     from trtdx.memory.asking import Asked
@@ -205,7 +205,7 @@ def command(
         again=f"trtdx memory {shlex.join(_own_arguments())}",
     )
     if compile_:
-        need("numpy", extra="trt", to="compile the model's layers")
+        need_all(("numpy", "ml_dtypes", "tensorrt_rtx"), to="compile the model's layers")
     with building() if compile_ else nullcontext() as progress:
         report = answer(host, asked, load_book(host, rules or []), options, progress)
     emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from trtdx.errors import InputError
 from trtdx.model import Severity
 from trtdx.render import render_json, render_markdown, render_text
 from trtdx.render.text import WIDTH
@@ -43,7 +44,7 @@ def wants_color(color: Color) -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _width() -> int | None:
+def terminal_width() -> int | None:
     """Return how wide lines may be: as the terminal; in a pipe or file nothing is cut, whoever looks on."""
     if not sys.stdout.isatty():
         return None
@@ -67,7 +68,7 @@ def emit(
     elif markdown:
         write(render_markdown(report))
     else:
-        write(render_text(report, color=wants_color(color), details=details, width=_width()))
+        write(render_text(report, color=wants_color(color), details=details, width=terminal_width()))
     raise typer.Exit(status if status is not None else 1 if fails(report, fail_on) else 0)
 
 
@@ -81,5 +82,13 @@ def fails(report: Report, fail_on: FailOn) -> bool:
 def write(text: str) -> None:
     """Print text whatever the terminal's encoding can show."""
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough
+        raise
+    except OSError as err:
+        raise InputError(
+            f"cannot write the answer to standard output: {err.strerror or err}",
+            fix="free some space, or send the output elsewhere",
+        ) from err

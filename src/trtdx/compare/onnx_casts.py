@@ -353,4 +353,5 @@ def save(model: ir.Model, file: Path) -> None:
         else:
             graphs.save(model, file)
     except OSError as err:
+        file.unlink(missing_ok=True)  # half a model is none
         raise InputError(f"cannot write {file}: {err.strerror or err}") from err

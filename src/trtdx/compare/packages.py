@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from trtdx.optional import need_all
+from trtdx.optional import OF_ENGINES, TENSORS, need_all
 
-TENSORS = ("numpy", "ml_dtypes", "xxhash")
-OF_SIDES = {
-    "hf": ("torch", "transformers"),
-    "onnx": ("onnx", "onnx_ir", "onnxruntime"),
-    "trt": ("onnx", "onnx_ir", "torch"),
-}
+ENGINES = {"hf": "torch", "onnx": "onnxruntime", "trt": "tensorrt"}
 
 
 def need_packages(*sides: object) -> None:
     """Raise one error for everything that is absent and needed to compare these sides, before work begins."""
     texts = [side for side in sides if isinstance(side, str)]
-    packages = [package for text in texts for package in OF_SIDES.get(_kind(text), ())]
+    packages = [package for text in texts for package in OF_ENGINES.get(ENGINES.get(_kind(text), ""), ())]
     need_all(dict.fromkeys((*TENSORS, *packages)), to="compare these")
 
 

@@ -50,9 +50,7 @@ def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict
 
 def _unknown(name: str, wanted: Mapping[str, Input]) -> UnknownNameError:
     """Return the error of an input nobody wants, with what is wanted where nothing is near."""
-    err = UnknownNameError("input", name, wanted)
-    err.fix = err.fix or f"the model takes {listed(wanted)}"
-    return err
+    return UnknownNameError("input", name, wanted, known_as=f"the model takes {listed(wanted)}")
 
 
 def _check(wanted: Input, array: Array) -> None:

@@ -184,7 +184,7 @@ def _settle_tensor(tensor: Any, file: Path, most_bytes: int | None) -> None:
     try:
         offset, length = int(told.get("offset") or 0), int(told.get("length") or _needed(tensor))
     except ValueError as err:
-        raise InputError(f"{file} does not tell where {tensor.name} lies: {err}") from err
+        raise InputError(f"{file} does not say where {tensor.name} is: {err}") from err
     _check_span(target, offset, length, tensor.name, file)
     if most_bytes is not None and length > most_bytes:
         _refer(tensor, target, offset, length)

@@ -16,6 +16,7 @@ from trtdx.engines.onnx_graph import Graph, Kind
 from trtdx.engines.onnx_places import Call, calls_of, declared, dtype_of_value, module_nodes
 from trtdx.engines.onnx_segments import Sizes
 from trtdx.errors import InputError, UnknownNameError
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -96,7 +97,7 @@ def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
     path = _path(scope, modules, engine)
     calls = calls_of(graph, modules[path])
     if call >= len(calls):
-        raise InputError(f"{path} is called {len(calls)} times; there is no call {call}")
+        raise InputError(f"{path} is called {counted(len(calls), 'time')}; there is no call {call}")
     chosen = calls[call]
     inputs = [str(value.name) for value, _ in chosen.inputs]
     nodes = set(chosen.nodes)
@@ -112,7 +113,9 @@ def _path(scope: str, modules: Mapping[str, Sequence[int]], engine: InParts) -> 
     if not found:
         raise UnknownNameError("module of the graph", scope, modules)
     if len(found) > 1:
-        raise InputError(f"{scope!r} is {len(found)} modules: {', '.join(found[:4])}", fix="name one of them")
+        raise InputError(
+            f"{scope!r} names {len(found)} modules: {', '.join(found[:4])}", fix="name one of them"
+        )
     return found[0]
 
 
@@ -155,10 +158,12 @@ def _tensor(name: str, wanted: Replay, engine: InParts) -> str:
     found = _PORT.fullmatch(name)
     if found is None or (found[1] and not path_matches(found[1], wanted.path, {})):
         told = "; ".join(f"{each}: {declared(engine.graph.values[each])}" for each in wanted.inputs)
-        raise InputError(f"nothing that enters {wanted.path} is called {name!r}", fix=f"there is {told}")
+        raise InputError(
+            f"nothing that enters {wanted.path} is called {name!r}", fix=f"these enter it: {told}"
+        )
     number = int(found[2] or 0)
     if number >= len(wanted.inputs):
-        raise InputError(f"{wanted.path} has {len(wanted.inputs)} inputs, so there is no {name!r}")
+        raise InputError(f"{wanted.path} has {counted(len(wanted.inputs), 'input')}, so there is no {name!r}")
     return wanted.inputs[number]
 
 

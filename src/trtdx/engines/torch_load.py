@@ -156,6 +156,12 @@ def _check_config(at: Path) -> None:
         raise InputError(f"{at / CONFIG} cannot be read: {err.strerror or err}") from err
     except msgspec.MsgspecError as err:
         raise InputError(f"{at / CONFIG} is not JSON: {err}") from err
+    if isinstance(config, dict) and ("pretrained_config" in config or "architecture" in config):
+        raise InputError(
+            f"{at} is {'an engine' if 'pretrained_config' in config else 'a checkpoint'} of TensorRT-LLM, "
+            "which cannot be computed here",
+            fix=f"name the Hugging Face folder it was made from; `trtdx inspect {at}` shows what is in it",
+        )
     if not isinstance(config, dict) or not config.get("model_type"):
         raise InputError(
             f"{at / CONFIG} does not say its model_type", fix="use the config the model came with"

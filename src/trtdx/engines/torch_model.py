@@ -269,7 +269,7 @@ def _failed(model: Any, err: Exception) -> EvaluationError:
     told = str(err).strip().partition("\n")[0] or type(err).__name__
     where = f"{layer} ({type(model.get_submodule(layer)).__name__})" if layer else type(model).__name__
     rows = getattr(model.get_submodule(layer), "num_embeddings", 0) if isinstance(err, IndexError) else 0
-    beyond = f"a token id or position is beyond its {rows} rows: check --ids, or generate fewer --tokens"
+    beyond = f"a token id or position is beyond its {rows} rows: check the ids, or generate fewer tokens"
     return EvaluationError(f"{where} cannot be computed: {told}", layer=layer, fix=beyond if rows else "")
 
 

@@ -17,6 +17,7 @@ from trtdx.engines.torch_cache import PARTS
 from trtdx.engines.torch_forms import Decoder
 from trtdx.engines.torch_values import array_from_tensor, device_of, parameters_of, tensor_from_array
 from trtdx.errors import InputError, UnknownNameError
+from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,7 +119,9 @@ def _path(model: Any, scope: str) -> str:
     if not found:
         raise UnknownNameError("module", scope, paths)
     if len(found) > 1:
-        raise InputError(f"{scope!r} is {len(found)} modules: {', '.join(found[:4])}", fix="name one of them")
+        raise InputError(
+            f"{scope!r} names {len(found)} modules: {', '.join(found[:4])}", fix="name one of them"
+        )
     return found[0]
 
 
@@ -218,7 +221,7 @@ def _watched_call(
         for hook in hooks:
             hook.remove()
     if seen and call >= len(seen):
-        raise InputError(f"{path} is called {len(seen)} times; there is no call {call}")
+        raise InputError(f"{path} is called {counted(len(seen), 'time')}; there is no call {call}")
     return seen[call] if seen else None
 
 

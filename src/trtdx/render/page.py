@@ -6,6 +6,7 @@ import io
 import re
 from typing import TYPE_CHECKING
 
+from trtdx.render.text import WIDTH
 from trtdx.rule import ARTIFACT_EXAMPLES, LOG_EXAMPLES
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def render_page(rule: Rule, *, color: bool, width: int | None, details: bool = False) -> str:
-    """Return the page: as it is written where there is no terminal, laid out where there is one.
+    """Return the page: laid out where there is colour or a terminal's width, else as it is written.
 
     The examples that the page is tested with are shown with `details` only.
     """
@@ -22,13 +23,13 @@ def render_page(rule: Rule, *, color: bool, width: int | None, details: bool = F
     if front.holds_for:
         head += f", TensorRT-LLM {front.holds_for}"
     body = rule.body if details else without_examples(rule.body)
-    if not color:
+    if not color and width is None:
         return f"{head}\n\n{body}"
     from rich.console import Console
     from rich.markdown import Markdown
 
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=width)
+    console = Console(file=stream, force_terminal=color, no_color=not color, width=width or WIDTH)
     console.print(head, style="bold")
     console.print(Markdown(body))
     return stream.getvalue()

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 ELLIPSIS = "..."
 LEAST_CELL, LEAST_LAST, LEAST_END = (
-    20,
+    16,
     28,
     12,
-)  # what a column, the last one, a name keep where there is little room
+)  # of a column, the last one, a name, where there is little room
 WIDTH = 98  # two less than the findings': sections are indented
 
 
@@ -34,23 +34,32 @@ def cell_text(value: Cell) -> str:
 def table_lines(section: Section, *, width: int | None = WIDTH) -> Iterator[str]:
     """Yield the heading, if the columns have names, and the rows; numbers stand to the right.
 
-    The last column goes on in the next line. Where a table is wider than `width`, its longest names give way, first by
-    what they share with the names around them; two names that differ are never made the same. None cuts nothing.
+    The last column goes on in the next line. Where a table is wider than `width`, columns without a value are left
+    out and the longest names give way, first by what they share with the names around them; two names that differ are
+    never made the same. None cuts nothing.
     """
     rows = [[_printable(cell_text(value)) for value in row] for row in section.rows]
     if not rows:
         return
     if any(section.columns):
         rows.insert(0, list(section.columns))
+    kept = list(range(len(rows[0])))
     if width is not None:
+        if any(section.columns) and sum(_widths(rows)) + 2 * len(kept) - 2 > width:
+            kept = [at for at in kept if any(row[at] is not None for row in section.rows)]
+            rows = [[row[at] for at in kept] for row in rows]
         _narrow(rows, width)
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
-    right = [_is_number_column(section, index) for index in range(len(widths))]
+    widths = _widths(rows)
+    right = [_is_number_column(section, index) for index in kept]
     indent = sum(widths[:-1]) + 2 * len(widths[:-1])
     for row in rows:
         lines = _wrapped(row[-1], indent, width or WIDTH) if not right[-1] else [row[-1]]
         yield "  ".join(map(_padded, [*row[:-1], lines[0]], widths, right)).rstrip()
         yield from (" " * indent + line for line in lines[1:])
+
+
+def _widths(rows: list[list[str]]) -> list[int]:
+    return [max(map(_width, column)) for column in zip(*rows, strict=True)]
 
 
 def _narrow(rows: list[list[str]], width: int) -> None:
@@ -69,7 +78,7 @@ def _narrow(rows: list[list[str]], width: int) -> None:
 
 def _shortened(names: list[str], most: int) -> list[str]:
     """Return the names no longer than `most`, except where that would make two of them the same."""
-    parts = {name: tuple(re.split(r"(?<=[./])", name)) for name in names}
+    parts = {name: tuple(re.split(r"(?<=[^.][./])(?!\.)", name)) for name in names}
     frequency = Counter(part for own in parts.values() for part in set(own))
     short = {name: _without_repeats(parts[name], frequency, most) for name in names}
     clashes = Counter(short.values())
@@ -98,11 +107,12 @@ def _without_middle(text: str, most: int) -> str:
 
 
 def _without_gaps(parts: list[str | None]) -> str:
-    return "".join(
-        part if part is not None else ELLIPSIS
-        for at, part in enumerate(parts)
-        if part is not None or at == 0 or parts[at - 1] is not None
-    )
+    """Return what is left, with dots where something was; the dot before a gap is one of them."""
+    text = ""
+    for part in parts:
+        gap = "" if text.endswith(ELLIPSIS) else ELLIPSIS[1:] if text.endswith(".") else ELLIPSIS
+        text += gap if part is None else part
+    return text
 
 
 def _wrapped(text: str, indent: int, width: int) -> list[str]:

@@ -29,10 +29,10 @@ COMPARED, CHANGED, RECORDED, NO_GOLDEN, NO_TENSORS, LEFT_OUT = (
 
 
 class NotFinite(msgspec.Struct, frozen=True):
-    """A tensor of a test that holds NaN."""
+    """A tensor of a test that holds NaN or infinities."""
 
     name: str
-    nan: int
+    what: str  # "3 NaN and 1 +Inf"
     elements: int
 
 
@@ -110,10 +110,10 @@ def _arrays(dx: Dx) -> dict[str, Any]:
 
 
 def not_finite(dx: Dx) -> Iterator[NotFinite]:
-    """Yield the tensors that hold NaN."""
+    """Yield the tensors that hold NaN or +Inf; -Inf alone is what masks are made of."""
     for tensor in dx.tensors:
-        if tensor.statistics.nan:
-            yield NotFinite(tensor.title, tensor.statistics.nan, tensor.statistics.elements)
+        if tensor.statistics.nan or tensor.statistics.pos_inf:
+            yield NotFinite(tensor.title, tensor.statistics.specials, tensor.statistics.elements)
 
 
 def golden_of(test: str, dx: Dx) -> Golden:

@@ -103,9 +103,9 @@ class Ledger:
         }
         if not found:
             return
-        yield f"NaN in {counted(len(found), 'passed test')}:"
+        yield f"NaN or infinities in {counted(len(found), 'passed test')}:"
         for node, told in list(found.items())[:SHOWN_TESTS]:
-            tensors = (f"{each.name} {each.nan} of {each.elements}" for each in told.not_finite)
+            tensors = (f"{each.name} {each.what} of {each.elements}" for each in told.not_finite)
             yield f"  {node}: {listed(tensors, 4)}"
 
     def _of(self, outcome: str) -> dict[str, Told]:

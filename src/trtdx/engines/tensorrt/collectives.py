@@ -61,7 +61,7 @@ def told(layer: Layer, value: Any, collectives: Mapping[str, Collective]) -> Col
     if size == value.shape[0] * layer.trt.num_ranks:
         return Collective("ALL_GATHER")
     raise LayerError(
-        f"TensorRT does not tell what the collective layer {layer.name!r} does",
+        f"TensorRT does not say what the collective layer {layer.name!r} does",
         layer=layer.name,
         fix=f"pass collectives={{{layer.name!r}: Collective('ALL_REDUCE', 'SUM')}}, or '*' for all layers",
     )

@@ -72,7 +72,7 @@ def adopted(network: Any, teller: Teller) -> tuple[Any, Any, Any]:
     logger = getattr(builder, "logger", None)
     if builder is None:
         raise InputError(
-            "this TensorRT does not tell which builder a network belongs to",
+            "this TensorRT does not say which builder a network belongs to",
             fix="give the network as a function: build('file.py:function')",
         )
     if isinstance(logger, trt.Logger):

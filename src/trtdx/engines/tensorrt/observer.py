@@ -11,7 +11,7 @@ import msgspec
 from trtdx.engines.tensorrt.built import Built  # msgspec reads it at run time
 from trtdx.inspect.artifact import Kernel
 from trtdx.model import Section
-from trtdx.words import listed
+from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,9 +52,13 @@ class Effect(msgspec.Struct, frozen=True):
         """Return the effect in one sentence."""
         before, after = len(self.production.kernels), len(self.debug.kernels)
         if not self.changed:
-            return f"marking {len(self.debug.marked)} tensors left all {before} kernels as they were"
+            return (
+                f"marking {counted(len(self.debug.marked), 'tensor')} left all {before} kernels as they were"
+            )
         lost = f", and split {len(self.splits)} fused ones" if self.splits else ""
-        return f"marking {len(self.debug.marked)} tensors changed {before} kernels into {after}{lost}"
+        return (
+            f"marking {counted(len(self.debug.marked), 'tensor')} changed {before} kernels into {after}{lost}"
+        )
 
     def sections(self) -> list[Section]:
         """Return the tables for a report."""
