@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.attribute.bench import Idea
 from trtdx.compare.attribute.module_copies import giving
+from trtdx.compare.attribute.norms import is_norm
 from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 from trtdx.engines.torch import tensors_in
@@ -140,11 +141,31 @@ def _of_branch(bench: Bench, branch: Branch) -> Iterator[Idea]:
         twice = bench.run()
     yield Idea("DX995", twice, {"part": f"the output of {name}"}, f"what {name} gives added twice")
     if branch.normed is not None and branch.normed.shape == stream.shape:
-        how = f"what {name} gives added to the normed input"
-        yield Idea("DX996", adding(branch.normed - stream), told, how)
+        how = f"what {name} gives is added to the normed input"
+        yield Idea("DX996", adding(branch.normed - stream), {**told, "what": how}, how)
+    if is_norm(branch.part.module):
+        with _summed_before(branch.part.module, stream, branch.factor):
+            got = bench.run()
+        how = f"{name} is applied to the sum, not to what is added"
+        yield Idea("DX996", got, {**told, "what": how}, how)
     if branch.start is not None:
         what = f"what {name} gives is added to the input of the whole layer, not to what came before {name}"
         yield Idea("DX927", adding(branch.start - stream), {**told, "what": what}, what)
+
+
+@contextmanager
+def _summed_before(norm: Any, stream: Tensor, factor: float) -> Iterator[None]:
+    """Let a norm whose result is added be given the sum instead, and its result be all there is."""
+
+    def before(_: Any, args: Any) -> Any:
+        return (args[0] + stream.to(args[0].dtype), *args[1:])
+
+    hook = norm.register_forward_pre_hook(before)
+    try:
+        with giving(norm, lambda _, made: made - stream.to(made.dtype) / factor):
+            yield
+    finally:
+        hook.remove()
 
 
 def _times(factor: float) -> Callable[[Any, Any], Any]:
