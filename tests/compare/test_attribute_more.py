@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,20 @@ def turned_back(which):
         return turn
 
     return function("apply_rotary_pos_emb", wrap)
+
+
+def _swapped_halves(x):
+    return x.roll(x.shape[-1] // 2, -1)
+
+
+without_minus = function(
+    "apply_rotary_pos_emb",
+    lambda _: (
+        lambda q, k, cos, sin, *more, **named: tuple(
+            each * cos[:, None] + _swapped_halves(each) * sin[:, None] for each in (q, k)
+        )
+    ),
+)
 
 
 def first_hidden(module, q, k, v, mask, scaling):
@@ -134,6 +149,7 @@ CASES = {
         result(lambda made: made.transpose(2, 3).contiguous().reshape(made.shape)), "number by number",
     ),
     "rotary turned backwards": ("DX961", "llama", A, turned_back("both"), "backwards"),
+    "rotary without its minus": ("DX961", "llama", A, without_minus, "without the minus"),
     "queries alone turned backwards": ("DX961", "llama", A, turned_back("queries"), "backwards (queries)"),
     "the first token hidden": ("DX935", "llama", A, eager(first_hidden), "first token"),
     "no token sees itself, in a window": ("DX935", "mistral", A, eager(blind), "sees itself"),
@@ -300,6 +316,33 @@ def test_a_tolerated_step_does_not_hide_a_mistake_further_on(book, tmp_path):
     report = compared(book, folder, saved(reference, tmp_path / "candidate"))
     assert [each.code for each in report.findings] == ["DX982", "DX999"]
     assert report.findings[0].where.tensor == "model.layers.2.self_attn.o_proj:out"
+
+
+def test_a_tolerated_step_alone_stays_a_warning(book, tmp_path):
+    """That the logits are off because of it is no second mistake."""
+    reference = decoder("llama")
+    folder = saved(reference, tmp_path / "reference")
+    with torch.no_grad():
+        first = reference.get_submodule("model.layers.0.mlp.up_proj").weight
+        first.copy_(first.bfloat16().float())
+    report = compared(book, folder, saved(reference, tmp_path / "candidate"))
+    assert [(each.code, each.severity.value) for each in report.findings] == [("DX999", "warning")]
+
+
+@pytest.mark.parametrize("wanted", [2.0, 12.0, 90.0])
+def test_a_number_is_looked_for_beyond_the_ends_of_the_grid_too(wanted):
+    from types import SimpleNamespace
+
+    from trtdx.compare.attribute.search import best
+
+    bench = SimpleNamespace(residual=4.0, noise=0.0, error=lambda value: math.log(value / wanted) ** 2)
+    assert best(bench, [5.0, 10.0, 20.0], lambda value: value)[0] == pytest.approx(wanted, rel=0.01)
+
+
+def test_a_part_inside_a_module_is_named_where_it_is_what_is_wrong():
+    plant = weight(f"{A}.o_proj", lambda held, _: held.T)
+    found = attribute(suspect_of(decoder("llama"), A, plant))
+    assert (found[0].code, found[0].values["module"]) == ("DX982", f"{A}.o_proj")
 
 
 def test_a_weight_that_is_not_finite_is_an_error(book, tmp_path):
