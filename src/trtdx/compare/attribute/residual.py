@@ -171,7 +171,7 @@ def _of_other_layers(bench: Bench, found: list[Branch]) -> Iterator[Idea]:
             continue
         for branch in found:
             gap = (array.to(branch.stream.dtype) - branch.stream) / branch.factor
-            with giving(branch.part.module, lambda _, made, gap=gap: made + gap.to(made.dtype)):
+            with giving(branch.part.module, _plus(gap)):
                 got = bench.run()
             what = f"what {branch.part.name} gives is added to what entered {name.removesuffix(':in')}"
             yield Idea("DX927", got, {"part": branch.part.name, "what": what}, what, freedom=0.3)
@@ -190,6 +190,10 @@ def _summed_before(norm: Any, stream: Tensor, factor: float) -> Iterator[None]:
             yield
     finally:
         hook.remove()
+
+
+def _plus(more: Tensor) -> Callable[[Any, Any], Any]:
+    return lambda _, made: made + more.to(made.dtype)
 
 
 def _times(factor: float) -> Callable[[Any, Any], Any]:
