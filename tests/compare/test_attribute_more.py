@@ -339,6 +339,23 @@ def test_a_number_is_looked_for_beyond_the_ends_of_the_grid_too(wanted):
     assert best(bench, [5.0, 10.0, 20.0], lambda value: value)[0] == pytest.approx(wanted, rel=0.01)
 
 
+def test_a_residual_of_an_earlier_layer_is_named():
+    import trtdx
+
+    reference, candidate = decoder("llama"), decoder("llama")
+    layer, held = candidate.get_submodule(L), []
+    candidate.model.layers[0].register_forward_pre_hook(lambda _, given: held.append(given[0]))
+
+    def forward(hidden_states, **more):
+        hidden = held[-1] + layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **more)[0]
+        return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+    with patched(layer, forward=forward):
+        (finding,) = trtdx.compare(reference, candidate, tokens=list(QUESTION.prompts[0])).findings
+    assert finding.code == "DX927"
+    assert finding.message.endswith("what self_attn gives is added to what entered model.layers.0")
+
+
 def test_a_part_inside_a_module_is_named_where_it_is_what_is_wrong():
     plant = weight(f"{A}.o_proj", lambda held, _: held.T)
     found = attribute(suspect_of(decoder("llama"), A, plant))
