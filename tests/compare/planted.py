@@ -39,6 +39,12 @@ def decoder(kind, *, attention="eager", **more):
         "gpt_oss": lambda: transformers.GptOssConfig(
             **SIZES | {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6} | more
         ),
+        "stablelm": lambda: transformers.StableLmConfig(**SIZES | more),
+        "phi3": lambda: transformers.Phi3Config(**SIZES | {"pad_token_id": 0} | more),
+        "olmo2": lambda: transformers.Olmo2Config(**SIZES | more),
+        "qwen2_moe": lambda: transformers.Qwen2MoeConfig(
+            **SIZES | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40} | more
+        ),
         "gemma": lambda: transformers.GemmaConfig(**SIZES | {"head_dim": 8} | more),
         "gemma2": lambda: transformers.Gemma2Config(
             **SIZES | {"head_dim": 8, "sliding_window": 6, "attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 8} | more

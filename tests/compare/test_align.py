@@ -433,3 +433,17 @@ def test_pieces_are_small_and_whole(tmp_path, monkeypatch):
 )
 def test_a_name_is_said_in_words_where_it_has_numbers_of_the_tool(name, said):
     assert in_words(name) == said
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_calls_of_one_module_are_paired_by_what_they_give(tmp_path, exchanged):
+    """Gemma 3 calls its rotary embeddings once for each kind of layer, in the order of a set."""
+    calls = [np.arange(12, dtype="f4").reshape(3, 4), np.ones((3, 4), "f4")]
+    order = calls[::-1] if exchanged else calls
+    sides = [
+        write(tmp_path / name, [{"model.rotary_emb:out": both[0], "model.rotary_emb#1:out": both[1]}])
+        for name, both in (("one", calls), ("two", order))
+    ]
+    pairs = {pair.name: pair.candidate.first.name for pair in align(*sides).pairs}
+    twins = ["model.rotary_emb:out", "model.rotary_emb#1:out"]
+    assert pairs == dict(zip(twins, twins[::-1] if exchanged else twins, strict=True))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from planted import ROWS, decoder, eager, function, seen_at, suspect_of, weight
+from planted import ROWS, at, decoder, eager, function, output, patched, seen_at, suspect_of, weight
 from zoo import A, L, M, residual_layer
 
 from trtdx.compare.attribute import attribute, degree, run
@@ -65,6 +67,20 @@ def turned_back(which):
     return function("apply_rotary_pos_emb", wrap)
 
 
+def _swapped_halves(x):
+    return x.roll(x.shape[-1] // 2, -1)
+
+
+without_minus = function(
+    "apply_rotary_pos_emb",
+    lambda _: (
+        lambda q, k, cos, sin, *more, **named: tuple(
+            each * cos[:, None] + _swapped_halves(each) * sin[:, None] for each in (q, k)
+        )
+    ),
+)
+
+
 def first_hidden(module, q, k, v, mask, scaling):
     changed = mask.clone()
     changed[..., 1:, 0] = torch.finfo(mask.dtype).min
@@ -86,6 +102,41 @@ def from_layer_input(model):
     return plant(model)
 
 
+@contextmanager
+def normed_sum(model):
+    """The norm after attention is given the sum with the residual."""
+    layer = model.get_submodule(L)
+
+    def forward(hidden_states, **more):
+        made, _ = layer.self_attn(hidden_states=hidden_states, **more)
+        hidden = layer.post_attention_layernorm(hidden_states + made)
+        return hidden + layer.post_feedforward_layernorm(layer.mlp(hidden))
+
+    with patched(layer, forward=forward):
+        yield
+
+
+@contextmanager
+def next_expert(model):
+    gate = model.get_submodule(f"{M}.gate")
+    own = gate.forward
+    with patched(gate, forward=lambda *given: (*(made := own(*given))[:-1], (made[-1] + 1) % 4)):
+        yield
+
+
+@contextmanager
+def worst_experts(model):
+    gate = model.get_submodule(f"{M}.gate")
+
+    def forward(x):
+        logits = torch.nn.functional.linear(x, gate.weight)
+        held, chosen = logits.softmax(-1).topk(2, largest=False)
+        return logits, held, chosen
+
+    with patched(gate, forward=forward):
+        yield
+
+
 CASES = {
     "softmax over queries": ("DX926", "llama", A, softmax_over(-2), "the queries"),
     "softmax over heads": ("DX926", "llama", A, softmax_over(1), "the heads"),
@@ -98,6 +149,7 @@ CASES = {
         result(lambda made: made.transpose(2, 3).contiguous().reshape(made.shape)), "number by number",
     ),
     "rotary turned backwards": ("DX961", "llama", A, turned_back("both"), "backwards"),
+    "rotary without its minus": ("DX961", "llama", A, without_minus, "without the minus"),
     "queries alone turned backwards": ("DX961", "llama", A, turned_back("queries"), "backwards (queries)"),
     "the first token hidden": ("DX935", "llama", A, eager(first_hidden), "first token"),
     "no token sees itself, in a window": ("DX935", "mistral", A, eager(blind), "sees itself"),
@@ -105,13 +157,30 @@ CASES = {
     "rows of gate and up in turn": (
         "DX981", "llama", f"{M}.gate_proj",
         weight(f"{M}.gate_proj", lambda held, model: torch.stack(
-            (held, model.get_submodule(f"{M}.up_proj").weight), 1).flatten(0, 1)[: len(held)]), "gate_proj",
+            (held, model.get_submodule(f"{M}.up_proj").weight), 1).flatten(0, 1)[: len(held)]), "interleaved",
     ),
     "weights held at a limit": (
         "DX929", "llama", f"{M}.down_proj", weight(f"{M}.down_proj", lambda held, _: held.clamp(-0.3, 0.3)), "0.3",
     ),
     "a weight that is zero": (
         "DX933", "llama", f"{A}.v_proj", weight(f"{A}.v_proj", lambda held, _: 0 * held), "zero everywhere",
+    ),
+    "halves of a fused weight": (
+        "DX981", "phi3", f"{M}.gate_up_proj", weight(f"{M}.gate_up_proj", lambda held, _: held.roll(len(held) // 2, 0)), "exchanged",
+    ),
+    "rows of a fused weight in turn": (
+        "DX981", "phi3", f"{M}.gate_up_proj",
+        weight(f"{M}.gate_up_proj", lambda held, _: torch.stack(held.chunk(2), 1).flatten(0, 1)), "interleaved",
+    ),
+    "a norm of the sum": ("DX996", "olmo2", L, normed_sum, "applied to the sum"),
+    "another slope of the activation": ("DX980", "gpt_oss", f"{M}.experts", at(f"{M}.experts", lambda _: {"alpha": 1.0}), "alpha 1"),
+    "the expert after the one that was chosen": ("DX955", "mixtral", f"{M}.gate", next_expert, "the expert after"),
+    "the worst experts": ("DX955", "qwen2_moe", f"{M}.gate", worst_experts, "the worst experts"),
+    "a shared expert that gives nothing": (
+        "DX957", "qwen2_moe", f"{M}.shared_expert", output(f"{M}.shared_expert", lambda _, made: 0 * made), M,
+    ),
+    "embeddings times another number in the model itself": (
+        "DX991", "granite", "model", at("model", lambda _: {"embedding_multiplier": 1.0}), "1",
     ),
     "heads of a model with sinks in another order": (
         "DX973", "gpt_oss", A, result(lambda made: made[:, :, [0, 2, 1, 3]]), "heads of the result",
@@ -122,14 +191,32 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_planted_mistake_is_named(name):
     code, kind, path, plant, says = CASES[name]
-    found = attribute(suspect_of(decoder(kind), path, plant))
+    inner = ("model.layers.0:in",) if path == "model" else ()
+    found = attribute(suspect_of(decoder(kind), path, plant, inner=inner))
     assert (found[0].code, degree(found)) == (code, "explained"), found[:3]
     assert says in " ".join(found[0].values.values())
 
 
-def test_sinks_that_are_left_out_are_named():
-    from contextlib import contextmanager
+@pytest.mark.parametrize("held", [30.0, float("inf")])
+def test_a_constant_far_from_all_inputs_is_no_zero_point(held):
+    path = f"{M}.shared_expert_gate"
+    plant = output(path, lambda _, made: torch.full_like(made, held))
+    found = attribute(suspect_of(decoder("qwen2_moe"), path, plant))
+    assert "DX950" not in [each.code for each in found if each.share > 0.5]
 
+
+def test_rows_of_a_router_in_another_order_are_experts_in_another_order(book, tmp_path):
+    reference = decoder("qwen2_moe")
+    folder = saved(reference, tmp_path / "reference")
+    with torch.no_grad():
+        gate = reference.get_submodule(f"{M}.gate").weight
+        gate.copy_(gate[[1, 0, 2, 3]])
+    (finding,) = compared(book, folder, saved(reference, tmp_path / "candidate")).findings
+    assert finding.code == "DX956"
+    assert finding.message.endswith("its experts stand in the order 1 0 2 3")
+
+
+def test_sinks_that_are_left_out_are_named():
     @contextmanager
     def without(model):
         module = model.get_submodule(A)
@@ -147,10 +234,6 @@ def test_sinks_that_are_left_out_are_named():
     ("found", "says"), [(1.0, "times 1 instead of 0.4"), (0.22, "times 0.22 instead of 0.4")]
 )
 def test_another_multiplier_of_residual_branches_is_named_without_a_config(found, says):
-    from contextlib import contextmanager
-
-    from planted import patched
-
     @contextmanager
     def plant(model):
         with patched(model.get_submodule(L), residual_multiplier=found):
@@ -209,6 +292,7 @@ def test_a_setting_that_the_configs_state_differently_is_the_cause(
     (finding,) = compared(book, reference, candidate).findings
     assert finding.code == code
     assert says in finding.message
+    assert "rotary" not in finding.where.tensor, "which only looks at the type of what enters"
 
 
 def test_a_rotary_setting_says_what_differs_in_it():
@@ -234,6 +318,50 @@ def test_a_tolerated_step_does_not_hide_a_mistake_further_on(book, tmp_path):
     assert report.findings[0].where.tensor == "model.layers.2.self_attn.o_proj:out"
 
 
+def test_a_tolerated_step_alone_stays_a_warning(book, tmp_path):
+    """That the logits are off because of it is no second mistake."""
+    reference = decoder("llama")
+    folder = saved(reference, tmp_path / "reference")
+    with torch.no_grad():
+        first = reference.get_submodule("model.layers.0.mlp.up_proj").weight
+        first.copy_(first.bfloat16().float())
+    report = compared(book, folder, saved(reference, tmp_path / "candidate"))
+    assert [(each.code, each.severity.value) for each in report.findings] == [("DX999", "warning")]
+
+
+@pytest.mark.parametrize("wanted", [2.0, 12.0, 90.0])
+def test_a_number_is_looked_for_beyond_the_ends_of_the_grid_too(wanted):
+    from types import SimpleNamespace
+
+    from trtdx.compare.attribute.search import best
+
+    bench = SimpleNamespace(residual=4.0, noise=0.0, error=lambda value: math.log(value / wanted) ** 2)
+    assert best(bench, [5.0, 10.0, 20.0], lambda value: value)[0] == pytest.approx(wanted, rel=0.01)
+
+
+def test_a_residual_of_an_earlier_layer_is_named():
+    import trtdx
+
+    reference, candidate = decoder("llama"), decoder("llama")
+    layer, held = candidate.get_submodule(L), []
+    candidate.model.layers[0].register_forward_pre_hook(lambda _, given: held.append(given[0]))
+
+    def forward(hidden_states, **more):
+        hidden = held[-1] + layer.self_attn(hidden_states=layer.input_layernorm(hidden_states), **more)[0]
+        return hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+
+    with patched(layer, forward=forward):
+        (finding,) = trtdx.compare(reference, candidate, tokens=list(QUESTION.prompts[0])).findings
+    assert finding.code == "DX927"
+    assert finding.message.endswith("what self_attn gives is added to what entered model.layers.0")
+
+
+def test_a_part_inside_a_module_is_named_where_it_is_what_is_wrong():
+    plant = weight(f"{A}.o_proj", lambda held, _: held.T)
+    found = attribute(suspect_of(decoder("llama"), A, plant))
+    assert (found[0].code, found[0].values["module"]) == ("DX982", f"{A}.o_proj")
+
+
 def test_a_weight_that_is_not_finite_is_an_error(book, tmp_path):
     reference = decoder("llama")
     folder = saved(reference, tmp_path / "reference")
@@ -241,6 +369,35 @@ def test_a_weight_that_is_not_finite_is_an_error(book, tmp_path):
         reference.get_submodule(f"{M}.down_proj").weight[3, 5] = float("nan")
     (finding,) = compared(book, folder, saved(reference, tmp_path / "candidate")).findings
     assert (finding.code, finding.severity.value) == ("DX717", "error")
+
+
+def test_a_bias_that_is_infinite_is_an_error_and_breaks_no_idea(book, tmp_path):
+    reference = decoder("qwen2")
+    folder = saved(reference, tmp_path / "reference")
+    with torch.no_grad():
+        reference.get_submodule(f"{A}.k_proj").bias[3] = float("inf")
+    (finding,) = compared(book, folder, saved(reference, tmp_path / "candidate")).findings
+    assert (finding.code, finding.where.tensor) == ("DX717", f"{A}.k_proj:out")
+
+
+def test_numbers_that_no_cause_explains_and_are_not_finite_are_told_as_that():
+    import trtdx
+
+    reference, candidate = decoder("llama"), decoder("llama")
+    inner = candidate.get_submodule(f"{M}.down_proj")
+    own = inner.forward
+
+    def forward(x):
+        made = own(x).clone()
+        made[..., 3] = float("nan") if x.shape[1] == 1 else made[..., 3]
+        return made
+
+    with patched(inner, forward=forward):
+        (finding,) = trtdx.compare(
+            reference, candidate, tokens=list(QUESTION.prompts[0]), new_tokens=2
+        ).findings
+    assert (finding.code, finding.where.tensor, finding.where.step) == ("DX960", f"{M}.down_proj:out", 1)
+    assert "1 NaN of 32 elements at step 1" in finding.message
 
 
 def test_a_model_that_is_not_finite_on_both_sides_is_an_error(book, tmp_path):

@@ -210,6 +210,55 @@ def test_a_tensor_that_a_graph_hands_on_in_another_form_is_no_mistake(book, tmp_
     assert not report.findings
 
 
+def reordered(model):
+    """Chosen experts the other way round, with their weights: the sum is the same (top-k need not sort)."""
+    for layer in model.model.layers:
+        own = layer.mlp.gate.forward
+
+        def forward(x, own=own):
+            logits, held, chosen = own(x)
+            return logits, held.flip(-1), chosen.flip(-1)
+
+        layer.mlp.gate.forward = forward
+    return model
+
+
+def test_experts_that_are_chosen_in_another_order_are_no_mistake():
+    import sys
+
+    import trtdx
+
+    sys.path.insert(0, str(Path(__file__).parent))
+    from planted import decoder
+
+    tokens = list(QUESTION.prompts[0])
+    assert not trtdx.compare(decoder("mixtral"), reordered(decoder("mixtral")), tokens=tokens).findings
+
+
+def test_a_norm_that_takes_the_mean_away_is_found_whole():
+    """Cohere's, written out by an exporter: what enters it is what the mean is taken of."""
+    from onnx import helper
+
+    from trtdx.engines.onnx_names import norm_behind
+
+    steps = [
+        ("ReduceMean", ["x"], "mean"), ("Sub", ["x", "mean"], "centred"), ("Mul", ["centred", "centred"], "square"),
+        ("ReduceMean", ["square"], "variance"), ("Add", ["variance", "eps"], "more"), ("Sqrt", ["more"], "root"),
+        ("Reciprocal", ["root"], "inverse"), ("Mul", ["centred", "inverse"], "normed"), ("Mul", ["normed", "weight"], "y"),
+    ]  # fmt: skip
+    nodes = [helper.make_node(kind, given, [made]) for kind, given, made in steps]
+    held = [
+        onnx.numpy_helper.from_array(np.ones(8, "f4"), "weight"),
+        onnx.numpy_helper.from_array(np.float32(1e-5), "eps"),
+    ]
+    ends = [[helper.make_tensor_value_info(name, 1, [2, 8])] for name in ("x", "y")]
+    import onnx_ir
+
+    graph = onnx_ir.from_proto(helper.make_model(helper.make_graph(nodes, "norm", *ends, held))).graph
+    inside = norm_behind(graph.node(len(nodes) - 1))
+    assert {each.outputs[0].name for each in inside} == {made for _, _, made in steps} - {"y"}
+
+
 @pytest.mark.parametrize("kind", ["fused", "rewritten"])
 def test_a_wrong_weight_before_a_fused_norm_is_placed(book, files, tmp_path, kind):
     module = "model.layers.1.self_attn.o_proj"

@@ -16,6 +16,7 @@ from planted import decoder
 
 from trtdx.compare.run import Plan, compare
 from trtdx.compare.side import Question
+from trtdx.errors import InputError
 from trtdx.host import RealHost
 from trtdx.render import render_json
 
@@ -51,6 +52,26 @@ def test_weights_that_the_candidates_config_wants_and_has_not_are_a_finding(book
     (finding,) = compared(book, reference, candidate).findings
     assert finding.code == "DX716"
     assert "q_proj.bias" in finding.message or "k_proj.bias" in finding.message
+
+
+def test_a_setting_that_leaves_weights_over_is_the_cause(book, tmp_path):
+    reference = saved(tmp_path / "one", kind="stablelm")
+    candidate = saved(tmp_path / "two", kind="stablelm", settings={"use_parallel_residual": True})
+    (finding,) = compared(book, reference, candidate).findings
+    assert finding.code == "DX927"
+    assert "use_parallel_residual is true instead of false" in finding.message
+
+
+def test_a_model_that_cannot_be_computed_is_no_mistake_of_the_tools(book, tmp_path):
+    rotary = {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "partial_rotary_factor": 0.4,
+    }  # three numbers of eight
+    reference = saved(tmp_path / "one", kind="stablelm")
+    candidate = saved(tmp_path / "two", kind="stablelm", settings={"rope_parameters": rotary})
+    with pytest.raises(InputError, match="cannot be computed: The size of tensor"):
+        compared(book, reference, candidate)
 
 
 def test_models_of_another_depth_are_different_architectures(book, tmp_path):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trtdx.compare.consequences import Answers
     from trtdx.compare.locate import Located
-    from trtdx.compare.nouns import Explained, Judged
+    from trtdx.compare.nouns import Explained, Judged, Pair
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
 
@@ -51,6 +51,8 @@ def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> 
     assert first is not None
     best = named(tested.causes)
     code = best.code if best else UNTESTED if tested.problem else UNEXPLAINED
+    strange = "" if best or first.difference is None else _not_finite(first.pair)
+    code = NOT_FINITE if strange else code
     values = {
         "tensor": where.tensor,
         "module": where.module or "the model",
@@ -58,6 +60,8 @@ def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> 
         "again": again,
         "because": "torch is not installed, so no cause was tried out" if tested.install else NO_STAND_IN,
     }
+    if strange:
+        values |= {"what": strange, "elements": first.pair.candidate.first.statistics.elements}
     if best is not None:
         values |= {"share": percent(best.share), **best.values}
     values |= {name: in_words(str(values[name])) for name in ("tensor", "module")}
@@ -84,14 +88,24 @@ def graver(finding: Finding, located: Located, answers: Answers) -> Finding:
 
 def not_finite_on_both(each: Judged, book: RuleBook) -> Finding:
     """Return that a tensor holds NaN or infinities on both sides: nothing that comes of it was compared."""
-    pair, seen = each.pair, each.pair.candidate.first.statistics
-    infinite = seen.pos_inf + seen.neg_inf
-    what = f"{seen.nan} NaN" if seen.nan else counted(infinite, "infinite value")
-    values = {"tensor": in_words(pair.name), "what": what, "elements": seen.elements, "step": pair.step}
+    pair, elements = each.pair, each.pair.candidate.first.statistics.elements
+    values = {
+        "tensor": in_words(pair.name),
+        "what": _not_finite(pair),
+        "elements": elements,
+        "step": pair.step,
+    }
     told = "so in the reference: neither side can be judged by what comes of it"
     where = Where(step=pair.step, tensor=pair.name)
     made = finding_from(book.get(NOT_FINITE), Violation((Evidence(str(where), told),), values))
     return msgspec.structs.replace(made, where=where)
+
+
+def _not_finite(pair: Pair) -> str:
+    """Return how many numbers of the candidate's tensor are not finite, in words; "" where all are."""
+    seen = pair.candidate.first.statistics
+    infinite = seen.pos_inf + seen.neg_inf
+    return f"{seen.nan} NaN" if seen.nan else counted(infinite, "infinite value") if infinite else ""
 
 
 def _seen(where: Where, first: Judged) -> Evidence:

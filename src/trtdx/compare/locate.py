@@ -99,6 +99,8 @@ class _Search:
 
     def located(self) -> Located:
         first = self._first()
+        if first is not None:
+            first = self._where_it_counts(first)
         if first is None:
             return Located(None, None, (), (), "", self.judged, self.runs.segment_runs, tuple(self.notes))
         flow = self.flow
@@ -152,6 +154,18 @@ class _Search:
             replays.close()
             self.notes += replays.notes
         return None
+
+    def _where_it_counts(self, first: Judged) -> Judged:
+        """Return the same tensor where a layer takes it: rotary embeddings only look at its type."""
+        place = place_of(first.pair)
+        if place.port != "in" or "rotary" not in place.path.rpartition(".")[2]:
+            return first
+        held = first.pair.candidate.first.statistics.hash
+        for each in self.judged:
+            same = each.pair.step == first.pair.step and each.pair.candidate.first.statistics.hash == held
+            if same and "rotary" not in place_of(each.pair).path and each.verdict is not Verdict.NOISE:
+                return each._replace(verdict=Verdict.WRONG)
+        return first
 
     @property
     def _spent(self) -> bool:

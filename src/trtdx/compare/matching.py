@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.compare.fused import PARTS
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 GRAPHS = ("onnxruntime", "tensorrt")
 CLOSE = 0.1  # statistics this near, in relative terms, are worth a look at the values
 MOST_TRIED = 8
+MOST_CALLS = 4  # of one module, whose order is looked for
+OTHER_CALL = 0.25  # by which another order of calls has to fit better
 SAME_NUMBER = (
     0.25  # what the same number among a module's ports counts for: less than content, more than chance
 )
@@ -65,11 +68,12 @@ def matched(ours: Names, theirs: Names, mapped: dict[str, Match | None]) -> list
     used = {match.theirs for match in found.values()}
     free = [name for name in ours.named if name not in mapped]
     counted = _counted(ours) | _counted(theirs) if ours.is_graph and theirs.is_graph else set()
+    called = _calls(ours, theirs)
     for name in free:
-        other = theirs.named.get(name)
-        if other is not None and name not in used | counted and _alike(ours.named[name], other):
-            found[name] = Match(name, name, "name")
-            used.add(name)
+        other = theirs.named.get(called.get(name, name))
+        if other is not None and other.name not in used | counted and _alike(ours.named[name], other):
+            found[name] = Match(name, other.name, "name")
+            used.add(other.name)
     for how, our_groups, their_groups in (
         ("scope", ours.by_scope, theirs.by_scope),
         ("structure", ours.by_role, theirs.by_role),
@@ -82,6 +86,52 @@ def matched(ours: Names, theirs: Names, mapped: dict[str, Match | None]) -> list
                 used.add(other.name)
     logits = _logits(ours, theirs, set(found) | set(mapped))
     return [*found.values(), *logits, *_fused(ours, theirs, set(found) | set(mapped), used)]
+
+
+def _calls(ours: Names, theirs: Names) -> dict[str, str]:
+    """Return the tensors of modules that are called several times, where the calls fit in another order only.
+
+    A model may go through its kinds of layers as a set has them, which is another order in each process (rotary
+    embeddings of Gemma 3). What then reads a call's result has a name of its own, so that no mistake is hidden.
+    """
+    found: dict[str, str] = {}
+    mine, others = _by_call(ours), _by_call(theirs)
+    for path, calls in mine.items():
+        numbers = sorted(calls)
+        if not 1 < len(numbers) <= MOST_CALLS or sorted(others.get(path, ())) != numbers:
+            continue
+        score = {
+            (one, other): sum(
+                _score(each, others[path][other][port])
+                for port, each in calls[one].items()
+                if port in others[path][other]
+            )
+            for one in numbers
+            for other in numbers
+        }
+        best = max(
+            permutations(numbers),
+            key=lambda order: sum(score[pair] for pair in zip(numbers, order, strict=True)),
+        )
+        gained = sum(score[pair] for pair in zip(numbers, best, strict=True)) - sum(
+            score[each, each] for each in numbers
+        )
+        if gained > OTHER_CALL:
+            for one, other in zip(numbers, best, strict=True):
+                both = [(each, others[path][other].get(port)) for port, each in calls[one].items()]
+                found |= {each.name: twin.name for each, twin in both if twin is not None}
+    return found
+
+
+def _by_call(names: Names) -> dict[str, dict[int, dict[str, Named]]]:
+    """Return the tensors of each module by the number of the call and the port."""
+    found: dict[str, dict[int, dict[str, Named]]] = {}
+    for name, each in names.named.items():
+        path, _, call = each.place.path.partition("#")
+        port = name.rpartition(":")[2]
+        if path:
+            found.setdefault(path, {}).setdefault(int(call) if call.isdigit() else 0, {})[port] = each
+    return {path: calls for path, calls in found.items() if len(calls) > 1}
 
 
 def _counted(names: Names) -> set[str]:

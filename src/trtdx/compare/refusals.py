@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.compare.attribute.folders import raw_settings
+from trtdx.compare.attribute.stated import OTHER_SETTING, SILENT, Setting
 from trtdx.compare.attribute.twin import model_of
 from trtdx.compare.report import ComparisonReport
 from trtdx.model import Evidence, Summary, Where
@@ -35,7 +36,10 @@ def refused_report(
     err: RefusedWeightsError, specs: tuple[Spec, Spec], book: RuleBook, reference: Side
 ) -> ComparisonReport:
     """Return what a candidate's weights that do not fit its config say: the refusal is the finding."""
-    stated = _stated(specs)
+    settings = _settings(specs)
+    stated = [
+        f"{each.name} is {_short(each.found)}, in the reference {_short(each.expected)}" for each in settings
+    ]
     biases = bool(err.unexpected) and all(name.endswith("bias") for name in err.unexpected)
     named = [name.rpartition(".")[0] for name in (*err.unexpected, *err.missing, *err.mismatched)]
     order = [place.path for place in reference.capture.files(reference.capture.ranks[0]).places]
@@ -44,7 +48,11 @@ def refused_report(
     where = Where(step=0, tensor=f"{module}:out" if module else "the weights", module=module)
     evidence = (Evidence(str(where), err.message), *(Evidence("config.json", each) for each in stated[:3]))
     values = {"what": what, "module": module}
-    made = finding_from(book.get(NO_BIAS if biases else UNFIT), Violation(evidence, values, confidence=0.95))
+    code = NO_BIAS if biases else UNFIT
+    if code == UNFIT and len(settings) == 1 and settings[0].code not in (NO_BIAS, OTHER_SETTING):
+        told = settings[0].values  # what the configs state outright
+        code, values = settings[0].code, {**told, "module": module, "what": f"{told['what']}; {err.message}"}
+    made = finding_from(book.get(code), Violation(evidence, values, confidence=0.95))
     return _report(msgspec.structs.replace(made, where=where), what)
 
 
@@ -52,15 +60,15 @@ def _report(finding: Finding, text: str) -> ComparisonReport:
     return ComparisonReport(summary=Summary(f"nothing was compared: {text}"), findings=(finding,))
 
 
-def _stated(specs: tuple[Spec, Spec]) -> list[str]:
+def _settings(specs: tuple[Spec, Spec]) -> list[Setting]:
     """Return what the two configs state differently, as they stand."""
     if any(spec.kind != "hf" for spec in specs):
         return []
     own, theirs = (raw_settings(spec.path) for spec in specs)
     return [
-        f"{name} is {_short(theirs.get(name))}, in the reference {_short(own.get(name))}"
+        Setting(name, own[name], theirs.get(name))
         for name in own
-        if own[name] != theirs.get(name) and not name.startswith("_") and name not in ("dtype", "torch_dtype")
+        if own[name] != theirs.get(name) and not name.startswith("_") and name not in SILENT
     ]
 
 

@@ -13,11 +13,13 @@ If something that leaves the model differs all the same and nothing else is left
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.compare.error_model import rounding
 from trtdx.compare.flow import Flow, cache_of, parent_of, place_of
+from trtdx.compare.metrics import is_float
 from trtdx.compare.nouns import Judged, Verdict
 from trtdx.compare.reading import layer_of
 from trtdx.words import listed
@@ -134,14 +136,22 @@ class _Rewrites:
     def _is_left_behind(self, each: Judged) -> bool:
         """Whether a tensor differs inside a layer of which nothing that differs leaves."""
         layer, step = _layer(each.pair), each.pair.step
-        if layer is None or each.difference is None or self._leaves(each.pair):
+        if layer is None or self._leaves(each.pair):
             return False
         leaving = [self.by_pair[id(pair)] for pair in self._end_of(layer, step)]
         entering = [_apart(self.by_pair[id(pair)]) for pair in self._end_of(layer - 1, step)]
-        dtype = each.pair.candidate.first.layout.dtype
+        # What was chosen is whole numbers; how far off a layer may be is told by what leaves it.
+        kinds = [
+            other.pair.candidate.first.layout.dtype for other in (each, *leaving) if is_float(other.pair)
+        ]
+        dtype = kinds[0] if kinds else "float32"
         usual = max([ROUNDINGS * rounding(dtype), *entering])
         most = usual * GROWTH.get(dtype, GROWTH_ELSE)
-        agrees = all(_apart(other) <= most for other in leaving)
+        nearest: dict[str, float] = {}  # of one tensor of the reference, that may be paired twice
+        for other in leaving:
+            held = other.pair.reference.first.statistics.hash
+            nearest[held] = min(nearest.get(held, math.inf), _apart(other))
+        agrees = all(apart <= most for apart in nearest.values())
         return bool(leaving) and agrees and _apart(each) > max(LEAST, STANDS_OUT * most)
 
     def _leaves(self, pair: Pair) -> bool:

@@ -255,7 +255,8 @@ class _Comparison:
                 settle_rewrites(as_noise(verdicts, explained)) if tolerance is None else Settled(verdicts)
             )
             judged, self.rewritten = settled
-            located = self._located(judged, runs, sure=tolerance is None)
+            # Past what is explained, outputs differ because of it.
+            located = self._located(judged, runs, sure=tolerance is None and not explained)
             if located.where is None or located.first is None:
                 return self._weighed(found) if found else [self._healthy(located)]
             found.append(self._found_at(located, runs))

@@ -193,6 +193,11 @@ def open_side(
             selector=selector,
             budget_bytes=budget_bytes,
         )
+    except (
+        RuntimeError,
+        IndexError,
+    ) as err:  # of torch, about the model: sizes that do not fit, an unknown token
+        raise InputError(f"{spec.text} cannot be computed: {' '.join(str(err).split())}") from err
     finally:
         engine.close()
     return Side(spec, folder)

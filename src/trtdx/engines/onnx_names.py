@@ -127,6 +127,7 @@ def norm_behind(node: ir.Node) -> list[ir.Node]:
     while waiting and len(inside) < MOST_IN_A_NORM:
         kinds = {each.op_type for each in inside}
         if len(waiting) == 1 and "ReduceMean" in kinds and kinds & {"Sqrt", "Pow", "Reciprocal"}:
+            inside |= dict.fromkeys(_taking_mean_away(next(iter(waiting))))
             break
         latest = _latest(waiting)
         if latest is None:
@@ -136,6 +137,16 @@ def norm_behind(node: ir.Node) -> list[ir.Node]:
             value for each in (node, *inside) for value in _made_of(each) if value.producer() not in inside
         }
     return list(inside) if "ReduceMean" in {each.op_type for each in inside} and len(waiting) == 1 else []
+
+
+def _taking_mean_away(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes that take the mean of a value away from it, as norms written out do first; none where these do not."""
+    node = value.producer()
+    if node is None or node.op_type != "Sub" or len(node.inputs) != 2 or node.inputs[1] is None:
+        return []
+    mean = node.inputs[1].producer()
+    is_mean = mean is not None and mean.op_type == "ReduceMean" and mean.inputs[0] is node.inputs[0]
+    return [node, mean] if is_mean and mean is not None else []
 
 
 def _made_of(node: ir.Node) -> set[ir.Value]:

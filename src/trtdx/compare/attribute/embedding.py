@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.module_copies import giving
 from trtdx.compare.attribute.rotary import OFFSETS
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trtdx.compare.attribute.bench import Bench, Tensor
 
@@ -21,6 +22,7 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield a table looked up otherwise."""
     if isinstance(bench.module, torch.nn.Embedding) and bench.main == f"{bench.path}:out":
         yield from _of_table(bench)
+    yield from _multiplied(bench)
     if not bench.path:
         yield from _of_logits(bench)
 
@@ -54,6 +56,32 @@ def _of_table(bench: Bench) -> Iterator[Idea]:
         if not torch.equal(weight.double(), table.double()):
             got = scaled(weight.to(table.dtype)[ids.long()], own)
             yield Idea("DX992", got, {"other": path}, f"the rows of {path}")
+
+
+def _multiplied(bench: Bench) -> Iterator[Idea]:
+    """Yield embeddings that the model itself multiplies by another number before its first layer."""
+    tables = [each for each in bench.module.children() if isinstance(each, torch.nn.Embedding)]
+    entering = next((name for name in bench.wrong_targets if name.endswith(".0:in")), "")
+    ids = next((each for each in bench.inputs.values() if not each.is_floating_point()), None)
+    if len(tables) != 1 or not entering or ids is None:
+        return
+    own, plain = bench.truth[entering], tables[0](ids.long())
+    if own.shape != plain.shape:
+        return
+    expected = float((own * plain).sum() / (plain * plain).sum())
+    theirs = torch.nan_to_num(bench.targets[entering])
+    fitted = float((theirs * own).sum() / (own * own).sum()) * expected
+    for factor, free in ((1.0, 0.0), (fitted, 1.0)):
+        if abs(factor - expected) <= 1e-6 * abs(expected):
+            continue
+        with giving(tables[0], _times(factor / expected)):
+            got = bench.run()
+        values = {"found": f"{factor:.5g}", "expected": f"{expected:.5g}"}
+        yield Idea("DX991", got, values, f"embeddings times {factor:.5g}", freedom=free)
+
+
+def _times(factor: float) -> Callable[[Any, Any], Any]:
+    return lambda _, made: made * factor
 
 
 def _shifts(bench: Bench, ids: Tensor, table: Tensor, own: float) -> Iterator[Idea]:

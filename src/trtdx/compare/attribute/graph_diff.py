@@ -11,9 +11,10 @@ from trtdx.compare.attribute.bench import Idea
 from trtdx.compare.attribute.module_copies import put
 from trtdx.compare.attribute.norms import norm_of
 from trtdx.compare.attribute.product import is_embedding, is_vocabulary
+from trtdx.compare.attribute.routing import is_router
 from trtdx.compare.attribute.stated import stated_settings
 from trtdx.compare.attribute.twin_graph import graph_of
-from trtdx.compare.attribute.weight_changes import change_of, factor_beside
+from trtdx.compare.attribute.weight_changes import WeightChange, change_of, factor_beside
 from trtdx.engines.lazy import torch
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def ideas(bench: Bench) -> Iterator[Idea]:
         return
     told = "; ".join(f"{name} is {found.told}" for name, (found, _) in list(changed.items())[:4])
     named = [change_of(name, owns[name], tensor, plus=plus) for name, (_, tensor) in changed.items()]
+    if is_router(bench) and all(found.kind == "in another order" for found, _ in changed.values()):
+        named = [_experts_of(owns[name], tensor) for name, (_, tensor) in changed.items()]
     codes = {None if each is None else each.code for each in named}
     if len(codes) == 1 and named[0] is not None:
         how = f"with the candidate's own weights: {named[0].values.get('what') or told}"
@@ -125,6 +128,13 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     code = "DX992" if is_vocabulary(bench) and _is_tied(bench) else "DX977"
     # Whatever went wrong with a weight, this explains it: what says how it went wrong comes first.
     yield Idea(code, got, {"what": told}, f"with the candidate's own weights: {told}", rank=4, freedom=3)
+
+
+def _experts_of(own: Tensor, other: Tensor) -> WeightChange:
+    """Return in which order the rows of a router, one for each expert, stand."""
+    rows, theirs = (each.detach().double().reshape(each.shape[0], -1) for each in (own, other))
+    order = torch.cdist(theirs, rows).argmin(1)
+    return WeightChange("DX956", {"order": " ".join(map(str, order[:16].tolist()))})
 
 
 def _beside_siblings(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trtdx.compare.attribute import shards
 from trtdx.compare.attribute.attention import orders
 from trtdx.compare.attribute.bench import Idea
-from trtdx.compare.attribute.mlp import GATES
+from trtdx.compare.attribute.mlp import GATES, INTERLEAVED
 from trtdx.compare.attribute.module_copies import put
 from trtdx.compare.attribute.product import Product, is_embedding, is_vocabulary, outputs_with, product_of
 from trtdx.compare.attribute.search import best
@@ -72,7 +72,7 @@ def _woven(bench: Bench, product: Product) -> Iterator[Idea]:
             continue
         woven = torch.stack(both if own == order[0] else both[::-1], 1).flatten(0, 1)
         half = woven[: len(weight)] if own == order[0] else woven[len(weight) :]
-        values, how = {"gate": order[0], "up": order[1]}, f"rows of {order[0]} and {order[1]} in turn"
+        values, how = {"how": INTERLEAVED}, f"rows of {order[0]} and {order[1]} in turn"
         yield Idea("DX981", outputs_with(bench, product.of(half, product.bias)), values, how)
 
 

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from trtdx.compare.attribute.bench import Bench, Tensor
 
 GATES = (("gate_proj", "up_proj"), ("w1", "w3"), ("gate", "up"), ("wi_0", "wi_1"), ("linear", "linear_v"))
+INTERLEAVED = "interleaved, where one should follow the other"
+APART = "one after the other, where they should be interleaved"
 FUSED = ("gate_up_proj", "fc1", "wi", "linear_1", "dense_h_to_4h")
+NUMBERS = {"alpha": (1.0, 1.702), "limit": (float("inf"), 7.0), "swiglu_limit": (float("inf"), 7.0)}
 ATTRIBUTES = ("act_fn", "act", "activation", "activation_fn", "activation_func")
 
 
@@ -53,6 +56,7 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield another activation, and gate and up exchanged."""
     yield from _of_activation(bench)
     yield from _activation_inside(bench)
+    yield from _numbers_of_activation(bench)
     yield from _exchanged(bench)
 
 
@@ -92,6 +96,21 @@ def _activation_inside(bench: Bench) -> Iterator[Idea]:
             yield Idea("DX980", got, {"found": name, "expected": own}, f"{name} instead of {own}")
 
 
+def _numbers_of_activation(bench: Bench) -> Iterator[Idea]:
+    """Yield another slope or limit of an activation that has such (gpt-oss)."""
+    for owner in bench.module.modules():
+        for name, others in NUMBERS.items():
+            own = getattr(owner, name, None)
+            if not isinstance(own, (int, float)) or isinstance(own, bool):
+                continue
+            for other in others:
+                if other != own:
+                    with put(owner, **{name: other}):
+                        got = bench.run()
+                    values = {"found": f"its activation with {name} {other:g}", "expected": f"{name} {own:g}"}
+                    yield Idea("DX980", got, values, f"{name} {other:g} instead of {own:g}")
+
+
 def _instead(module: Any) -> Callable[[Tensor, Tensor], Tensor]:
     own: Callable[[Tensor], Tensor] = module.forward
     return lambda x, _: own(x)
@@ -106,10 +125,10 @@ def _exchanged(bench: Bench) -> Iterator[Idea]:
             one, other = names[gate], names[up]
             ours, theirs = _weights(one), _weights(other)
             with put(one, **theirs), put(other, **ours):
-                yield Idea("DX981", bench.run(), {"gate": gate, "up": up}, f"{gate} and {up} exchanged")
+                yield Idea("DX981", bench.run(), {"how": "exchanged"}, f"{gate} and {up} exchanged")
             with giving(one, _instead(other)), giving(other, _instead(one)):
                 how = f"what {gate} and {up} give exchanged"
-                yield Idea("DX981", bench.run(), {"gate": gate, "up": up}, how, rank=1)
+                yield Idea("DX981", bench.run(), {"how": "exchanged"}, how, rank=1)
         for name in FUSED:
             held = getattr(owner, name, None)
             weight = held if isinstance(held, torch.nn.Parameter) else getattr(held, "weight", None)
@@ -135,8 +154,8 @@ def _halves(bench: Bench, owner: Any, name: str, weight: Tensor) -> Iterator[Ide
         return
     halves = torch.cat((torch.arange(size // 2, size), torch.arange(size // 2)))
     woven = torch.stack((torch.arange(size // 2), torch.arange(size // 2, size)), 1).reshape(-1)
-    for order, told in ((halves, "exchanged"), (woven, "interleaved"), (torch.argsort(woven), "taken apart")):
+    for order, told in ((halves, "exchanged"), (woven, INTERLEAVED), (torch.argsort(woven), APART)):
         changed = weight.index_select(axis, order)
         target = owner if isinstance(getattr(owner, name), torch.nn.Parameter) else getattr(owner, name)
         with put(target, **{name if target is owner else "weight": changed}):
-            yield Idea("DX981", bench.run(), {"gate": name, "up": name}, f"the halves of {name} {told}")
+            yield Idea("DX981", bench.run(), {"how": told}, f"the halves of {name} {told}")

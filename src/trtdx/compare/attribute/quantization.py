@@ -18,6 +18,8 @@ ALL = "int8 weights, one scale for all"
 GROUPS = (32, 64, 128)
 MOST_PAIRS = 200_000_000
 INTEGERS = (2, 3, 4, 8, 16)
+WIDEST = 4.0  # times the largest number: further off no zero point is
+MOST_STEPS = 256
 
 
 def ideas(bench: Bench) -> Iterator[Idea]:
@@ -165,14 +167,12 @@ def _zero_points(bench: Bench, product: Product) -> Iterator[Idea]:
     sums = product.weight.sum(1)
     over = float((gap.mean(0) * sums).sum() / (sums * sums).sum().clamp(min=1e-300))
     truth = bench.truth[bench.main]
-    values = {"which": "inputs", "offset": f"{over:.4g}"}
-    yield Idea(
-        "DX950",
-        bench.changed({bench.main: truth + over * sums}),
-        values,
-        f"all inputs too large by {over:.4g}",
-        freedom=1,
-    )
+    if abs(over) <= WIDEST * float(
+        product.x.abs().max()
+    ):  # a zero point lies within what is quantised, or near it
+        values = {"which": "inputs", "offset": f"{over:.4g}"}
+        how = f"all inputs too large by {over:.4g}"
+        yield Idea("DX950", bench.changed({bench.main: truth + over * sums}), values, how, freedom=1)
     yield from _offsets(bench, product, gap)
     weight = product.weight
     low, high = weight.amin(1, keepdim=True).clamp(max=0), weight.amax(1, keepdim=True).clamp(min=0)
@@ -205,10 +205,14 @@ def _offsets(bench: Bench, product: Product, gap: Tensor) -> Iterator[Idea]:
     }
     for told, step in steps.items():
         count = float((each * step).sum() / (step * step).sum().clamp(min=1e-300))
+        if not abs(count) <= MOST_STEPS:  # nor where numbers are not finite
+            continue
         whole = round(count) if abs(count - round(count)) < 0.1 and round(count) else count
         values = {"which": f"weights, a scale for {told}", "offset": f"{whole:.4g} steps"}
         got = bench.changed({bench.main: truth + sums[..., None] * step * whole})
         yield Idea("DX950", got, values, f"all weights too large by {whole:.4g} steps of {told}", freedom=1)
+    if not bool((each.abs() <= WIDEST * weight.abs().amax(1)).all()):
+        return
     got = bench.changed({bench.main: truth + sums[..., None] * each})
     values = {
         "which": "weights, a number of its own for each channel",

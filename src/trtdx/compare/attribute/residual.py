@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.attribute.bench import Idea
 from trtdx.compare.attribute.module_copies import giving
+from trtdx.compare.attribute.norms import is_norm
 from trtdx.compare.attribute.search import best
 from trtdx.engines.lazy import torch
 from trtdx.engines.torch import tensors_in
+from trtdx.engines.torch_values import tensor_from_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from trtdx.compare.attribute.bench import Bench, Outputs, Tensor
 
 MOST_PARTS = 10
+MOST_LAYERS = 16  # before a layer, from which its residual may be taken
 MULTIPLIERS = (0.05, 0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 1.05, 1.2, 1.5, 2.0, 4.0, 10.0)
 
 
@@ -47,6 +50,8 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     found = branches(bench)
     for branch in found:
         yield from _of_branch(bench, branch)
+    if found and not bench.solved:
+        yield from _of_other_layers(bench, found)
     yield from _multipliers(bench, found)
 
 
@@ -140,11 +145,55 @@ def _of_branch(bench: Bench, branch: Branch) -> Iterator[Idea]:
         twice = bench.run()
     yield Idea("DX995", twice, {"part": f"the output of {name}"}, f"what {name} gives added twice")
     if branch.normed is not None and branch.normed.shape == stream.shape:
-        how = f"what {name} gives added to the normed input"
-        yield Idea("DX996", adding(branch.normed - stream), told, how)
+        how = f"what {name} gives is added to the normed input"
+        yield Idea("DX996", adding(branch.normed - stream), {**told, "what": how}, how)
+    if is_norm(branch.part.module):
+        with _summed_before(branch.part.module, stream, branch.factor):
+            got = bench.run()
+        how = f"{name} is applied to the sum, not to what is added"
+        yield Idea("DX996", got, {**told, "what": how}, how)
     if branch.start is not None:
         what = f"what {name} gives is added to the input of the whole layer, not to what came before {name}"
         yield Idea("DX927", adding(branch.start - stream), {**told, "what": what}, what)
+
+
+def _of_other_layers(bench: Bench, found: list[Branch]) -> Iterator[Idea]:
+    """Yield branches that are added to what entered an earlier layer."""
+    side, step = bench.suspect.candidate, bench.suspect.step
+    container, _, own = bench.path.rpartition(".")
+    if side is None or not own.isdigit():
+        return
+    names = [f"{container}.{number}:in" for number in range(int(own) - 1, -1, -1)][:MOST_LAYERS]
+    for name in names:
+        held = next((each for each in side.capture.records(step=step, name=name) if each.kept), None)
+        array = None if held is None else tensor_from_array(side.capture.values(held))
+        if array is None or array.shape != found[0].stream.shape:
+            continue
+        for branch in found:
+            gap = (array.to(branch.stream.dtype) - branch.stream) / branch.factor
+            with giving(branch.part.module, _plus(gap)):
+                got = bench.run()
+            what = f"what {branch.part.name} gives is added to what entered {name.removesuffix(':in')}"
+            yield Idea("DX927", got, {"part": branch.part.name, "what": what}, what, freedom=0.3)
+
+
+@contextmanager
+def _summed_before(norm: Any, stream: Tensor, factor: float) -> Iterator[None]:
+    """Let a norm whose result is added be given the sum instead, and its result be all there is."""
+
+    def before(_: Any, args: Any) -> Any:
+        return (args[0] + stream.to(args[0].dtype), *args[1:])
+
+    hook = norm.register_forward_pre_hook(before)
+    try:
+        with giving(norm, lambda _, made: made - stream.to(made.dtype) / factor):
+            yield
+    finally:
+        hook.remove()
+
+
+def _plus(more: Tensor) -> Callable[[Any, Any], Any]:
+    return lambda _, made: made + more.to(made.dtype)
 
 
 def _times(factor: float) -> Callable[[Any, Any], Any]:

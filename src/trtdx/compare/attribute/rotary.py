@@ -238,6 +238,19 @@ def _layouts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
         values = {"found": f"backwards ({which})", "expected": "forwards"}
         got = _run(bench, _reversed(which))
         yield Idea("DX961", got, values, f"{which} turned by the negative angle")
+    values = {"found": "without the minus of the one half", "expected": "with it"}
+    yield Idea("DX961", _run(bench, _without_minus), values, "the half that is turned in is not negated")
+
+
+def _without_minus(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+    """Return what is turned where the one half is not negated: a * cos + b * sin, b * cos + a * sin."""
+    none, one = torch.zeros_like(sin), torch.ones_like(sin)
+    still, right = own(q, k, cos, none, *more, **named), own(q, k, cos, sin, *more, **named)
+    crossed, plain = (own(q.abs(), k.abs(), none, each, *more, **named) for each in (one, none))
+    return tuple(
+        held + torch.where(cross < bare, -1.0, 1.0).to(held.dtype) * (made - held)
+        for held, made, cross, bare in zip(still, right, crossed, plain, strict=True)
+    )
 
 
 def _reversed(which: str) -> Turn:

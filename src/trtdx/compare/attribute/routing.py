@@ -29,6 +29,7 @@ class Choice(NamedTuple):
     normalised: bool
     factor: float
     biased: bool  # whether a correction is added before choosing
+    passed: int = 0  # how many of the best are passed over; -1: the worst are chosen
 
     def differences(self, other: Choice) -> str:
         """Say in words how this differs from another."""
@@ -43,6 +44,8 @@ class Choice(NamedTuple):
             told.append(f"weights times {self.factor:g} instead of {other.factor:g}")
         if self.biased != other.biased:
             told.append("chosen with the correction" if self.biased else "chosen without the correction")
+        if self.passed != other.passed:
+            told.append("the worst experts chosen" if self.passed < 0 else "the best expert passed over")
         return ", ".join(told)
 
 
@@ -61,6 +64,7 @@ class Routed(NamedTuple):
 def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield what could be wrong with the choice of experts."""
     yield from _shards(bench)
+    yield from _of_shared(bench)
     routed = _routed(bench)
     if routed is None:
         yield from _of_router(bench)
@@ -112,11 +116,26 @@ def ideas(bench: Bench) -> Iterator[Idea]:
         )
 
 
+def is_router(bench: Bench) -> bool:
+    """Whether a module says which experts a token goes to."""
+    parent, _, own = bench.path.rpartition(".")
+    return own in ROUTERS and any(path == f"{parent}.experts" for path, _ in bench.siblings())
+
+
+def _of_shared(bench: Bench) -> Iterator[Idea]:
+    """Yield the expert that all tokens share, giving nothing."""
+    block, _, own = bench.path.rpartition(".")
+    if own in SHARED and bench.main == f"{bench.path}:out":
+        nothing = bench.changed({bench.main: torch.zeros_like(bench.truth[bench.main])})
+        yield Idea("DX957", nothing, {"module": block}, f"{own} gives nothing", rank=-2)
+
+
 def weights_of(logits: Tensor, choice: Choice, correction: Tensor | None) -> Tensor:
     """Return the weight of each expert for each token."""
     scores = torch.sigmoid(logits) if choice.score == "sigmoid" else torch.softmax(logits, -1)
     ranked = scores + correction if choice.biased and correction is not None else scores
-    chosen = ranked.topk(min(choice.chosen, logits.shape[1]), -1).indices
+    count = min(choice.chosen + max(0, choice.passed), logits.shape[1])
+    chosen = ranked.topk(count, -1, largest=choice.passed >= 0).indices[:, max(0, choice.passed) :]
     held = (logits if choice.score == "softmax of the chosen" else scores).gather(1, chosen)
     if choice.score == "softmax of the chosen":
         held = torch.softmax(held, -1)
@@ -137,6 +156,8 @@ def _choices(own: Choice, experts: int, *, biased: bool) -> Iterator[Choice]:
         scores, sorted(counts), (True, False), factors, corrections
     ):
         yield Choice(score, count, normal, factor, bias)
+    if own.chosen < experts:
+        yield from (own._replace(passed=passed) for passed in (1, -1))
 
 
 def _router_of(module: Any) -> Any:
@@ -249,29 +270,51 @@ def _order(bench: Bench, routed: Routed) -> list[int] | None:
 
 def _of_router(bench: Bench) -> Iterator[Idea]:
     """Yield other weights from the same logits, where the suspect is the router itself."""
-    names = list(bench.truth)
+    made = bench.run(all_targets=True)  # the candidate may have fewer of them
+    outputs = {name: each for name, each in made.items() if name.startswith(f"{bench.path}:out")}
     found = (
-        _weights_in(tuple(bench.truth.values()), next(iter(bench.truth.values())).shape[0])
-        if len(names) == 3
-        else None
+        _weights_in(tuple(outputs.values()), len(next(iter(outputs.values())))) if len(outputs) == 3 else None
     )
     if found is None:
         return
     logits, weights = (each.double() for each in found)
+    shape = next(each.shape for each in outputs.values() if not each.is_floating_point())
+
+    def idea(told: str, held: Tensor, chosen: Tensor, freedom: float) -> Idea:
+        held, chosen = _in_order_of(bench, held, chosen)
+        got = {
+            name: held if each.is_floating_point() else chosen
+            for name, each in bench.truth.items()
+            if each.shape == shape and name in outputs
+        }
+        return Idea("DX955", bench.changed(got), {"what": told}, told, freedom=freedom)
+
+    held = next(each for each in outputs.values() if each.is_floating_point() and each.shape == shape)
+    for shift, which in ((1, "after"), (-1, "before")):
+        chosen = next(each for each in outputs.values() if not each.is_floating_point())
+        told = f"the expert {which} the one that was chosen"
+        yield idea(told, held, (chosen + shift) % logits.shape[1], 0.3)
     correction = getattr(bench.module, "e_score_correction_bias", None)
     own = _own_choice(bench.module, logits, weights, correction)
     for choice in _choices(own, logits.shape[1], biased=correction is not None):
         told = choice.differences(own)
         if not told or choice.chosen != own.chosen:
             continue
-        made = weights_of(logits, choice, correction)
-        held, chosen = made.topk(own.chosen, -1)
-        outputs = {}
-        for name, each in bench.truth.items():
-            outputs[name] = (
-                each if each.shape == logits.shape else held if each.is_floating_point() else chosen
-            )
-        yield Idea("DX955", outputs, {"what": told}, told, freedom=0.4 * told.count(","))
+        held, chosen = weights_of(logits, choice, correction).topk(own.chosen, -1)
+        yield idea(told, held, chosen, 0.4 * told.count(","))
+
+
+def _in_order_of(bench: Bench, held: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weights and numbers of the chosen in the candidate's order where it chose the same: the order says nothing."""
+    theirs = next(
+        (each for name, each in bench.targets.items() if not bench.truth[name].is_floating_point()), None
+    )
+    if theirs is None or theirs.shape != chosen.shape:
+        return held, chosen
+    same = theirs.long()[:, :, None] == chosen[:, None, :]
+    own = torch.arange(chosen.shape[1]).expand_as(chosen)
+    order = torch.where(same.any(-1).all(-1, keepdim=True), same.double().argmax(-1), own)
+    return held.gather(1, order), chosen.gather(1, order)
 
 
 def _shards(bench: Bench) -> Iterator[Idea]:

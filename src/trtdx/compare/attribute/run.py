@@ -41,7 +41,7 @@ COST = 0.5  # decades that a number that was searched has to bring in what is le
 TIE = 0.15  # decades: closer than this nobody can tell two apart
 MOST_TOLD = 6
 MOST_TEXT = 120  # of what an exception says
-MISTAKES = (TypeError, AttributeError, IndexError, KeyError, ZeroDivisionError, NameError, AssertionError)
+MISTAKES = (TypeError, AttributeError, IndexError, KeyError, ArithmeticError, NameError, AssertionError)
 STRICT = False  # whether mistakes in ideas are raised
 UNEXPLAINED = "DX946"
 FAMILIES: dict[str, Callable[[Bench], Iterator[Idea]]] = {
@@ -240,6 +240,9 @@ def _explained(
     first = tried[0]
     others = [other for other in tried if other is not each]
     alike = [other.idea.code for other in others if abs(other.score - each.score) < TIE]
+    inner = each.idea.values.get("inner", "")
+    if inner and inner in dict(bench.module.named_modules()):  # a part of the module is what is wrong
+        told = {**told, "module": f"{bench.path}.{inner}" if bench.path else inner}
     values = {"module": bench.path or "the model", "share": percent(each.share), **each.idea.values, **told}
     if alike:
         values["alike"] = ", ".join(alike)

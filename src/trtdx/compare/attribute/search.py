@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from trtdx.compare.attribute.bench import Bench, Outputs
 
 PROMISING = 0.15  # share from which a search goes on
+MOST_BEYOND = 4  # values that are tried beyond the ends of a grid
 
 
 def best(
@@ -43,6 +44,14 @@ def best(
     first = min(grid, key=wrong)
     if 1 - known[first] / max(bench.residual, 1e-300) < PROMISING:
         return first, outputs(first)
+    for _ in range(
+        MOST_BEYOND if logarithmic and grid[0] > 0 else 0
+    ):  # what is best at an end may be better beyond it
+        if len(grid) < 2 or first not in (grid[0], grid[-1]):
+            break
+        beyond = first * first / (grid[1] if first == grid[0] else grid[-2])
+        grid = sorted({*grid, beyond})
+        first = min(first, beyond, key=wrong)
     at = grid.index(first)
     low, high = grid[max(0, at - 1)], grid[min(len(grid) - 1, at + 1)]
     turn, back = (math.log, math.exp) if logarithmic and low > 0 else ((lambda x: x), (lambda x: x))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.bench import Idea
+from trtdx.compare.attribute.mlp import APART, FUSED, INTERLEAVED
 from trtdx.compare.attribute.product import Product, head_widths, is_vocabulary, outputs_with, target_of
 from trtdx.engines.lazy import torch
 
@@ -61,6 +62,9 @@ def _named_order(bench: Bench, order: Tensor, got: Outputs) -> Iterator[Idea]:
         return
     blocks = _blocks(order)
     yield from _heads_in_order(bench, order, got, blocks)
+    told = _halves(order) if bench.path.rpartition(".")[2] in FUSED else ""
+    if told:
+        yield Idea("DX981", got, {"how": told}, f"the halves {told}", freedom=0.1, rank=-1)
     if blocks:
         moved = " ".join(str(int(each)) for each in order[:: width // blocks] // (width // blocks))
         how = f"{blocks} shards in the order {moved}"
@@ -68,6 +72,20 @@ def _named_order(bench: Bench, order: Tensor, got: Outputs) -> Iterator[Idea]:
         yield Idea("DX983", got, {"ranks": str(blocks), "order": moved}, how, freedom=0.1, rank=rank)
     else:
         yield Idea("DX983", got, {"order": "another order"}, "outputs in another order", freedom=3, rank=2)
+
+
+def _halves(order: Tensor) -> str:
+    """Return in words what was done to the halves of a weight that holds gate and up; "" where it was something else."""
+    width = order.shape[0]
+    if width % 2:
+        return ""
+    woven = torch.arange(width).reshape(2, -1).T.reshape(-1)
+    known = {
+        "exchanged": torch.arange(width).roll(width // 2),
+        INTERLEAVED: woven,
+        APART: torch.argsort(woven),
+    }
+    return next((told for told, each in known.items() if torch.equal(order, each)), "")
 
 
 def _blocks(order: Tensor) -> int:

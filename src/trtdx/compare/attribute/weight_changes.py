@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.compare.attribute.mlp import APART, INTERLEAVED
 from trtdx.engines.lazy import torch
 from trtdx.words import counted
 
@@ -102,9 +103,9 @@ def _woven(name: str, own: Tensor, other: Tensor) -> WeightChange | None:
         if size % 2 or own.ndim < 2:
             continue
         woven = torch.arange(size).reshape(2, -1).T.reshape(-1)
-        for order in (woven, torch.argsort(woven)):
+        for order, told in ((woven, INTERLEAVED), (torch.argsort(woven), APART)):
             if _near(own.index_select(axis, order), other) and not _near(own, other):
-                return WeightChange("DX981", {"gate": name, "up": name})
+                return WeightChange("DX981", {"how": told})
     return None
 
 
