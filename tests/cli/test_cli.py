@@ -281,7 +281,8 @@ def test_following_a_file_ends_with_a_report_when_interrupted(tmp_path):
         [sys.executable, "-m", "trtdx", "diagnose", "-f", str(log)],
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+        # A shell's background jobs ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     time.sleep(0.5)  # the writer of a real log does not wait for its reader either
     with log.open("ab") as file:
