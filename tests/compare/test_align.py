@@ -447,3 +447,14 @@ def test_calls_of_one_module_are_paired_by_what_they_give(tmp_path, exchanged):
     pairs = {pair.name: pair.candidate.first.name for pair in align(*sides).pairs}
     twins = ["model.rotary_emb:out", "model.rotary_emb#1:out"]
     assert pairs == dict(zip(twins, twins[::-1] if exchanged else twins, strict=True))
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_calls_that_a_graph_has_as_outputs_of_one_are_paired_by_what_they_give(tmp_path, exchanged):
+    slow, fast = np.arange(12, dtype="f4").reshape(3, 4), np.ones((3, 4), "f4")
+    torch_calls = {"model.rotary_emb:out": slow, "model.rotary_emb#1:out": fast}
+    outputs = [fast, slow] if exchanged else [slow, fast]
+    graph = dict(zip(["model.rotary_emb:out", "model.rotary_emb:out[1]"], outputs, strict=True))
+    sides = [write(tmp_path / "torch", [torch_calls]), write(tmp_path / "graph", [graph])]
+    pairs = {pair.name: pair.candidate.first.name for pair in align(*sides).pairs}
+    assert pairs == dict(zip(torch_calls, list(graph)[::-1] if exchanged else list(graph), strict=True))

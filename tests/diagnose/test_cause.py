@@ -349,3 +349,13 @@ def test_harmless_lines_are_counted_and_never_findings(rule):
     )
     assert codes(found) == []
     assert (found.summary.harmless[0].code, found.summary.harmless[0].count) == ("TST001", 3)
+
+
+def test_a_warning_keeps_its_line_though_a_graver_symptom_reads_it_too(ask):
+    line = (
+        "[TRT] [E] INetworkDefinition::addInput: Error Code 3: API Usage Error (Parameter check failed, "
+        "condition: inName != knownInput->getName().  In addInput at optimizer/api/network.cpp:2397)"
+    )
+    first = ask(line).findings[0]
+    assert (first.code, first.severity) == ("DX177", Severity.WARNING)
+    assert [symptom.code for symptom in first.symptoms] == ["DX593"]

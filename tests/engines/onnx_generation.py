@@ -193,7 +193,7 @@ def test_a_module_is_replayed_on_inputs_of_torch(llama):
         ("layers.9", {}, "no module of the graph is called 'layers.9'"),
         ("mlp", {}, "'mlp' names 3 modules"),
         ("layers.1.mlp", {}, r"1 input not given: .*: float32 \[batch, seq, 64\]"),
-        ("layers.1.mlp", {"in[1]": 0}, "has 1 inputs"),
+        ("layers.1.mlp", {"in[1]": 0}, "has 1 input,"),
         ("layers.1.mlp", {"layers.0.mlp:in": 0}, "nothing that enters m.model.layers.1.mlp is called"),
     ],
 )

@@ -58,7 +58,7 @@ def test_what_is_not_said_is_usual():
         ("input_len=99999999999", "more than any engine takes"),
         ("batch=1,batch_size=2", "given twice"),
         (",", "empty"),
-        ("zzz=1", "the parts are batch, input_len"),
+        ("zzz=1", "one of batch, input_len"),
     ],
 )
 def test_a_wrong_request_says_what_is_wrong(text, words):

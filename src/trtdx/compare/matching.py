@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trtdx.compare.reading import Named, Reading
 
     Close = Callable[[Named, Named], float]
+    Calls = dict[int, dict[str, Named]]  # of one module: by the number of the call and the port
 
 GRAPHS = ("onnxruntime", "tensorrt")
 CLOSE = 0.1  # statistics this near, in relative terms, are worth a look at the values
@@ -97,41 +98,84 @@ def _calls(ours: Names, theirs: Names) -> dict[str, str]:
     found: dict[str, str] = {}
     mine, others = _by_call(ours), _by_call(theirs)
     for path, calls in mine.items():
-        numbers = sorted(calls)
-        if not 1 < len(numbers) <= MOST_CALLS or sorted(others.get(path, ())) != numbers:
-            continue
-        score = {
-            (one, other): sum(
-                _score(each, others[path][other][port])
-                for port, each in calls[one].items()
-                if port in others[path][other]
-            )
-            for one in numbers
-            for other in numbers
-        }
-        best = max(
-            permutations(numbers),
-            key=lambda order: sum(score[pair] for pair in zip(numbers, order, strict=True)),
-        )
-        gained = sum(score[pair] for pair in zip(numbers, best, strict=True)) - sum(
-            score[each, each] for each in numbers
-        )
-        if gained > OTHER_CALL:
-            for one, other in zip(numbers, best, strict=True):
-                both = [(each, others[path][other].get(port)) for port, each in calls[one].items()]
-                found |= {each.name: twin.name for each, twin in both if twin is not None}
+        other_calls = others.get(path, {})
+        if sorted(other_calls) == sorted(calls):
+            found |= _reordered_calls(calls, other_calls)
+        elif 1 in (len(calls), len(other_calls)):
+            found |= _calls_in_one(calls, other_calls)
     return found
 
 
-def _by_call(names: Names) -> dict[str, dict[int, dict[str, Named]]]:
+def _reordered_calls(calls: Calls, other_calls: Calls) -> dict[str, str]:
+    """Return the tensors of a module's calls by their counterparts, if the calls fit in another order only."""
+    numbers = sorted(calls)
+    if not 1 < len(numbers) <= MOST_CALLS:
+        return {}
+    score = {
+        (one, other): sum(
+            _score(tensor, other_calls[other][port])
+            for port, tensor in calls[one].items()
+            if port in other_calls[other]
+        )
+        for one in numbers
+        for other in numbers
+    }
+    best = max(
+        permutations(numbers),
+        key=lambda order: sum(score[pair] for pair in zip(numbers, order, strict=True)),
+    )
+    gained = sum(score[pair] for pair in zip(numbers, best, strict=True)) - sum(
+        score[number, number] for number in numbers
+    )
+    if gained <= OTHER_CALL:
+        return {}
+    return {
+        tensor.name: other_calls[other][port].name
+        for one, other in zip(numbers, best, strict=True)
+        for port, tensor in calls[one].items()
+        if port in other_calls[other]
+    }
+
+
+def _calls_in_one(calls: Calls, other_calls: Calls) -> dict[str, str]:
+    """Return the outputs of a module's calls by those of the other side, which has all of them as outputs of one call.
+
+    So a graph has them. Its first outputs are those of whichever call was traced first.
+    """
+    ours, theirs = _outputs(calls), _outputs(other_calls)
+    if len(ours) != len(theirs) or len(calls) == len(other_calls) or len(ours) > MOST_CALLS * 2:
+        return {}
+    scores = sorted(
+        ((-_score(one, other), abs(first - second), first, second))
+        for first, one in enumerate(ours)
+        for second, other in enumerate(theirs)
+    )
+    order: dict[int, int] = {}
+    for _, _, first, second in scores:
+        if first not in order and second not in order.values():
+            order[first] = second
+    return {ours[first].name: theirs[second].name for first, second in order.items()}
+
+
+def _outputs(calls: Calls) -> list[Named]:
+    """Return the outputs of all calls of a module, call by call, in the order of their ports."""
+    return [
+        tensor
+        for number in sorted(calls)
+        for port, tensor in sorted(calls[number].items(), key=lambda item: (len(item[0]), item[0]))
+        if port.startswith("out")
+    ]
+
+
+def _by_call(names: Names) -> dict[str, Calls]:
     """Return the tensors of each module by the number of the call and the port."""
-    found: dict[str, dict[int, dict[str, Named]]] = {}
+    found: dict[str, Calls] = {}
     for name, each in names.named.items():
         path, _, call = each.place.path.partition("#")
         port = name.rpartition(":")[2]
         if path:
             found.setdefault(path, {}).setdefault(int(call) if call.isdigit() else 0, {})[port] = each
-    return {path: calls for path, calls in found.items() if len(calls) > 1}
+    return found
 
 
 def _counted(names: Names) -> set[str]:

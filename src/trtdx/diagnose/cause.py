@@ -140,8 +140,10 @@ def _without_rivals(groups: list[_Group]) -> list[_Group]:
     """Return the groups with less belief in those that only reread a line a better group explains."""
     explained: set[tuple[str, int]] = set()
     for group in groups:
+        if group.rule.kind is not Kind.CAUSE:
+            continue
         lines = {_position(match.event) for match in group.matches}
-        if group.rule.kind is Kind.CAUSE and lines <= explained:
+        if lines <= explained:
             group.confidence *= 0.5
             group.severity = Severity.NOTE  # one cause, one error
         explained |= lines

@@ -128,7 +128,7 @@ def test_a_rank_that_never_comes_is_named(make_net):
 
 def test_what_a_collective_does_must_be_told_unless_its_shape_tells(make_net):
     nets = [rank(make_net(), "ALL_REDUCE", (4,)) for _ in VALUES]
-    with pytest.raises(LayerError, match="does not tell what the collective layer 'exchange' does"):
+    with pytest.raises(LayerError, match="does not say what the collective layer 'exchange' does"):
         evaluate_ranks(nets, [{"x": value} for value in VALUES])
     nets = [rank(make_net(), "ALL_GATHER", (4,), reduce="NONE") for _ in VALUES]
     found = evaluate_ranks(nets, [{"x": value} for value in VALUES])

@@ -78,7 +78,7 @@ def test_a_sound_model_alone_gives_nothing(findings):
         (make.added(), ranges(x=rows(1, 2, 4)), "DX142", "profile 0 has no min, opt and max shapes for the dynamic inputs y"),
         (make.added(), ranges(x=rows(3, 2, 4), y=rows(1, 2, 4)), "DX143", "x has min 3, opt 2, max 4 in axis 0"),
         (make.added(), ranges(x=rows(1, 2, 4, 5), y=rows(1, 2, 4)), "DX143", "which is 4 in the model"),
-        (make.added(), ranges(x=((1,), (2,), (4,)), y=rows(1, 2, 4)), "DX143", "has 1 dimensions, the input has 2"),
+        (make.added(), ranges(x=((1,), (2,), (4,)), y=rows(1, 2, 4)), "DX143", "has 1 dimension, the input has 2"),
         (make.added(), ranges(x=((1,), (2, 4), (4, 4)), y=rows(1, 2, 4)), "DX143", "min, opt and max of different rank"),
         (make.added(), ranges(x=rows(-1, 2, 4), y=rows(1, 2, 4)), "DX143", "which no dimension can have"),
         (make.added(), ranges(x=rows(1, 2, 4), y=rows(1, 3, 4)), "DX143", "dimension batch is 1 / 2 / 4"),
