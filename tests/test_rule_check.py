@@ -29,6 +29,8 @@ def test_a_new_page_is_sound():
         ("confidence = 0.8", 'level = ["loud"]', 16, "'loud' is none of"),
         ("confidence = 0.8", "colour = 1", 19, "unknown field `colour`"),
         ('code = "ACME001"', "code = ACME001", 2, "not TOML"),
+        ("the command to paste", "trtllm-serve <model dir>", 15, "takes <model dir> for a redirection: write MODEL_DIR"),
+        ('"the command to paste"', '"print("\nlang = "python"', 15, "does not parse"),
         ('code = "ACME001"', 'code = "x"', 2, "is not letters and digits"),
         ('slug = "bad-thing"', 'slug = "Bad Thing"', 3, "words joined by hyphens"),
         ("replace this text: (?P<value>", "((", 16, "is not a regular expression"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 Cell = str | int | float | bool | None
+Language = Literal["sh", "python", "cpp"]
 
 
 class Severity(str, Enum):
@@ -51,6 +52,7 @@ class Fix(msgspec.Struct, frozen=True):
     stage: Stage
     text: str
     command: str | None = None
+    lang: Language = "sh"  # what the command is written in
 
 
 class Symptom(msgspec.Struct, frozen=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -25,6 +27,8 @@ from trtdx.template import FILTERS, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from trtdx.model import Fix
 
 NEW_PAGE = """+++
 code = "CODE"
@@ -83,12 +87,32 @@ def _problems(rule: Rule, lines: list[str]) -> Iterator[Problem]:
     page = _Page(rule, lines)
     yield from _front_problems(rule, page)
     yield from _body_problems(rule, page)
+    for fix in (*rule.front.fix, *(fix for log in rule.front.log for fix in log.fix)):
+        for message in _command_problems(fix):
+            yield page.at(re.escape((fix.command or "").partition('"')[0].splitlines()[0][:40]), message)
     for number, log in enumerate(rule.front.log):
         for message in (*_regex_problems(log), *_template_problems(log), *_scale_problems(log)):
             yield page.at(r"^\[\[log\]\]", message, number)
     for number, told in enumerate(rule.front.told):
         for message in _told_problems(told):
             yield page.at(r"^\[\[told\]\]", message, number)
+
+
+_ANGLED = re.compile(r"""(?<![<\w"'])<([a-z][\w ./*+-]{0,60})>""")
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*"|#.*""")
+
+
+def _command_problems(fix: Fix) -> Iterator[str]:
+    """Yield why a fix's command cannot be pasted; whether a shell parses it is for the tests to ask the shell."""
+    command = re.sub(r"\{\w+(:\w+)?\}", "X", fix.command or "")
+    if fix.lang == "sh" and (angled := _ANGLED.search(_QUOTED.sub("", command))):
+        name = re.sub(r"\W+", "_", angled[1]).upper()
+        yield f"a shell takes <{angled[1]}> for a redirection: write {name}"
+    if fix.lang == "python":
+        try:
+            ast.parse("async def pasted():\n" + textwrap.indent(command, " "))
+        except SyntaxError as err:
+            yield f"the Python of a fix does not parse: {err.msg}: {command.splitlines()[0]!r}"
 
 
 def _front_problems(rule: Rule, page: _Page) -> Iterator[Problem]:

@@ -36,7 +36,7 @@ def finding_from(rule: Rule, violation: Violation) -> Finding:
         message=(found.message and filled(found.message, values)) or front.message,
         why=(found.why and filled(found.why, values)) or rule.why,
         fixes=tuple(
-            Fix(fix.stage, text, fix.command and filled(fix.command, values))
+            Fix(fix.stage, text, fix.command and filled(fix.command, values), fix.lang)
             for fix in fixes
             if (text := filled(fix.text, values)) is not None
         )

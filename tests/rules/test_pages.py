@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import Counter
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from trtdx.diagnose.promises import Promises
 from trtdx.host import RealHost
 from trtdx.knowledge import load_book, packaged_folder
+from trtdx.render.markdown import is_command
 from trtdx.rule import Kind
 from trtdx.rule_check import check_page
 
@@ -42,6 +44,28 @@ def test_rule_keeps_its_promises(rule, promises):
         assert rule.fires_on or rule.artifacts_fire
         assert rule.silent_on or rule.artifacts_silent
     assert [str(problem) for problem in promises.broken([rule])] == []
+
+
+def test_every_command_is_one_that_a_shell_parses():
+    values = re.compile(r"\{\w+(?::\w+)?\}")  # put in when the page is used
+    commands = {
+        (rule.code, values.sub("X", text))
+        for rule in BOOK
+        for text in (
+            *(fix.command for fix in _fixes(rule) if fix.command and fix.lang == "sh"),
+            *([rule.front.verify] if is_command(rule.front.verify) else []),
+        )
+    }
+    refused = {
+        (code, command)
+        for code, command in commands
+        if subprocess.run(["bash", "-n"], input=command, text=True, capture_output=True).returncode
+    }
+    assert refused == set()
+
+
+def _fixes(rule):
+    return (*rule.front.fix, *(fix for log in rule.front.log for fix in log.fix))
 
 
 def test_answers_are_the_same_without_the_kernel(monkeypatch):

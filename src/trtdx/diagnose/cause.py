@@ -271,7 +271,7 @@ def _fixes(match: Match) -> tuple[Fix, ...]:
         text, command = filled(fix.text, match.values), filled(fix.command or "", match.values)
         if text is None or command is None:
             return match.rule.front.fix
-        own.append(Fix(fix.stage, text, command or None))
+        own.append(Fix(fix.stage, text, command or None, fix.lang))
     rest = [fix for fix in match.rule.front.fix if fix.text not in {mine.text for mine in own}]
     return (
         tuple(own + rest)

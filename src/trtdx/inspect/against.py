@@ -102,7 +102,7 @@ def differences(one: Artifact, other: Artifact) -> Section:
         f"{one.path} against {other.path}",
         ("what", "here", "there", "the difference"),
         tuple(rows),
-        note=f"{len(rows)} of {len(names)} facts differ",
+        note=f"{counted(len(rows), 'difference')}; {counted(len(names), 'fact')} compared",
     )
 
 

@@ -52,7 +52,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     for number, fix in enumerate(finding.fixes):
         yield f"**{'Fix' if number == 0 else 'Or'}** ({fix.stage.value}): {_text(fix.text.removeprefix('or '))}"
         if fix.command:
-            yield _fenced(fix.command, "sh")
+            yield _fenced(fix.command, fix.lang)
     if finding.verify:
         yield f"**Verify:** {_code(finding.verify) if is_command(finding.verify) else _text(finding.verify)}"
     if finding.symptoms:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trtdx.model import Finding, Fix, Report, Section, Summary
 
 WIDTH = 100
+_SPOKEN = {"python": " (in Python)", "cpp": " (in C++)"}  # what is not for a shell is said to be so
 _COLORS = {"error": "31", "warning": "33", "note": "36", "dim": "2", "bold": "1", "command": "32"}
 _SHOWN_EVIDENCE = 2
 _SHOWN_SYMPTOMS = 3
@@ -87,7 +88,8 @@ def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
 
 
 def _fix(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
-    yield from _wrapped(label, f"[{fix.stage.value}] {fix.text.removeprefix('or ')}", paint.width)
+    spoken = _SPOKEN.get(fix.lang, "") if fix.command else ""
+    yield from _wrapped(label, f"[{fix.stage.value}] {fix.text.removeprefix('or ')}{spoken}", paint.width)
     if fix.command:
         for line in shown(fix.command, lines=True).splitlines():
             yield f"       {paint(line, 'command')}"
