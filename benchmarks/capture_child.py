@@ -61,7 +61,7 @@ def memory(folder: Path, values: str) -> Iterator[tuple[int, float]]:
     """Yield how much memory is resident after some steps, each of one new token."""
     import torch
 
-    from trtdx.capture.live import capturing
+    from trtdx.capture.session.live import capturing
 
     reference = Reference()
     with capturing(reference.model, folder, values=values):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.capture.difference import difference
-from trtdx.capture.dtypes import DTYPES, numpy_dtype
-from trtdx.capture.stats import (
+from trtdx.tensors.difference import difference
+from trtdx.tensors.dtypes import DTYPES, numpy_dtype
+from trtdx.tensors.statistics import (
     ROW,
     Source,
     content_hash,

@@ -106,16 +106,16 @@ class OursOnnx(OnnxWay):
     values = ""
 
     def __init__(self, folder: Path) -> None:
-        from trtdx.engines.onnxruntime import OrtEngine
+        from trtdx.engines.onnxruntime.engine import OrtEngine
 
         super().__init__(folder)
         self.engine = OrtEngine(self.path, "**", threads=1)
 
     def capture(self) -> dict[str, int]:
-        from trtdx.capture.record import Recorder
-        from trtdx.capture.store import CaptureWriter, Header
-        from trtdx.capture.taps import parse_selector
-        from trtdx.capture.wanted import Wanted
+        from trtdx.capture.session.record import Recorder
+        from trtdx.capture.session.selection import Wanted
+        from trtdx.capture.store.writer import CaptureWriter, Header
+        from trtdx.tensors.taps import parse_selector
 
         engine, wanted = self.engine, Wanted(parse_selector(self.values) if self.values else None)
         with CaptureWriter(self.folder, Header(engine="onnxruntime", selector="**")) as writer:

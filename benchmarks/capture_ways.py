@@ -240,7 +240,7 @@ class Ours(Way):
     values = ""
 
     def capture(self) -> dict[str, int]:
-        from trtdx.capture.live import capturing
+        from trtdx.capture.session.live import capturing
 
         with capturing(self.reference.model, self.folder, values=self.values) as writer:
             self.inside, _ = timed(self.reference.run)

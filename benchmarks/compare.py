@@ -51,8 +51,8 @@ def ways_of(dtype: str, elements: int) -> dict[str, tuple[Callable[[], object], 
     """Return ways to compare two tensors, and how many bytes of both each looks at."""
     import torch
 
-    from trtdx.capture.difference import difference
-    from trtdx.capture.dtypes import numpy_dtype
+    from trtdx.tensors.difference import difference
+    from trtdx.tensors.dtypes import numpy_dtype
 
     base = np.random.default_rng(0).standard_normal(elements).astype(np.float32)
     r, c = (each.astype(numpy_dtype(dtype)) for each in (base, base * np.float32(1.001)))
@@ -109,7 +109,7 @@ def by_torch(one: Any, other: Any) -> tuple[Any, ...]:
 def arrays(mebibytes: int, rounds: int) -> dict[str, Any]:
     import torch
 
-    from trtdx.capture.stats import kernel_in_use
+    from trtdx.tensors.statistics import kernel_in_use
 
     torch.set_num_threads(1)
     found: dict[str, Any] = {"kernel": kernel_in_use(), "mebibytes": mebibytes}

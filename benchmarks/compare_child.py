@@ -63,10 +63,10 @@ def shapes(size: int) -> dict[str, tuple[int, ...]]:
 
 def write_captures(folder: Path, size: int) -> dict[str, Any]:
     """Write two captures that differ as two kernels' results do, each of about so many bytes."""
-    from trtdx.capture.format import Header
-    from trtdx.capture.stats import source_from_array
-    from trtdx.capture.store import CaptureWriter
-    from trtdx.capture.taps import Place
+    from trtdx.capture.store.format import Header
+    from trtdx.capture.store.writer import CaptureWriter
+    from trtdx.tensors.statistics import source_from_array
+    from trtdx.tensors.taps import Place
 
     rng = np.random.default_rng(0)
     total = 0
@@ -86,7 +86,7 @@ def write_captures(folder: Path, size: int) -> dict[str, Any]:
 
 def arrays_of(capture: str, target: str) -> None:
     """Write a capture's values as npz, for peers."""
-    from trtdx.capture.reader import Capture
+    from trtdx.capture.store.reader import Capture
 
     with Capture(capture) as opened:
         np.savez(target, **{each.name: opened.values(each) for each in opened.records()})
@@ -96,7 +96,7 @@ def inside(first: str, second: str, rounds: int) -> dict[str, Any]:
     """Compare two captures in this process."""
     from trtdx.compare.run import Plan, compare
     from trtdx.host import RealHost
-    from trtdx.knowledge import load_book
+    from trtdx.knowledge.load import load_book
 
     host, plan = RealHost(), Plan(reference=first, candidate=second)
     book = load_book(host, [])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.diagnose.promises import Promises
 from trtdx.host import RealHost
-from trtdx.knowledge import load_book
+from trtdx.knowledge.load import load_book
 
 if TYPE_CHECKING:
     from trtdx.model import Finding

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtdx.host import RealHost
-from trtdx.knowledge import load_book
-from trtdx.literals import required_texts
+from trtdx.knowledge.literals import required_texts
+from trtdx.knowledge.load import load_book
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,7 +186,7 @@ def patterns() -> list[str]:
 
 def ten_times(folder: Path) -> None:
     """Write nine more rules for each packaged one, of the same shape and with other words."""
-    from trtdx.knowledge import packaged_folder
+    from trtdx.knowledge.load import packaged_folder
 
     def changed(text: str, number: int) -> str:
         def other(found: re.Match[str]) -> str:  # another word of the same length, the same in every copy
@@ -263,7 +263,7 @@ def main() -> None:
             "from trtdx.diagnose.match import Matcher\n"
             "from trtdx.diagnose.sources import sources\n"
             "from trtdx.host import RealHost\n"
-            "from trtdx.knowledge import load_book\n"
+            "from trtdx.knowledge.load import load_book\n"
             "from trtdx.redact import redacted\n"
             "from trtdx.rule import RuleBook, parse_rule\n"
             "more = [parse_rule(page.read_text(), str(page)) for folder in sys.argv[2:] for page in Path(folder).glob('*.md')]\n"

@@ -2,7 +2,7 @@
 
     python benchmarks/memory_compile.py [--large] [--json]
 
-Small Llamas are compiled for each shape on the CPU (`trtdx.memory.compile`, TensorRT-RTX, without cache). The formula is
+Small Llamas are compiled for each shape on the CPU (`trtdx.memory.compile.activation`, TensorRT-RTX, without cache). The formula is
 the planner's for a network without plugins, which is what this compiler builds. A second table shows that two layers
 stand for all. `--large` adds the layers of an 8B and a 70B model.
 """
@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from trtdx.host import RealHost
-from trtdx.memory.activation import activation_of
-from trtdx.memory.compile import blocks_of, compiled_activation, compiled_point, installed
-from trtdx.memory.compile_cache import CompileCache
+from trtdx.memory.compile.activation import blocks_of, compiled_activation, compiled_point, installed
+from trtdx.memory.compile.cache import CompileCache
+from trtdx.memory.ledger.activation import activation_of
 from trtdx.memory.nouns import Dims, Formats, Layout, Limits, Running, Setup
 
 GOAL = 0.10

@@ -12,13 +12,13 @@ import time
 from typing import TYPE_CHECKING
 
 from trtdx.host import RealHost
-from trtdx.memory.advice import advise
-from trtdx.memory.asking import Asked, setup_from
-from trtdx.memory.devices import all_devices
-from trtdx.memory.flags import flags_from
-from trtdx.memory.frontier import frontier
-from trtdx.memory.ledger import plan
-from trtdx.memory.target import Target, reach
+from trtdx.memory.advice.advice import advise
+from trtdx.memory.advice.target import Target, reach
+from trtdx.memory.ledger.frontier import frontier
+from trtdx.memory.ledger.plan import plan
+from trtdx.memory.question.flags import flags_from
+from trtdx.memory.question.gpus import all_devices
+from trtdx.memory.question.setup import Asked, setup_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable

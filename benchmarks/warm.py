@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MODULES = (
     "torch", "transformers", "transformers.modeling_utils", "transformers.cache_utils", "transformers.masking_utils", "onnx_ir",
-    "onnxruntime", "tensorrt_rtx", "trtdx.cli.main", "trtdx.compare.run", "trtdx.compare.side", "trtdx.compare.attribute.run",
-    "trtdx.engines.torch_model", "trtdx.engines.onnxruntime", "trtdx.engines.tensorrt.engine", "trtdx.knowledge",
+    "onnxruntime", "tensorrt_rtx", "trtdx.cli.main", "trtdx.compare.run", "trtdx.compare.sides.side", "trtdx.compare.attribute.run",
+    "trtdx.engines.torch.engine", "trtdx.engines.onnxruntime.engine", "trtdx.engines.tensorrt.evaluate.engine", "trtdx.knowledge.load",
 )  # fmt: skip
 
 

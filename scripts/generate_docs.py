@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.cli.main import app
-from trtdx.diagnose import diagnose
+from trtdx.diagnose.run import diagnose
 from trtdx.diagnose.sources import sources as find_sources
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import table
-from trtdx.knowledge import load_book
+from trtdx.knowledge.load import load_book
 from trtdx.render import render_text
 from trtdx.render.json import schema
 from trtdx.rule import Harm
@@ -27,7 +27,7 @@ from trtdx.rule import Harm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreement import Agreement
+    from trtdx.inspect.agreements.agreement import Agreement
 
 ROOT = Path(__file__).parent.parent
 NOTE = "<!-- Made by scripts/generate_docs.py. Do not edit. -->"

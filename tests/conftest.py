@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from trtdx.diagnose import diagnose, text_source
+from trtdx.diagnose.run import diagnose, text_source
 from trtdx.host import RealHost
-from trtdx.knowledge import load_book
+from trtdx.knowledge.load import load_book
 from trtdx.rule import RuleBook, parse_rule
 
 # Speed is measured in benchmarks/, never asserted: a loaded machine is no fault.

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.knowledge import load_book
-from trtdx.literals import is_strong, required_texts
+from trtdx.knowledge.literals import is_strong, required_texts
+from trtdx.knowledge.load import load_book
 
 
 @pytest.mark.parametrize(

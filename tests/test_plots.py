@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from trtdx.errors import InputError
-from trtdx.plots import Chart, Curve, Mark, inline_svg, write
+from trtdx.render.charts import Chart, Curve, Mark, inline_svg, write
 
 CHART = Chart(
     title="drift", x="layer", y="error", log_y=True, whole_x=True,
@@ -20,7 +20,7 @@ CHART = Chart(
 def test_a_missing_matplotlib_is_named_with_its_extra():
     hidden = "import sys; sys.modules['matplotlib'] = None; import importlib.util as u; u.find_spec = lambda name: None\n"
     program = (
-        hidden + "from trtdx.plots import Chart, draw\n"
+        hidden + "from trtdx.render.charts import Chart, draw\n"
         "try:\n draw(Chart(title='', x='', y=''))\nexcept Exception as err:\n print(type(err).__name__, err, err.fix)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

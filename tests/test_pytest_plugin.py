@@ -13,8 +13,8 @@ import pytest
 np = pytest.importorskip("numpy")
 pytest.importorskip("xxhash")
 
-from trtdx.capture.goldens import GoldenFile  # noqa: E402
-from trtdx.capture.reader import Capture  # noqa: E402
+from trtdx.capture.goldens.store import GoldenFile  # noqa: E402
+from trtdx.capture.store.reader import Capture  # noqa: E402
 from trtdx.case import open_case  # noqa: E402
 from trtdx.host import RealHost  # noqa: E402
 
@@ -57,10 +57,10 @@ def imported():
     """Import what runs in this process will need: pytester forgets modules that are first imported inside."""
     for package in ("torch", "tensorrt_rtx", "onnxruntime", "onnx"):
         pytest.importorskip(package)
-    import trtdx.engines.onnxruntime
-    import trtdx.engines.tensorrt.engine
-    import trtdx.engines.torch
-    import trtdx.engines.torch_values  # noqa: F401
+    import trtdx.engines.onnxruntime.engine
+    import trtdx.engines.tensorrt.evaluate.engine
+    import trtdx.engines.torch.hooks
+    import trtdx.engines.torch.values  # noqa: F401
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trtdx.errors import RulePageError, UnknownNameError
+from trtdx.knowledge.page_check import NEW_PAGE, check_page
 from trtdx.rule import RuleBook, examples, parse_rule
-from trtdx.rule_check import NEW_PAGE, check_page
 
 PAGE = NEW_PAGE.replace("CODE", "ACME001").replace("SLUG", "bad-thing")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.template import filled
+from trtdx.knowledge.template import filled
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from trtdx import versions
+from trtdx.knowledge import versions
 
 
 def test_releases_are_in_order_and_whole():

@@ -47,8 +47,8 @@ class Opened:
     def side(
         self, text: str, question: Question, forced: list[list[int]] | None, *, keep: bool = False
     ) -> Any:
-        from trtdx.compare.side import Question as Asked
-        from trtdx.compare.side import open_side, parse_side
+        from trtdx.compare.sides.side import Question as Asked
+        from trtdx.compare.sides.side import open_side, parse_side
         from trtdx.host import RealHost
 
         key = (text, question.key)

@@ -30,10 +30,10 @@ def _steps(capture: Any) -> dict[int, list[Any]]:
 
 def rewritten(source: Path, folder: Path, change: Any) -> None:
     """Write a capture anew: `change(records, values)` yields (place, array) for each step."""
-    from trtdx.capture.format import Header
-    from trtdx.capture.reader import Capture
-    from trtdx.capture.stats import source_from_array
-    from trtdx.capture.store import CaptureWriter
+    from trtdx.capture.store.format import Header
+    from trtdx.capture.store.reader import Capture
+    from trtdx.capture.store.writer import CaptureWriter
+    from trtdx.tensors.statistics import source_from_array
 
     with Capture(source) as capture:
         header = capture.header
@@ -108,10 +108,10 @@ def beams(records: list[Any], values: Any) -> Any:
 
 def in_stages(source: Path, folder: Path, *, local: bool) -> None:
     """Write a capture anew as two stages of a pipeline: ranks that have half of the layers each, perhaps counted from 0."""
-    from trtdx.capture.format import Header
-    from trtdx.capture.reader import Capture
-    from trtdx.capture.stats import source_from_array
-    from trtdx.capture.store import CaptureWriter
+    from trtdx.capture.store.format import Header
+    from trtdx.capture.store.reader import Capture
+    from trtdx.capture.store.writer import CaptureWriter
+    from trtdx.tensors.statistics import source_from_array
 
     with Capture(source) as capture:
         header, notes = capture.header, {note.step: note.data for note in capture.notes()}

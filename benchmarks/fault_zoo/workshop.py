@@ -119,7 +119,7 @@ class Workshop:
 
         def make(path: Path) -> None:
             from trtdx.engines.generate import generate
-            from trtdx.engines.torch_model import TorchEngine
+            from trtdx.engines.torch.engine import TorchEngine
 
             with TorchEngine(folder, threads=1, attention="eager") as engine:
                 steps = [step.tokens.tolist() for step in generate(engine, question.rows(), question.steps)]
@@ -147,14 +147,14 @@ def record(
     """Write a capture of a generation with forced tokens; `padding` more columns are put on the left of all rows."""
     import msgspec
 
-    from trtdx.capture.format import Header
-    from trtdx.capture.record import Recorder
-    from trtdx.capture.session import Session
-    from trtdx.capture.store import CaptureWriter
-    from trtdx.capture.taps import parse_selector
-    from trtdx.capture.wanted import Wanted
+    from trtdx.capture.session.record import Recorder
+    from trtdx.capture.session.selection import Wanted
+    from trtdx.capture.session.steps import Session
+    from trtdx.capture.store.format import Header
+    from trtdx.capture.store.writer import CaptureWriter
     from trtdx.engines.generate import cache_names, start_state
-    from trtdx.engines.torch_model import TorchEngine
+    from trtdx.engines.torch.engine import TorchEngine
+    from trtdx.tensors.taps import parse_selector
 
     with TorchEngine(model, MODULES, compiled=compiled) as engine:
         parallel = {"tensor_parallel": of_ranks} if of_ranks > 1 else {}

@@ -5,10 +5,10 @@ TrtdxError                the user can act; printed without a traceback, exit st
 ├── RulePageError         a rule page breaks the format
 ├── UnknownNameError      a code, slug or command nobody knows; carries the nearest ones
 ├── CaseError             a case folder or file cannot be read or written
-├── CaptureError          a capture cannot be read or written (capture/format.py)
-├── NotFiniteError        a watched run met a NaN or an infinity (capture/record.py)
+├── CaptureError          a capture cannot be read or written (capture/store/format.py)
+├── NotFiniteError        a watched run met a NaN or an infinity (capture/session/record.py)
 ├── EvaluationError       an engine cannot compute a model to its end (engines/errors.py)
-├── BuildError            TensorRT cannot compile a network (engines/tensorrt/build_errors.py)
+├── BuildError            TensorRT cannot compile a network (engines/tensorrt/build/errors.py)
 ├── MissingExtraError     an optional package is not installed
 └── BrokenExtraError      an optional package is installed and does not load
 

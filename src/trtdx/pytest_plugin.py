@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from trtdx.capture.goldens import GoldenFile
+    from trtdx.capture.goldens.store import GoldenFile
     from trtdx.testing.dx import Dx, Marked
     from trtdx.testing.judging import Judged
     from trtdx.testing.ledger import Ledger
@@ -56,7 +56,7 @@ class State:
     def goldens(self, module: Path) -> GoldenFile:
         """Return the goldens of a module, read once."""
         if module not in self._files:
-            from trtdx.capture.goldens import GoldenFile
+            from trtdx.capture.goldens.store import GoldenFile
             from trtdx.host import RealHost
 
             self._files[module] = GoldenFile(RealHost(), module)
@@ -118,7 +118,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     state = config.stash[STATE]
     if not state.on:
         return None
-    from trtdx.capture.stats import kernel_in_use
+    from trtdx.tensors.statistics import kernel_in_use
     from trtdx.version import __version__
 
     mode = "records goldens" if state.record else "compares with goldens"

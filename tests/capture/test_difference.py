@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtdx.capture.difference import Comparer, Difference, Sums, difference
-from trtdx.capture.dtypes import DTYPES, numpy_dtype
-from trtdx.capture.stats import INSTRUCTIONS, use_kernel
 from trtdx.errors import InputError
+from trtdx.tensors.difference import Comparer, Difference, Sums, difference
+from trtdx.tensors.dtypes import DTYPES, numpy_dtype
+from trtdx.tensors.statistics import INSTRUCTIONS, use_kernel
 
 HERE = [name for name in INSTRUCTIONS if use_kernel(name) == name]
 use_kernel(INSTRUCTIONS[0])

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.capture.closeness import Tolerance, closeness
-from trtdx.capture.golden_compare import CHANGED, CLOSE, MISSING, NEW, SAME, compare_with_golden
-from trtdx.capture.goldens import (
+from trtdx.capture.goldens.check import CHANGED, CLOSE, MISSING, NEW, SAME, compare_with_golden
+from trtdx.capture.goldens.store import (
     Golden,
     GoldenError,
     GoldenFile,
@@ -21,8 +20,9 @@ from trtdx.capture.goldens import (
     parse_goldens,
     stored_values,
 )
-from trtdx.capture.stats import statistics
 from trtdx.host import RealHost
+from trtdx.tensors.closeness import Tolerance, closeness
+from trtdx.tensors.statistics import statistics
 
 ANY = Tolerance()
 

@@ -7,12 +7,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from trtdx.capture import format as disk
-from trtdx.capture.format import CaptureError, Header, Layout
-from trtdx.capture.reader import Capture, is_capture
-from trtdx.capture.stats import source_from_array
-from trtdx.capture.store import CaptureWriter
-from trtdx.capture.taps import Place
+from trtdx.capture.store import format as disk
+from trtdx.capture.store.format import CaptureError, Header, Layout
+from trtdx.capture.store.reader import Capture, is_capture
+from trtdx.capture.store.writer import CaptureWriter
+from trtdx.tensors.statistics import source_from_array
+from trtdx.tensors.taps import Place
 
 PLACE = Place("model.layers.0.mlp", op="MLP")
 

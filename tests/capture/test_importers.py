@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtdx.capture.dtypes import DTYPES, numpy_dtype
-from trtdx.capture.exporters import export_capture
-from trtdx.capture.format import CaptureError, Header
-from trtdx.capture.importers import format_of, import_capture
-from trtdx.capture.json_stream import iter_texts
-from trtdx.capture.npy import npy_header, read_npy
-from trtdx.capture.reader import Capture
-from trtdx.capture.stats import source_from_array
-from trtdx.capture.store import CaptureWriter
-from trtdx.capture.taps import Place, parse_selector
+from trtdx.capture.dumps.exporters import export_capture
+from trtdx.capture.dumps.importers import format_of, import_capture
+from trtdx.capture.store.format import CaptureError, Header
+from trtdx.capture.store.reader import Capture
+from trtdx.capture.store.writer import CaptureWriter
 from trtdx.errors import InputError
+from trtdx.formats.json_stream import iter_texts
+from trtdx.formats.npy import npy_header, read_npy
 from trtdx.host import RealHost
+from trtdx.tensors.dtypes import DTYPES, numpy_dtype
+from trtdx.tensors.statistics import source_from_array
+from trtdx.tensors.taps import Place, parse_selector
 
 HOST = RealHost()
 DATA = Path(__file__).parent / "data"  # made with Polygraphy 0.53.6: RunResults.save and save_json
@@ -339,7 +339,7 @@ def test_what_is_no_dump(tmp_path):
 @settings(max_examples=200, deadline=None)
 @given(name=st.from_regex(r"(\d\.[a-z]-){0,40}(in|out)put\.?\w{0,3}(\.pt)?", fullmatch=True))
 def test_file_names_of_a_stranger_take_no_time(name):
-    from trtdx.capture.import_trees import tree_kind
+    from trtdx.capture.dumps.trees import tree_kind
 
     assert tree_kind([f"rank0/{name}"]) in ("", "trtllm-hook")
 
@@ -410,7 +410,7 @@ def test_exports_refuse_to_guess(tmp_path):
 
 
 def test_a_very_large_polygraphy_array_is_left_to_the_bound(tmp_path, monkeypatch):
-    from trtdx.capture import import_files
+    from trtdx.capture.dumps import files as import_files
 
     monkeypatch.setattr(import_files, "MOST_TENSOR_BYTES", 3000)
     array = base64.b64encode(npy_header(DTYPES["uint8"], (9000,)) + bytes(9000))

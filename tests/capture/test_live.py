@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from trtdx.capture.live import capturing  # noqa: E402
-from trtdx.capture.reader import Capture  # noqa: E402
-from trtdx.capture.record import NotFiniteError  # noqa: E402
+from trtdx.capture.session.live import capturing  # noqa: E402
+from trtdx.capture.session.record import NotFiniteError  # noqa: E402
+from trtdx.capture.store.reader import Capture  # noqa: E402
 from trtdx.errors import InputError  # noqa: E402
 
 

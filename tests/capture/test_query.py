@@ -8,12 +8,12 @@ import textwrap
 import numpy as np
 import pytest
 
-from trtdx.capture.format import Header
-from trtdx.capture.reader import Capture
-from trtdx.capture.stats import Statistics, source_from_array
-from trtdx.capture.store import CaptureWriter
-from trtdx.capture.taps import Place
+from trtdx.capture.store.format import Header
+from trtdx.capture.store.reader import Capture
+from trtdx.capture.store.writer import CaptureWriter
 from trtdx.errors import InputError
+from trtdx.tensors.statistics import Statistics, source_from_array
+from trtdx.tensors.taps import Place
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -108,7 +108,7 @@ def test_nothing_else_is_within_reach(folder, sql):
 
 
 def test_a_query_has_bounds(folder):
-    from trtdx.capture.query import query
+    from trtdx.capture.store.query import query
 
     with Capture(folder) as capture:
         ranks = list(capture._ranks.values())
@@ -135,10 +135,10 @@ def test_without_duckdb_a_capture_is_still_whole(tmp_path):
     script = """
         import sys; sys.modules["duckdb"] = None
         import numpy as np
-        from trtdx.capture.store import *
-        from trtdx.capture.stats import source_from_array
-        from trtdx.capture.reader import Capture
-        from trtdx.capture.taps import Place
+        from trtdx.capture.store.writer import *
+        from trtdx.tensors.statistics import source_from_array
+        from trtdx.capture.store.reader import Capture
+        from trtdx.tensors.taps import Place
         from trtdx.errors import TrtdxError
         with CaptureWriter(sys.argv[1], Header()) as writer:
             writer.add(0, Place("x"), source_from_array(np.ones(3)))

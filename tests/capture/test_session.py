@@ -7,17 +7,17 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from trtdx.capture.format import CaptureError, Header
-from trtdx.capture.reader import Capture
-from trtdx.capture.record import NotFiniteError, Recorder
-from trtdx.capture.session import Session, state_after, step_notes
-from trtdx.capture.store import CaptureWriter
-from trtdx.capture.taps import parse_selector
-from trtdx.capture.wanted import Wanted, parse_positions, parse_steps
+from trtdx.capture.session.record import NotFiniteError, Recorder
+from trtdx.capture.session.selection import Wanted, parse_positions, parse_steps
+from trtdx.capture.session.steps import Session, state_after, step_notes
+from trtdx.capture.store.format import CaptureError, Header
+from trtdx.capture.store.reader import Capture
+from trtdx.capture.store.writer import CaptureWriter
 from trtdx.engines.generate import cache_names, generate
-from trtdx.engines.onnxruntime import OrtEngine
+from trtdx.engines.onnxruntime.engine import OrtEngine
 from trtdx.engines.state import Sampling
 from trtdx.errors import InputError
+from trtdx.tensors.taps import parse_selector
 
 PROMPTS = [[5, 17, 42, 7], [9, 3]]
 
@@ -87,8 +87,8 @@ def test_a_step_that_was_cut_off_is_done_again(llama_onnx, tmp_path):
     with CaptureWriter(
         tmp_path / "cut", Header(), resume=True
     ) as writer:  # a fourth step begins and is killed
-        from trtdx.capture.stats import source_from_array
-        from trtdx.capture.taps import Place
+        from trtdx.tensors.statistics import source_from_array
+        from trtdx.tensors.taps import Place
 
         writer.add(3, Place("half"), source_from_array(np.ones(3, np.float32)))
     assert index.stat().st_size
@@ -255,7 +255,7 @@ def test_a_mask_is_no_reason_to_stop(tmp_path):
 @pytest.fixture(scope="module")
 def recorded_layers(llama_onnx, tmp_path_factory):
     """Return captures of one generation on two engines, with the values of what enters and leaves a layer."""
-    from trtdx.engines.tensorrt.engine import TrtEngine
+    from trtdx.engines.tensorrt.evaluate.engine import TrtEngine
 
     found = {}
     for kind, engine_class in (("onnxruntime", OrtEngine), ("tensorrt", TrtEngine)):
@@ -273,7 +273,7 @@ def recorded_layers(llama_onnx, tmp_path_factory):
 @pytest.mark.parametrize("step", [0, 2])
 @pytest.mark.parametrize("own", ["onnxruntime", "tensorrt"])
 def test_a_layer_replayed_on_its_own_engine_is_bitwise_the_same(recorded_layers, own, step):
-    from trtdx.capture.replaying import replay_section
+    from trtdx.capture.session.replay import replay_section
 
     section = replay_section(str(recorded_layers[own]), "layers.1", engine=own, step=step)
     assert section.rows[0][2:] == ("bitwise the same", 0.0, 0.0)
@@ -281,7 +281,7 @@ def test_a_layer_replayed_on_its_own_engine_is_bitwise_the_same(recorded_layers,
 
 @pytest.mark.parametrize("step", [0, 2])
 def test_a_layer_is_replayed_on_another_engine_with_its_inputs_matched(recorded_layers, step):
-    from trtdx.capture.replaying import replay_section
+    from trtdx.capture.session.replay import replay_section
 
     section = replay_section(str(recorded_layers["onnxruntime"]), "layers.1", engine="tensorrt", step=step)
     _, _, verdict, largest, relative = section.rows[0]
@@ -299,8 +299,8 @@ def test_a_layer_captured_on_onnx_is_replayed_on_torch_and_back(recorded_layers,
     sys.path.insert(0, str(llama_tests()))
     from onnx_models import llama_module
 
-    from trtdx.capture.replaying import replay_from
-    from trtdx.engines.torch_model import TorchEngine
+    from trtdx.capture.session.replay import replay_from
+    from trtdx.engines.torch.engine import TorchEngine
 
     model = llama_module().m
     prompts = [PROMPTS[0]]  # padding would need a mask, which torch writes otherwise
@@ -327,7 +327,7 @@ def llama_tests():
 
 
 def test_a_replay_needs_the_values_of_what_enters(recorded_layers, llama_onnx):
-    from trtdx.capture.replaying import replay_section
+    from trtdx.capture.session.replay import replay_section
 
     with pytest.raises(CaptureError, match=r"no values of what enters layers\.0") as caught:
         replay_section(str(recorded_layers["onnxruntime"]), "layers.0")

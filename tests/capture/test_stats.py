@@ -12,9 +12,10 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtdx.capture import stats
-from trtdx.capture.dtypes import DTYPES, numpy_dtype
-from trtdx.capture.stats import (
+from trtdx.errors import InputError
+from trtdx.tensors import statistics as stats
+from trtdx.tensors.dtypes import DTYPES, numpy_dtype
+from trtdx.tensors.statistics import (
     INSTRUCTIONS,
     Statistics,
     kernel_in_use,
@@ -26,7 +27,6 @@ from trtdx.capture.stats import (
     statistics_of,
     use_kernel,
 )
-from trtdx.errors import InputError
 
 MEASURED = [dtype.name for dtype in DTYPES.values() if dtype.code >= 0]
 HERE = [name for name in INSTRUCTIONS if use_kernel(name) == name]
@@ -247,8 +247,8 @@ def test_without_a_compiler_numpy_does_it(tmp_path):
     script = (
         "import sys; sys.modules['trtdx._stats'] = None\n"
         "import numpy as np\n"
-        "from trtdx.capture.stats import kernel_in_use, statistics\n"
-        "from trtdx.capture.difference import difference\n"
+        "from trtdx.tensors.statistics import kernel_in_use, statistics\n"
+        "from trtdx.tensors.difference import difference\n"
         "assert kernel_in_use() == 'numpy'\n"
         "a = np.linspace(-1, 1, 1000, dtype=np.float32)\n"
         "print(statistics(a).max, statistics(a).hash, difference(a, a + np.float32(1)).sums.max_abs)\n"

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtdx.capture import format as disk
-from trtdx.capture.dtypes import DTYPES, numpy_dtype
-from trtdx.capture.format import CaptureError, Header, Layout
-from trtdx.capture.reader import Capture
-from trtdx.capture.stats import source_from_array, source_from_torch, statistics
-from trtdx.capture.store import LARGE_BYTES, REMEMBERED, CaptureWriter
-from trtdx.capture.taps import Place
+from trtdx.capture.store import format as disk
+from trtdx.capture.store.format import CaptureError, Header, Layout
+from trtdx.capture.store.reader import Capture
+from trtdx.capture.store.writer import LARGE_BYTES, REMEMBERED, CaptureWriter
 from trtdx.errors import UnknownNameError
+from trtdx.tensors.dtypes import DTYPES, numpy_dtype
+from trtdx.tensors.statistics import source_from_array, source_from_torch, statistics
+from trtdx.tensors.taps import Place
 
 PLACE = Place("model.layers.0.mlp", op="MLP")
 
@@ -198,9 +198,9 @@ def test_secrets_do_not_get_into_the_header(tmp_path):
 def test_ranks_write_side_by_side(tmp_path):
     script = """
         import sys, numpy as np
-        from trtdx.capture.store import *
-        from trtdx.capture.stats import source_from_array
-        from trtdx.capture.taps import Place
+        from trtdx.capture.store.writer import *
+        from trtdx.tensors.statistics import source_from_array
+        from trtdx.tensors.taps import Place
         rank = int(sys.argv[2])
         with CaptureWriter(sys.argv[1], Header(run="mpirun", rank=rank)) as writer:
             for step in range(20):
@@ -226,9 +226,9 @@ def test_ranks_write_side_by_side(tmp_path):
 
 WRITER = """
     import sys, numpy as np
-    from trtdx.capture.store import *
-    from trtdx.capture.stats import source_from_array
-    from trtdx.capture.taps import Place
+    from trtdx.capture.store.writer import *
+    from trtdx.tensors.statistics import source_from_array
+    from trtdx.tensors.taps import Place
     writer = CaptureWriter(sys.argv[1], Header(run="killed"), parquet=False, resume=sys.argv[2] == "resume")
     step = int(sys.argv[3])
     while True:
@@ -345,10 +345,10 @@ def test_damaged_bytes_are_told_and_never_believed(tmp_path_factory, data):
 
 FULL = """
     import sys, numpy as np, resource
-    from trtdx.capture.store import *
-    from trtdx.capture.format import CaptureError
-    from trtdx.capture.stats import source_from_array
-    from trtdx.capture.taps import Place
+    from trtdx.capture.store.writer import *
+    from trtdx.capture.store.format import CaptureError
+    from trtdx.tensors.statistics import source_from_array
+    from trtdx.tensors.taps import Place
     if len(sys.argv) > 2:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
     try:
@@ -406,9 +406,9 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 def test_memory_stays_flat_as_steps_grow(tmp_path):
     script = """
         import sys, numpy as np, resource
-        from trtdx.capture.store import *
-        from trtdx.capture.stats import source_from_array
-        from trtdx.capture.taps import Place
+        from trtdx.capture.store.writer import *
+        from trtdx.tensors.statistics import source_from_array
+        from trtdx.tensors.taps import Place
         places = [Place(f"p{k}") for k in range(30)]
         writer = CaptureWriter(sys.argv[1], Header(), parquet=False, queue_bytes=4 << 20, value_budget_bytes=96 << 20)
         used = {}
@@ -427,8 +427,8 @@ def test_memory_stays_flat_as_steps_grow(tmp_path):
 
 def test_a_tensor_that_passes_two_places_is_measured_once_and_one_written_to_in_between_twice(tmp_path):
     torch = pytest.importorskip("torch")
-    from trtdx.capture.record import Recorder
-    from trtdx.capture.wanted import Wanted
+    from trtdx.capture.session.record import Recorder
+    from trtdx.capture.session.selection import Wanted
     from trtdx.engines.engine import Seen
 
     tensor = torch.ones(4)

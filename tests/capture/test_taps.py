@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.capture.taps import Place, parse_selector
 from trtdx.errors import InputError
+from trtdx.tensors.taps import Place, parse_selector
 
 
 def places(prefix):

@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from trtdx.capture.reader import Capture  # noqa: E402
+from trtdx.capture.store.reader import Capture  # noqa: E402
 
 TINY = Path(__file__).parent.parent.parent / "examples" / "tiny"
 

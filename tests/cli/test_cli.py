@@ -68,8 +68,8 @@ def test_help_imports_nothing_heavy(args):
         "tensorrt_rtx",
         "duckdb",
         "pandas",
-        "trtdx.diagnose",
-        "trtdx.knowledge",
+        "trtdx.diagnose.run",
+        "trtdx.knowledge.load",
         "zstandard",
         "rich.markdown",
     }
@@ -159,7 +159,7 @@ def test_explain_shows_the_page_and_what_it_is_tested_with_only_when_asked(trtdx
 
 def test_a_page_is_laid_out_for_a_terminal_without_colour_too(trtdx):
     from trtdx.host import RealHost
-    from trtdx.knowledge import load_book
+    from trtdx.knowledge.load import load_book
     from trtdx.render.page import render_page
 
     shown = render_page(load_book(RealHost(), []).get("DX012"), color=False, width=70)

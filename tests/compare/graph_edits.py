@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trtdx.engines.onnx_graph import Graph
+from trtdx.formats.onnx.graph import Graph
 
 
 def nodes_of(model, scope, op):

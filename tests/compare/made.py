@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from trtdx.capture.format import Header
-from trtdx.capture.stats import source_from_array
-from trtdx.capture.store import CaptureWriter
-from trtdx.capture.taps import Place
-from trtdx.compare.names import place_in
-from trtdx.compare.pairs import arrays
-from trtdx.compare.side import Side, Spec
+from trtdx.capture.store.format import Header
+from trtdx.capture.store.writer import CaptureWriter
+from trtdx.compare.align.names import place_in
+from trtdx.compare.align.pair_rows import arrays
+from trtdx.compare.sides.side import Side, Spec
+from trtdx.tensors.statistics import source_from_array
+from trtdx.tensors.taps import Place
 
 
 def place(name):

@@ -89,8 +89,8 @@ def seen_at(model, path, rows, step):
 def seen_in(model, rows, step):
     """Return all that passes at a step, and the states after each step."""
     from trtdx.engines.generate import generate
-    from trtdx.engines.torch_model import TorchEngine
-    from trtdx.engines.torch_values import array_from_tensor
+    from trtdx.engines.torch.engine import TorchEngine
+    from trtdx.engines.torch.values import array_from_tensor
 
     kept = {}
 
@@ -133,7 +133,7 @@ def suspect_of(
     import torch
 
     from trtdx.compare.attribute.run import Suspect
-    from trtdx.engines.torch_model import TorchEngine
+    from trtdx.engines.torch.engine import TorchEngine
 
     key = (id(model), str(rows), step)
     if key not in _references:

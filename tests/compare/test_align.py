@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trtdx.capture.format import Header
-from trtdx.capture.stats import source_from_array
-from trtdx.capture.store import CaptureWriter
-from trtdx.compare.align import align
-from trtdx.compare.mapping import parse_mapping, read_mapping
-from trtdx.compare.names import in_words
-from trtdx.compare.pairs import Token, tokens_of
-from trtdx.compare.side import Question, open_side, parse_side
+from trtdx.capture.store.format import Header
+from trtdx.capture.store.writer import CaptureWriter
+from trtdx.compare.align.align import align
+from trtdx.compare.align.mapping import parse_mapping, read_mapping
+from trtdx.compare.align.names import in_words
+from trtdx.compare.align.pair_rows import Token, tokens_of
+from trtdx.compare.sides.side import Question, open_side, parse_side
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.host import RealHost
+from trtdx.tensors.statistics import source_from_array
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made import Text, agree, compared, opened, place, vectors, write
@@ -50,12 +50,12 @@ def engines(tmp_path_factory):
 def test_engines_of_one_model(engines, ours, theirs):
     reference, candidate = engines[ours], engines[theirs]
     found = align(reference, candidate)
-    pairs = agree(found, reference, candidate)
+    pair_rows = agree(found, reference, candidate)
     outputs = {name for name in reference.capture.names() if name.endswith(":out") and "present" not in name}
-    assert outputs <= set(pairs)
+    assert outputs <= set(pair_rows)
     assert {pair.step for pair in found.pairs} == {0, 1, 2}
     assert not found.notes
-    assert tokens_of(pairs[f"{LAYER}mlp:out"]) == [
+    assert tokens_of(pair_rows[f"{LAYER}mlp:out"]) == [
         Token(0, 0),
         Token(0, 1),
         Token(0, 2),
@@ -73,12 +73,12 @@ def test_pairs_follow_the_data_flow(engines):
 
 
 def test_named_inputs_of_torch_are_the_numbered_ones_of_a_graph(engines):
-    pairs = {pair.name: pair for pair in align(engines["hf"], engines["onnx"]).pairs}
+    pair_rows = {pair.name: pair for pair in align(engines["hf"], engines["onnx"]).pairs}
     attention = f"{LAYER}self_attn:in"
-    assert pairs[f"{attention}.hidden_states"].candidate.first.name == attention
-    assert pairs[f"{attention}.position_embeddings.1"].candidate.first.name == f"{attention}[2]"
-    assert pairs[f"{attention}.attention_mask"].candidate.after[0].text == "mask"
-    assert pairs["model:in.position_ids"].candidate.first.name == "model:in[1]"
+    assert pair_rows[f"{attention}.hidden_states"].candidate.first.name == attention
+    assert pair_rows[f"{attention}.position_embeddings.1"].candidate.first.name == f"{attention}[2]"
+    assert pair_rows[f"{attention}.attention_mask"].candidate.after[0].text == "mask"
+    assert pair_rows["model:in.position_ids"].candidate.first.name == "model:in[1]"
 
 
 def test_what_has_no_counterpart_is_told_with_the_reason(engines):
@@ -213,8 +213,8 @@ def test_padding_never_counts(tmp_path, side):
     text = Text(6, 2, 4)
     ours = write(tmp_path / "a", [text.padded(WIDTHS, garbage=1.0)])
     theirs = write(tmp_path / "b", [text.padded(WIDTHS, side=side, garbage=np.nan)])
-    pairs = agree(align(ours, theirs), ours, theirs, WIDTHS)
-    assert tokens_of(pairs[f"{LAYER}mlp:out"]) == [
+    pair_rows = agree(align(ours, theirs), ours, theirs, WIDTHS)
+    assert tokens_of(pair_rows[f"{LAYER}mlp:out"]) == [
         Token(row, at) for row, length in enumerate((6, 2, 4)) for at in range(length)
     ]
 
@@ -399,15 +399,15 @@ def test_mistakes_in_a_mapping_are_told(tmp_path, text, error, told):
 
 
 def test_pieces_are_small_and_whole(tmp_path, monkeypatch):
-    from trtdx.compare import pairs
+    from trtdx.compare.align import pair_rows
 
-    monkeypatch.setattr(pairs, "PIECE", 16)
-    monkeypatch.setattr(pairs, "LET_GO", 64)
+    monkeypatch.setattr(pair_rows, "PIECE", 16)
+    monkeypatch.setattr(pair_rows, "LET_GO", 64)
     text = Text(9, 5)
     ours = write(tmp_path / "a", [text.padded(WIDTHS)])
     theirs = write(tmp_path / "b", [text.packed(WIDTHS)])
     pair = next(pair for pair in align(ours, theirs).pairs if pair.name == f"{LAYER}mlp:out")
-    pieces = list(pairs.arrays(pair, ours, theirs))
+    pieces = list(pair_rows.arrays(pair, ours, theirs))
     assert max(one.size for one, _ in pieces) <= 16
     one, other = compared(pair, ours, theirs)
     wanted = np.concatenate(
@@ -444,9 +444,9 @@ def test_calls_of_one_module_are_paired_by_what_they_give(tmp_path, exchanged):
         write(tmp_path / name, [{"model.rotary_emb:out": both[0], "model.rotary_emb#1:out": both[1]}])
         for name, both in (("one", calls), ("two", order))
     ]
-    pairs = {pair.name: pair.candidate.first.name for pair in align(*sides).pairs}
+    pair_rows = {pair.name: pair.candidate.first.name for pair in align(*sides).pairs}
     twins = ["model.rotary_emb:out", "model.rotary_emb#1:out"]
-    assert pairs == dict(zip(twins, twins[::-1] if exchanged else twins, strict=True))
+    assert pair_rows == dict(zip(twins, twins[::-1] if exchanged else twins, strict=True))
 
 
 @pytest.mark.parametrize("exchanged", [False, True])
@@ -456,5 +456,5 @@ def test_calls_that_a_graph_has_as_outputs_of_one_are_paired_by_what_they_give(t
     outputs = [fast, slow] if exchanged else [slow, fast]
     graph = dict(zip(["model.rotary_emb:out", "model.rotary_emb:out[1]"], outputs, strict=True))
     sides = [write(tmp_path / "torch", [torch_calls]), write(tmp_path / "graph", [graph])]
-    pairs = {pair.name: pair.candidate.first.name for pair in align(*sides).pairs}
-    assert pairs == dict(zip(torch_calls, list(graph)[::-1] if exchanged else list(graph), strict=True))
+    pair_rows = {pair.name: pair.candidate.first.name for pair in align(*sides).pairs}
+    assert pair_rows == dict(zip(torch_calls, list(graph)[::-1] if exchanged else list(graph), strict=True))

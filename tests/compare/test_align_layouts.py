@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtdx.compare.align import align
-from trtdx.compare.layouts import changed_shape, parse_change
-from trtdx.compare.pairs import Token, tokens_of
+from trtdx.compare.align.align import align
+from trtdx.compare.align.layouts import changed_shape, parse_change
+from trtdx.compare.align.pair_rows import Token, tokens_of
 from trtdx.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).parent))

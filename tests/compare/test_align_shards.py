@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trtdx.compare.align import align
-from trtdx.compare.mapping import parse_mapping
-from trtdx.compare.pairs import tokens_of
+from trtdx.compare.align.align import align
+from trtdx.compare.align.mapping import parse_mapping
+from trtdx.compare.align.pair_rows import tokens_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from made import Text, agree, compared, vectors, write, write_ranks

@@ -16,12 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from planted import ROWS, as_it_is, decoder, output, seen_at, suspect_of, weight
 from zoo import CASES, HEALTHY, A, L, M
 
-from trtdx.capture.format import Header
+from trtdx.capture.store.format import Header
 from trtdx.compare.attribute import attribute, cause, degree
-from trtdx.compare.attribute.bench import Bench
+from trtdx.compare.attribute.experiment import Bench
 from trtdx.compare.attribute.run import FAMILIES
-from trtdx.compare.side import Spec
-from trtdx.violation import Violation, finding_from
+from trtdx.compare.sides.side import Spec
+from trtdx.knowledge.violation import Violation, finding_from
 
 torch = sys.modules["torch"]
 # bfloat16 leaves less of a mistake; one case of each kind shows that it is still enough.

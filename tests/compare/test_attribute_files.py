@@ -15,15 +15,15 @@ from planted import decoder, suspect_of, weight
 from zoo import A, M
 
 from trtdx.compare.attribute import attribute
-from trtdx.compare.attribute.graph_diff import graph_differences, relation
-from trtdx.compare.attribute.quantization import backend_saturates, saturated
-from trtdx.compare.side import Spec
+from trtdx.compare.attribute.files.weight_differences import graph_differences, relation
+from trtdx.compare.attribute.ideas.quantization import backend_saturates, saturated
+from trtdx.compare.sides.side import Spec
 
 torch = sys.modules["torch"]
 
 
 class OnlySpec:
-    """A side of which only the files matter: as compare/side.py has it, without a capture."""
+    """A side of which only the files matter: as compare/sides/side.py has it, without a capture."""
 
     def __init__(self, spec):
         self.spec = spec

@@ -19,10 +19,10 @@ from zoo import A, L, M, residual_layer
 
 from trtdx.compare.attribute import attribute, degree, run
 from trtdx.compare.attribute.effort import Effort, parse_effort
-from trtdx.compare.attribute.stated import Setting
-from trtdx.compare.attribute.weight_changes import change_of
+from trtdx.compare.attribute.files.weight_changes import change_of
+from trtdx.compare.attribute.ideas.config_settings import Setting
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question
+from trtdx.compare.sides.side import Question
 from trtdx.errors import InputError
 from trtdx.host import RealHost
 
@@ -333,7 +333,7 @@ def test_a_tolerated_step_alone_stays_a_warning(book, tmp_path):
 def test_a_number_is_looked_for_beyond_the_ends_of_the_grid_too(wanted):
     from types import SimpleNamespace
 
-    from trtdx.compare.attribute.search import best
+    from trtdx.compare.attribute.scalar_fit import best
 
     bench = SimpleNamespace(residual=4.0, noise=0.0, error=lambda value: math.log(value / wanted) ** 2)
     assert best(bench, [5.0, 10.0, 20.0], lambda value: value)[0] == pytest.approx(wanted, rel=0.01)

@@ -22,7 +22,7 @@ pytest.importorskip("onnxruntime")
 TINY = Path(__file__).parents[2] / "examples" / "tiny"
 MOST_S = 1800
 PROBE = """
-from trtdx.compare.attribute.quantization import backend_saturates
+from trtdx.compare.attribute.ideas.quantization import backend_saturates
 print(backend_saturates())
 """
 

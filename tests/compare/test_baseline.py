@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from small import make_onnx
 from typer.testing import CliRunner
 
-from trtdx.capture import format as disk
-from trtdx.capture.format import CaptureError
-from trtdx.capture.reader import Capture
 from trtdx.capture.run import Plan, capture_run
+from trtdx.capture.store import format as disk
+from trtdx.capture.store.format import CaptureError
+from trtdx.capture.store.reader import Capture
 from trtdx.cli.main import app
-from trtdx.compare.baseline import Regression, compare_with_baseline
+from trtdx.compare.search.baseline import Regression, compare_with_baseline
 from trtdx.engines.opening import Options
 from trtdx.errors import InputError
 from trtdx.host import RealHost
@@ -163,7 +163,7 @@ def test_half_a_baseline_passes_nothing_but_still_finds_a_change(book, good, mod
 
 
 def test_what_does_not_say_what_it_is_of_is_refused_with_what_to_do(book, tmp_path, model):
-    from trtdx.capture.importers import import_capture
+    from trtdx.capture.dumps.importers import import_capture
 
     np.savez(tmp_path / "dump.npz", first=np.ones(3, "f4"))
     import_capture(HOST, str(tmp_path / "dump.npz"), str(tmp_path / "imported"))

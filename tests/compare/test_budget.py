@@ -18,12 +18,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from verdicts import ALONE, save_llama
 
-from trtdx.capture.taps import Place
-from trtdx.compare.budget import CAPTURES, LEVELS, Budget
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question, Spec
+from trtdx.compare.sides.disk_budget import CAPTURES, LEVELS, Budget
+from trtdx.compare.sides.side import Question, Spec
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
+from trtdx.tensors.taps import Place
 
 HOST = RealHost()
 QUESTION = Question(prompts=((1, 5, 9, 22, 3, 40),))

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime")
 
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question, Spec, open_side, parse_side
+from trtdx.compare.sides.side import Question, Spec, open_side, parse_side
 from trtdx.engines.generate import cache_names, completed_feeds
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.host import RealHost

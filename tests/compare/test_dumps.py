@@ -17,15 +17,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from small import layers
 from typer.testing import CliRunner
 
-from trtdx.capture.format import Header
-from trtdx.capture.reader import Capture
-from trtdx.capture.stats import source_from_array
-from trtdx.capture.store import CaptureWriter
-from trtdx.capture.taps import Place
+from trtdx.capture.store.format import Header
+from trtdx.capture.store.reader import Capture
+from trtdx.capture.store.writer import CaptureWriter
 from trtdx.cli.main import app
 from trtdx.compare.run import Plan, compare
 from trtdx.errors import InputError, TrtdxError, UnknownNameError
 from trtdx.host import RealHost
+from trtdx.tensors.statistics import source_from_array
+from trtdx.tensors.taps import Place
 
 DATA = Path(__file__).parent.parent / "capture" / "data"
 

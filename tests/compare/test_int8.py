@@ -14,12 +14,12 @@ pytest.importorskip("onnxruntime")
 import onnx
 from onnx import numpy_helper
 
-from trtdx.compare.onnx_cut import Cut
-from trtdx.compare.onnx_floats import in_floats
+from trtdx.compare.align.weight_names import modules_by_weights
+from trtdx.compare.judge.onnx_cut import Cut
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question, Spec
-from trtdx.compare.weight_names import modules_by_weights
-from trtdx.engines.onnx_names import known_modules
+from trtdx.compare.sides.side import Question, Spec
+from trtdx.formats.onnx.dequantise import in_floats
+from trtdx.formats.onnx.names import known_modules
 from trtdx.host import RealHost
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny"

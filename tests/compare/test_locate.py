@@ -15,12 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from verdicts import ALONE, QUESTION, mistaken, pairs_of, runs_of, save_llama, side
 
-from trtdx.compare.locate import MOST_RUNS, Segment, locate
+from trtdx.compare.judge.verdict import judge
+from trtdx.compare.locate.first_divergence import MOST_RUNS, Segment, locate
+from trtdx.compare.locate.operators import first_wrong_operator
 from trtdx.compare.nouns import Verdict
-from trtdx.compare.operators import first_wrong_operator
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question, Spec
-from trtdx.compare.verdict import judge
+from trtdx.compare.sides.side import Question, Spec
 from trtdx.host import RealHost
 
 TINY = Path(__file__).parent.parent.parent / "examples" / "tiny"

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from small import layers, make_onnx
 
 import trtdx
-from trtdx.capture.reader import Capture
+from trtdx.capture.store.reader import Capture
 from trtdx.errors import InputError, MissingExtraError
 
 TINY = Path(__file__).parent.parent.parent / "examples" / "tiny"

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trtdx.compare.align.weight_names import modules_by_weights
+from trtdx.compare.judge.rewrites import OTHERWISE, Settled
 from trtdx.compare.nouns import Unmatched, Verdict
-from trtdx.compare.rewrites import OTHERWISE, Settled
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question, Spec
-from trtdx.compare.weight_names import modules_by_weights
-from trtdx.engines.onnx_graph import Graph
-from trtdx.engines.onnx_model import open_model
+from trtdx.compare.sides.side import Question, Spec
+from trtdx.formats.onnx.graph import Graph
+from trtdx.formats.onnx.model import open_model
 from trtdx.host import RealHost
 
 onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
@@ -239,7 +239,7 @@ def test_a_norm_that_takes_the_mean_away_is_found_whole():
     """Cohere's, written out by an exporter: what enters it is what the mean is taken of."""
     from onnx import helper
 
-    from trtdx.engines.onnx_names import norm_behind
+    from trtdx.formats.onnx.names import norm_behind
 
     steps = [
         ("ReduceMean", ["x"], "mean"), ("Sub", ["x", "mean"], "centred"), ("Mul", ["centred", "centred"], "square"),
@@ -286,7 +286,7 @@ def test_logits_that_are_off_are_an_error_though_every_wrong_tensor_was_taken_fo
     book, files, tmp_path, monkeypatch, reference
 ):
     broken = changed(files["saved"], tmp_path / "b.onnx", "model.layers.1.self_attn.o_proj", np.flipud)
-    monkeypatch.setattr("trtdx.compare.align.guessed_borders", lambda side: Everything())
+    monkeypatch.setattr("trtdx.compare.align.align.guessed_borders", lambda side: Everything())
     report = asked(book, reference, f"onnx:{broken}")
     assert [finding.severity.value for finding in report.findings] == ["error"]
     assert not asked(book, reference, f"onnx:{files['saved']}").findings

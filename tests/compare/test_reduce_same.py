@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")
 
-from trtdx.compare.reduce import reduce
-from trtdx.compare.reduce_same import same_tensors
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question
-from trtdx.engines.onnx_graph import Graph, Kind
-from trtdx.engines.onnx_model import open_model
+from trtdx.compare.search.reduce import reduce
+from trtdx.compare.search.reduce_same import same_tensors
+from trtdx.compare.sides.side import Question
+from trtdx.formats.onnx.graph import Graph, Kind
+from trtdx.formats.onnx.model import open_model
 from trtdx.host import RealHost
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tiny"

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from planted import decoder
 
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question
+from trtdx.compare.sides.side import Question
 from trtdx.errors import InputError
 from trtdx.host import RealHost
 from trtdx.render import render_json

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from small import layers
 
 import trtdx
-from trtdx.compare.report import MOST_LAYERS, about_section
+from trtdx.compare.report.report import MOST_LAYERS, about_section
 from trtdx.model import Section
 from trtdx.render import render_text
 from trtdx.render.table import table_lines

@@ -18,9 +18,11 @@ pytest.importorskip("onnx_ir")
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from trtdx.compare.attribute.quantization import backend_saturates
-from trtdx.compare.bisect import Log, Option, Outcome, bisect, smallest
-from trtdx.compare.bisect_sides import (
+from trtdx.compare.attribute.ideas.quantization import backend_saturates
+from trtdx.compare.judge.tolerance import Tolerances
+from trtdx.compare.run import Plan, compare
+from trtdx.compare.search.bisect import Log, Option, Outcome, bisect, smallest
+from trtdx.compare.search.bisect_options import (
     OPTIMISERS,
     bisect_candidate,
     changed_spec,
@@ -29,17 +31,15 @@ from trtdx.compare.bisect_sides import (
     options_of,
     parse_option,
 )
-from trtdx.compare.onnx_casts import convert, lowered, save
-from trtdx.compare.precision_search import precision_search
-from trtdx.compare.precision_search import report_of as precision_report
-from trtdx.compare.reduce import reduce
-from trtdx.compare.reduce_graph import Reducer, tensors_of
-from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question, Spec
-from trtdx.compare.tolerance import Tolerances
-from trtdx.engines.onnx_model import open_model
-from trtdx.engines.onnxruntime import OrtEngine
+from trtdx.compare.search.precision import precision_search
+from trtdx.compare.search.precision import report_of as precision_report
+from trtdx.compare.search.reduce import reduce
+from trtdx.compare.search.reduce_graph import Reducer, tensors_of
+from trtdx.compare.sides.side import Question, Spec
+from trtdx.engines.onnxruntime.engine import OrtEngine
 from trtdx.errors import InputError, UnknownNameError
+from trtdx.formats.onnx.casts import convert, lowered, save
+from trtdx.formats.onnx.model import open_model
 from trtdx.host import RealHost
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tiny"
@@ -587,7 +587,7 @@ class Faulty(OrtEngine):
     """A stand-in for a backend that goes wrong where it fuses a product with the sum after it, for large numbers."""
 
     def part(self, names, feeds):
-        from trtdx.engines.onnx_segments import extracted
+        from trtdx.engines.onnxruntime.segments import extracted
 
         values = super().part(names, feeds)
         ops = [each.op_type for each in extracted(self.graph, feeds, names)]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
-from trtdx.compare.attribute.twin_contrib import CONTRIB
-from trtdx.compare.attribute.twin_ops import MICROSOFT, OPERATORS, compute
+from trtdx.compare.attribute.twin.contrib import CONTRIB
+from trtdx.compare.attribute.twin.operators import MICROSOFT, OPERATORS, compute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

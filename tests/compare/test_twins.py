@@ -16,18 +16,18 @@ import numpy as np
 import onnx
 from graph_edits import EDITS, edited
 
-from trtdx.compare.attribute.file_causes import file_cause
-from trtdx.compare.attribute.file_weights import FileCause
+from trtdx.compare.attribute.files.causes import file_cause
+from trtdx.compare.attribute.files.constants import FileCause
+from trtdx.compare.attribute.files.witnesses import together
 from trtdx.compare.attribute.suspect import Suspect
-from trtdx.compare.attribute.twin import _shapes, built, proved, stand_in
-from trtdx.compare.attribute.twin_graph import Linear, Norm, Reader, Table, graph_of, part_of
-from trtdx.compare.attribute.twin_ops import OPERATORS, UnknownOperatorError, compute
-from trtdx.compare.attribute.witnesses import together
+from trtdx.compare.attribute.twin.graph import Linear, Norm, Reader, Table, graph_of, part_of
+from trtdx.compare.attribute.twin.operators import OPERATORS, UnknownOperatorError, compute
+from trtdx.compare.attribute.twin.twin import _shapes, built, proved, stand_in
 from trtdx.compare.nouns import Explained
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question, open_side, parse_side
-from trtdx.engines.onnx_places import calls_of, module_nodes
+from trtdx.compare.sides.side import Question, open_side, parse_side
 from trtdx.errors import InputError
+from trtdx.formats.onnx.places import calls_of, module_nodes
 from trtdx.host import RealHost
 
 torch = sys.modules["torch"]

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trtdx.capture.format import Header
-from trtdx.capture.stats import source_from_array
-from trtdx.capture.store import CaptureWriter
-from trtdx.capture.taps import Place
-from trtdx.compare.align import align
-from trtdx.compare.error_model import accumulated, role, rounding
-from trtdx.compare.metrics import is_same, measure
+from trtdx.capture.store.format import Header
+from trtdx.capture.store.writer import CaptureWriter
+from trtdx.compare.align.align import align
+from trtdx.compare.judge.error_model import accumulated, role, rounding
+from trtdx.compare.judge.metrics import is_same, measure
+from trtdx.compare.judge.noise_limits import LOCAL_ALIKE, Limits, is_rounding_elsewhere, limits_for, weigh
+from trtdx.compare.judge.tolerance import Tolerances
+from trtdx.compare.judge.verdict import judge
 from trtdx.compare.nouns import Verdict
-from trtdx.compare.side import Question, Side, Spec
-from trtdx.compare.tolerance import Tolerances
-from trtdx.compare.verdict import judge
-from trtdx.compare.weighing import LOCAL_ALIKE, Limits, is_rounding_elsewhere, limits_for, weigh
+from trtdx.compare.sides.side import Question, Side, Spec
+from trtdx.tensors.statistics import source_from_array
+from trtdx.tensors.taps import Place
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from verdicts import ALONE, QUESTION, mistaken, pairs_of, runs_of, save_llama, side, wrong
 
+from trtdx.compare.judge.quantised import How, Quantised
+from trtdx.compare.judge.verdict import judge
 from trtdx.compare.nouns import Verdict
-from trtdx.compare.quantised import How, Quantised
-from trtdx.compare.side import Question, Spec
-from trtdx.compare.verdict import judge
+from trtdx.compare.sides.side import Question, Spec
 
 TINY = Path(__file__).parent.parent.parent / "examples" / "tiny"
 LAYER = "model.layers.1"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trtdx.compare.align import align
-from trtdx.compare.envelope import Runs
+from trtdx.compare.align.align import align
+from trtdx.compare.judge.envelope import Runs
 from trtdx.compare.nouns import Verdict
-from trtdx.compare.side import BORDERS, Question, Side, Spec, open_side, run_into
+from trtdx.compare.sides.side import BORDERS, Question, Side, Spec, open_side, run_into
 from trtdx.host import RealHost
 
 VOCABULARY = 64

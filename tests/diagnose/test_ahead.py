@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trtdx.diagnose.ahead import AHEAD, ahead
+from trtdx.diagnose.read_ahead import AHEAD, ahead
 
 
 def test_all_items_come_in_order():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.diagnose import diagnose, text_source
-from trtdx.knowledge import packaged_folder
+from trtdx.diagnose.run import diagnose, text_source
+from trtdx.knowledge.load import packaged_folder
 from trtdx.model import Severity
 from trtdx.rule import RuleBook, parse_rule
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.diagnose import report_from, text_source
 from trtdx.diagnose.match import Matcher
+from trtdx.diagnose.run import report_from, text_source
 from trtdx.redact import redacted
 from trtdx.render import render_text
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.diagnose.layers import peel
+from trtdx.diagnose.prefixes import peel
 from trtdx.rule import LEVELS
 
 # (line, message, level, rank)

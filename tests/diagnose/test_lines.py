@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtdx.diagnose.lines import CONTEXT_BYTES, LONGEST_LINE, segments
+from trtdx.formats.streams import BLOCK_BYTES
 from trtdx.redact import redacted
-from trtdx.streams import BLOCK_BYTES
 
 
 def joined(blocks):

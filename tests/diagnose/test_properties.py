@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtdx.diagnose import diagnose, text_source
 from trtdx.diagnose.promises import Promises
+from trtdx.diagnose.run import diagnose, text_source
 from trtdx.host import RealHost
-from trtdx.knowledge import load_book
+from trtdx.knowledge.load import load_book
 from trtdx.render import render_json, render_markdown, render_text
 from trtdx.render.json import report_from_json
 

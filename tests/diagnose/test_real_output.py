@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from trtdx.diagnose.layers import peel
+from trtdx.diagnose.prefixes import peel
 
 
 def output(*command, cwd=None, env=None):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtdx.diagnose import scan
-from trtdx.literals import fold
+from trtdx.knowledge.literals import fold
 
 _kernel = pytest.importorskip("trtdx._kernel", reason="the C kernel was not built: no compiler here")
 

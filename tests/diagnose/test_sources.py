@@ -9,12 +9,12 @@ import pytest
 import zstandard
 
 from trtdx.case import CaseWriter
-from trtdx.diagnose import diagnose
+from trtdx.diagnose.run import diagnose
 from trtdx.diagnose.sources import sources
 from trtdx.errors import CaseError, InputError
+from trtdx.formats.streams import read_blocks
 from trtdx.host import RealHost, RecordedHost
-from trtdx.knowledge import load_book
-from trtdx.streams import read_blocks
+from trtdx.knowledge.load import load_book
 
 LOG = b"[TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (2 != 4)\n"
 

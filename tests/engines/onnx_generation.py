@@ -18,15 +18,10 @@ from onnx_models import (
     torch_steps,
 )
 
-from trtdx.capture.taps import parse_selector
-from trtdx.engines.onnxruntime import (
-    Sampling,
-    cache_names,
-    generate,
-    replay,
-)
-from trtdx.engines.torch import tapped
+from trtdx.engines.onnxruntime.engine import Sampling, cache_names, generate, replay
+from trtdx.engines.torch.hooks import tapped
 from trtdx.errors import InputError, UnknownNameError
+from trtdx.tensors.taps import parse_selector
 
 
 def test_prefill_and_decode_agree_with_torch(llama):
@@ -58,7 +53,7 @@ def test_a_batch_with_padding_agrees_with_each_prompt_alone_and_with_torch(llama
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.5, top_k=40, seed=5)])
 def test_the_model_on_torch_gives_the_same_tokens(llama, sampling):
-    from trtdx.engines.torch_model import TorchEngine
+    from trtdx.engines.torch.engine import TorchEngine
 
     engines = (engine_of(llama.path), TorchEngine(llama.module.m, threads=1))
     ours, theirs = (list(generate(each, prompts(12, 5, 8), 16, sampling=sampling)) for each in engines)

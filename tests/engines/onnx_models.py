@@ -146,7 +146,7 @@ def external(name, dims, location, **entries):
 
 
 def engine_of(path, selector="", **more):
-    from trtdx.engines.onnxruntime import OrtEngine
+    from trtdx.engines.onnxruntime.engine import OrtEngine
 
     return OrtEngine(path, selector, threads=1, **more)
 
@@ -177,9 +177,9 @@ def llama_feeds(batch=2, new=5, old=3):
 
 def seen_on_both(llama, selector, steps, prompt=12):
     """Return what torch and ONNX Runtime show of a generation that was made before."""
-    from trtdx.capture.taps import parse_selector
-    from trtdx.engines.onnxruntime import generate
-    from trtdx.engines.torch import tapped
+    from trtdx.engines.onnxruntime.engine import generate
+    from trtdx.engines.torch.hooks import tapped
+    from trtdx.tensors.taps import parse_selector
 
     theirs, ours = [], []
     state = steps[-1].state

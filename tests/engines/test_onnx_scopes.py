@@ -13,10 +13,10 @@ pytest.importorskip("onnx_ir")
 import onnx
 
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.side import Question
-from trtdx.engines.onnx_graph import Graph
-from trtdx.engines.onnx_model import open_model
-from trtdx.engines.onnx_places import all_taps
+from trtdx.compare.sides.side import Question
+from trtdx.formats.onnx.graph import Graph
+from trtdx.formats.onnx.model import open_model
+from trtdx.formats.onnx.places import all_taps
 from trtdx.host import RealHost
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trtdx.capture.taps import parse_selector
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.onnxruntime import generate, places
+from trtdx.engines.onnxruntime.engine import generate, places
 from trtdx.errors import InputError, UnknownNameError
+from trtdx.tensors.taps import parse_selector
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.capture.format import Header
-from trtdx.capture.reader import Capture
-from trtdx.capture.stats import source_from_torch
-from trtdx.capture.store import CaptureWriter
-from trtdx.capture.taps import parse_selector
+from trtdx.capture.store.format import Header
+from trtdx.capture.store.reader import Capture
+from trtdx.capture.store.writer import CaptureWriter
 from trtdx.engines.tensorrt_llm import capture_session, module_of, show_buffers
-from trtdx.engines.torch import tapped
+from trtdx.engines.torch.hooks import tapped
 from trtdx.errors import InputError
+from trtdx.tensors.statistics import source_from_torch
+from trtdx.tensors.taps import parse_selector
 
 torch = pytest.importorskip("torch", reason="sessions and models hold torch tensors")
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trtdx.capture.taps import parse_selector
 from trtdx.engines.generate import generate
+from trtdx.tensors.taps import parse_selector
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tensorrt_rtx", reason="networks are parsed with TensorRT's own parser")
@@ -39,8 +39,8 @@ from onnx_models import (  # noqa: E402
     torch_steps,
 )
 
-from trtdx.engines.tensorrt.engine import TrtEngine, replay  # noqa: E402
-from trtdx.engines.torch import tapped  # noqa: E402
+from trtdx.engines.tensorrt.evaluate.engine import TrtEngine, replay  # noqa: E402
+from trtdx.engines.torch.hooks import tapped  # noqa: E402
 
 
 class Three:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.capture.taps import parse_selector
 from trtdx.errors import InputError
+from trtdx.tensors.taps import parse_selector
 
 torch = pytest.importorskip("torch")
-from trtdx.engines.torch import places, tapped  # noqa: E402
+from trtdx.engines.torch.hooks import places, tapped  # noqa: E402
 
 
 class Block(torch.nn.Module):

@@ -18,7 +18,7 @@ safetensors = pytest.importorskip("safetensors.torch")
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import ROWS, decoder, generated, tokens_of  # noqa: E402
 
-from trtdx.engines.torch_model import TorchEngine, load_model, outline  # noqa: E402
+from trtdx.engines.torch.engine import TorchEngine, load_model, outline  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_a_model_of_another_kind_is_told_what_to_do_with_it(tmp_path):
 
 
 def test_the_outline_of_a_folder_has_its_places_and_no_weights(llama, saved):
-    from trtdx.engines.torch import places
+    from trtdx.engines.torch.hooks import places
 
     made = outline(saved)
     assert places(made) == places(llama)

@@ -28,7 +28,7 @@ from torch_models import (  # noqa: E402
     watched_generation,
 )
 
-from trtdx.engines.torch_model import TorchEngine  # noqa: E402
+from trtdx.engines.torch.engine import TorchEngine  # noqa: E402
 
 MODELS = ["llama", "gpt2", "mixtral", "mistral", "mamba"]
 
@@ -144,8 +144,8 @@ def test_modules_that_one_token_does_not_reach_are_listed_beside_their_neighbour
             super().__init__()
             self.first, self.second, self.last = (torch.nn.Linear(2, 2) for _ in range(3))
 
-    from trtdx.engines.torch import places
-    from trtdx.engines.torch_forms import with_the_rest
+    from trtdx.engines.torch.call_forms import with_the_rest
+    from trtdx.engines.torch.hooks import places
 
     known = places(Experts())
     seen = [place for place in known if place.path in ("first", "last")]
@@ -237,7 +237,7 @@ def test_what_a_sink_raises_ends_the_run_unchanged(llama):
 
 @pytest.mark.heavy
 def test_compiled_models_show_the_same_and_stop_the_same():
-    from trtdx.engines import torch as taps
+    from trtdx.engines.torch import hooks as taps
 
     llama = decoder("llama", num_hidden_layers=1)
     selector = "layers[0]:*, norm, lm_head, .:*"

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parent))
 from torch_models import ROWS, decoder, names, watched_generation  # noqa: E402
 
-from trtdx.engines.torch_model import TorchEngine, replay  # noqa: E402
+from trtdx.engines.torch.engine import TorchEngine, replay  # noqa: E402
 
 
 @pytest.fixture(scope="module")

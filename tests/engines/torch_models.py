@@ -66,7 +66,7 @@ def tokens_of(steps):
 
 def watched_generation(model, selector, rows=ROWS, steps=1, **more):
     """Return what is seen in a generation, copied when it passes, and the states after each step."""
-    from trtdx.engines.torch_model import TorchEngine
+    from trtdx.engines.torch.engine import TorchEngine
 
     seen = []
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from make_hf import CONFIG, DTYPES, write_json, write_safetensors
 
-from trtdx import versions
-from trtdx.inspect.defaults import defaults_of
+from trtdx.inspect.facts.build_defaults import defaults_of
+from trtdx.knowledge import versions
 
 HIDDEN, LAYERS, VOCAB = CONFIG["hidden_size"], CONFIG["num_hidden_layers"], CONFIG["vocab_size"]
 MAPPING_KEYS = ("tp_size", "pp_size", "cp_size", "moe_tp_size", "moe_ep_size", "gpus_per_node")

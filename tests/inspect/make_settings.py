@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtdx.inspect.artifact import Artifact, Fact
+from trtdx.inspect.facts.artifact import Artifact, Fact
 
 LLAMA = {
     "version": "1.2.1",

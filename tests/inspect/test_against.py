@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trtdx.errors import InputError
-from trtdx.inspect.against import ABSENT, differences
-from trtdx.inspect.promises import deployment_from_example
+from trtdx.inspect.facts.page_examples import deployment_from_example
+from trtdx.inspect.sections.difference import ABSENT, differences
 
 
 def two(text):

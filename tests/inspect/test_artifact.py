@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trtdx.errors import RulePageError, UnknownNameError
-from trtdx.inspect.artifact import Artifact, Facts, shortened
-from trtdx.inspect.promises import deployment_from_example
-from trtdx.inspect.vocabulary import TERMS, term
+from trtdx.inspect.facts.artifact import Artifact, Facts, shortened
+from trtdx.inspect.facts.page_examples import deployment_from_example
+from trtdx.inspect.facts.vocabulary import TERMS, term
 
 
 def test_a_misspelt_fact_is_an_error_with_the_nearest_name():

@@ -6,9 +6,9 @@ import pytest
 from make_engine import make_engine
 
 from trtdx.host import RealHost
-from trtdx.inspect import defaults
-from trtdx.inspect.defaults import UNKNOWN, default_of, defaults_of, settings_section
-from trtdx.inspect.readers.engine import READER
+from trtdx.inspect.facts import build_defaults
+from trtdx.inspect.facts.build_defaults import UNKNOWN, default_of, defaults_of, settings_section
+from trtdx.inspect.readers.engine.folder import READER
 
 RELEASES = [
     "0.11.0",
@@ -137,14 +137,14 @@ def test_every_setting_is_explained():
         for release in ("0.8.0", "0.10.0", "0.12.0", "0.16.0", "1.1.0", "1.2.1")
         for name in defaults_of(release)
     }
-    assert known == set(defaults.book().about)
+    assert known == set(build_defaults.book().about)
 
 
 def test_the_eras_are_in_order():
-    from trtdx.versions import parsed
+    from trtdx.knowledge.versions import parsed
 
-    since = [parsed(era.since) for era in defaults.book().era]
+    since = [parsed(era.since) for era in build_defaults.book().era]
     assert since == sorted(since)
     assert all(
-        name.split(".")[0] in ("build", "plugin") for era in defaults.book().era for name in era.default
+        name.split(".")[0] in ("build", "plugin") for era in build_defaults.book().era for name in era.default
     )

@@ -12,9 +12,9 @@ from make_triton import make_triton
 
 from trtdx.errors import InputError
 from trtdx.host import RealHost
-from trtdx.inspect import Question, inspect
-from trtdx.inspect.machine import machine_from
-from trtdx.knowledge import load_book
+from trtdx.inspect.facts.machine import machine_from
+from trtdx.inspect.run import Question, inspect
+from trtdx.knowledge.load import load_book
 
 BOOK = load_book(RealHost())
 LORA = {

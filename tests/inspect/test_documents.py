@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtdx.formats.documents import UnreadableError, parse_json, read_at, read_bytes, read_json
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect.documents import UnreadableError, parse_json, read_at, read_bytes, read_json
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from make_settings import PADDED, engine
 from make_trace_log import glm_profile, glm_tensors
 
 from trtdx.host import RealHost
-from trtdx.inspect.engine_profiles import profiles_of, tensors_of, why_not_derived
-from trtdx.inspect.readers.engine import READER
+from trtdx.inspect.profiles.engine_profiles import profiles_of, tensors_of, why_not_derived
+from trtdx.inspect.readers.engine.folder import READER
 
 if TYPE_CHECKING:
-    from trtdx.inspect.artifact import Artifact
+    from trtdx.inspect.facts.artifact import Artifact
 
 
 def bounds(artifact: Artifact, tensor: str, profile: int = 0, pp_rank: int = 0):

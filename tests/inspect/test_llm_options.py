@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.inspect.options import (
+from trtdx.inspect.facts.options import (
     judged,
     judged_flags,
     nearest,

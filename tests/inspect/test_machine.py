@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.inspect.machine import machine_from
+from trtdx.inspect.facts.machine import machine_from
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from onnx import TensorProto, helper
 
 from trtdx.errors import MissingExtraError
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
-from trtdx.inspect.agreements.onnx import ROWS
-from trtdx.inspect.artifact import Deployment
-from trtdx.inspect.onnx_check import COMPARED, ONE_TYPE, UNFIT
-from trtdx.inspect.onnx_importers import IMPORTED
-from trtdx.inspect.onnx_shapes import with_shapes_checked
-from trtdx.inspect.readers import onnx
-from trtdx.knowledge import load_book
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.model.onnx import ROWS
+from trtdx.inspect.facts.artifact import Deployment
+from trtdx.inspect.profiles.onnx_check import COMPARED, ONE_TYPE, UNFIT
+from trtdx.inspect.profiles.onnx_importers import IMPORTED
+from trtdx.inspect.profiles.onnx_shapes import with_shapes_checked
+from trtdx.inspect.readers.onnx import model as onnx
+from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
 HOST = RealHost()
@@ -277,7 +277,7 @@ def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path,
     def absent(package, *, extra, to):
         raise MissingExtraError(f"{package} is needed to {to}", fix=f"pip install 'trtdx[{extra}]'")
 
-    monkeypatch.setattr("trtdx.inspect.onnx_weightless.need", absent)
+    monkeypatch.setattr("trtdx.formats.onnx.weightless.need", absent)
     deployment = checked(make.saved(tmp_path / "a.onnx", one("Rope", [2], domain="com.acme")))
     assert deployment.first("onnx").unread == (
         "the types and shapes inside the graph were not checked: "

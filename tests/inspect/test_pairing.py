@@ -10,9 +10,9 @@ from make_hf import make_hf_model, make_tokenizer
 from make_triton import make_triton
 
 from trtdx.host import RealHost
-from trtdx.inspect import Question, inspect
-from trtdx.inspect.machine import machine_from
-from trtdx.knowledge import load_book
+from trtdx.inspect.facts.machine import machine_from
+from trtdx.inspect.run import Question, inspect
+from trtdx.knowledge.load import load_book
 from trtdx.render import render_json, render_markdown, render_text
 
 BOOK = load_book(RealHost())

@@ -31,12 +31,13 @@ import numpy as np
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
-from trtdx.inspect.agreements.onnx import ROWS
-from trtdx.inspect.artifact import Deployment
-from trtdx.inspect.onnx_shapes import with_shapes_checked
-from trtdx.inspect.readers import onnx, profile_file
-from trtdx.knowledge import load_book
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.model.onnx import ROWS
+from trtdx.inspect.facts.artifact import Deployment
+from trtdx.inspect.profiles.onnx_shapes import with_shapes_checked
+from trtdx.inspect.readers.onnx import model as onnx
+from trtdx.inspect.readers.onnx import profile_file
+from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
 HOST = RealHost()

@@ -9,9 +9,9 @@ import pytest
 from make_engine import make_engine, plan_bytes
 
 from trtdx.host import RealHost
-from trtdx.inspect.machine import machine_from
-from trtdx.inspect.readers.engine import READER
-from trtdx.inspect.rebuild import rebuild_answer, rebuild_section
+from trtdx.inspect.facts.machine import machine_from
+from trtdx.inspect.readers.engine.folder import READER
+from trtdx.inspect.rebuild.verdict import rebuild_answer, rebuild_section
 
 
 def answer(path, runtime="", gpu=""):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx import versions
+from trtdx.knowledge import versions
 
 
 @pytest.mark.parametrize(

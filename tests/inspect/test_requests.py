@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from trtdx.errors import InputError
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect import requests as module
-from trtdx.inspect.requests import Request, parse_request, read_requests, requests_from, requests_in
+from trtdx.inspect.requests import requests as module
+from trtdx.inspect.requests.requests import Request, parse_request, read_requests, requests_from, requests_in
 
 
 def only(artifact) -> Request:
@@ -213,7 +213,7 @@ def test_many_requests_are_read_in_little_memory(tmp_path):
     code = (
         "import resource, sys\n"
         "from trtdx.host import RealHost\n"
-        "from trtdx.inspect.requests import read_requests\n"
+        "from trtdx.inspect.requests.requests import read_requests\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "found = read_requests(RealHost(), sys.argv[1])\n"
         "print(found.get('request.count'), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"

@@ -28,10 +28,10 @@ from make_trace_log import (
 
 from trtdx.errors import InputError
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect import Question, inspect
-from trtdx.inspect.shape_log import artifact_from, read_shape_log, shape_tables
-from trtdx.inspect.shape_statistics import Histogram
-from trtdx.knowledge import load_book
+from trtdx.inspect.run import Question, inspect
+from trtdx.inspect.shapes.distribution import Histogram
+from trtdx.inspect.shapes.trace_log import artifact_from, read_shape_log, shape_tables
+from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
 TENSORS, PROFILE = glm_tensors(), glm_profile()
@@ -242,7 +242,7 @@ def test_a_long_log_takes_little_memory(tmp_path):
     code = (
         "import resource, sys\n"
         "from trtdx.host import RealHost\n"
-        "from trtdx.inspect.shape_log import read_shape_log, shape_tables\n"
+        "from trtdx.inspect.shapes.trace_log import read_shape_log, shape_tables\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "log = read_shape_log(RealHost(), sys.argv[1]); shape_tables(log)\n"
         "print(log.executions, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from make_settings import PADDED, engine
 
 from trtdx.host import RealHost
-from trtdx.inspect.artifact import Deployment
-from trtdx.inspect.limits import takers
-from trtdx.inspect.requests import NAMES, Request, parse_request, read_requests
-from trtdx.inspect.shapes import COLUMNS, Checker, shape_section, steps_of
+from trtdx.inspect.facts.artifact import Deployment
+from trtdx.inspect.requests.limits import takers
+from trtdx.inspect.requests.request_shapes import COLUMNS, Checker, shape_section, steps_of
+from trtdx.inspect.requests.requests import NAMES, Request, parse_request, read_requests
 
 BARE = PADDED | {"plugin.gpt_attention_plugin": False, "plugin.gemm_plugin": False}
 
@@ -154,7 +154,7 @@ def test_of_a_trace_the_worst_request_is_shown(tmp_path):
 
 def test_profiles_that_were_read_count_before_derived_ones():
     known = engine()
-    from trtdx.inspect.artifact import Profile, Range
+    from trtdx.inspect.facts.artifact import Profile, Range
 
     read = type(known)(
         "engine",

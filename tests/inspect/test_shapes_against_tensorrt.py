@@ -26,10 +26,10 @@ from pathlib import Path
 
 import pytest
 
-from trtdx.inspect.artifact import Artifact, Facts
-from trtdx.inspect.engine_profiles import inputs_of, profiles_of, settings_of
-from trtdx.inspect.requests import Request
-from trtdx.inspect.shapes import Checker
+from trtdx.inspect.facts.artifact import Artifact, Facts
+from trtdx.inspect.profiles.engine_profiles import inputs_of, profiles_of, settings_of
+from trtdx.inspect.requests.request_shapes import Checker
+from trtdx.inspect.requests.requests import Request
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.inspect.shell import MOST_TEXT, parse_shell
+from trtdx.formats.shell import MOST_TEXT, parse_shell
 
 
 def words(text: str) -> list[list[str]]:

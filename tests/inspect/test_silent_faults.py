@@ -9,9 +9,9 @@ from make_engine import make_checkpoint, make_engine
 from make_hf import make_hf_model, make_tokenizer, mlp_shapes, model_config
 
 from trtdx.host import RealHost
-from trtdx.inspect import Question, inspect
-from trtdx.inspect.machine import machine_from
-from trtdx.knowledge import load_book
+from trtdx.inspect.facts.machine import machine_from
+from trtdx.inspect.run import Question, inspect
+from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
 BOOK = load_book(RealHost())

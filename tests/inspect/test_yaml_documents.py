@@ -10,10 +10,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trtdx.formats import yaml_documents
+from trtdx.formats.documents import MOST_YAML_BYTES, UnreadableError
+from trtdx.formats.yaml_documents import parse_yaml, read_yaml
 from trtdx.host import RealHost
-from trtdx.inspect import yaml_documents
-from trtdx.inspect.documents import MOST_YAML_BYTES, UnreadableError
-from trtdx.inspect.yaml_documents import parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from make_setups import DEEPSEEK, LLAMA_7B, LLAMA_8B, make_setup
 
-from trtdx.memory.activation import activation_of
+from trtdx.memory.ledger.activation import activation_of
 from trtdx.memory.nouns import MIB, Device, Dims, Setup
 
 ENGINE = {"backend": "tensorrt", "dtype": "float16"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.memory.packing import Block, Network, Op, sharing_of
+from trtdx.memory.ledger.block_assignment import Block, Network, Op, sharing_of
 
 
 def blocks(ops: list[Op]) -> list[Block]:

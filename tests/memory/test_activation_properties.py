@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_setups import make_setup
 
-from trtdx.memory.activation import activation_of
-from trtdx.memory.buffers import buffers_of, late_logits
+from trtdx.memory.ledger.activation import activation_of
+from trtdx.memory.ledger.buffers import buffers_of, late_logits
 from trtdx.memory.nouns import Component, Device, Dims, Figure, Setup
 
 GROWING = ("max_num_tokens", "max_batch_size", "max_beam_width", "max_seq_len", "max_draft_len")

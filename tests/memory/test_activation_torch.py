@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from make_setups import B200, DEEPSEEK, GPT_OSS_120B, LLAMA_8B, make_setup
 
-from trtdx.memory.activation import activation_of
+from trtdx.memory.ledger.activation import activation_of
 from trtdx.memory.nouns import GIB, Device, Setup
 
 NVFP4 = {"weights": "NVFP4", "kv": "fp8", "device": B200, "moe_backend": "TRTLLM"}

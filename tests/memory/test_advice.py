@@ -6,14 +6,14 @@ import msgspec
 import pytest
 from make_setups import B200, DEEPSEEK, H100, LLAMA_8B, make_setup
 
-from trtdx.memory.advice import advise
-from trtdx.memory.changes import changes_for
-from trtdx.memory.devices import all_devices
-from trtdx.memory.gpu_changes import valid_tps
-from trtdx.memory.harm import HARMS
-from trtdx.memory.ledger import plan
+from trtdx.memory.advice.advice import advise
+from trtdx.memory.advice.changes import changes_for
+from trtdx.memory.advice.costs import HARMS
+from trtdx.memory.advice.gpu_changes import valid_tps
+from trtdx.memory.ledger.capacity import used
+from trtdx.memory.ledger.plan import plan
 from trtdx.memory.nouns import GIB, Device
-from trtdx.memory.sizes import used
+from trtdx.memory.question.gpus import all_devices
 
 A100 = Device(name="A100 40GB", total_bytes=round(39.4 * GIB), sm=80)
 LITTLE = Device(name="RTX 4070", total_bytes=12 * GIB, sm=89)

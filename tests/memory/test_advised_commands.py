@@ -11,11 +11,11 @@ import sys
 import pytest
 from test_memory_cli import memory  # noqa: F401
 
-from trtdx import versions
-from trtdx.inspect.options import judged, judged_flags
-from trtdx.inspect.readers.commands import command_lines
-from trtdx.inspect.yaml_documents import parse_yaml
-from trtdx.memory.scripts import KNOWN, OF_CHECKPOINTS
+from trtdx.formats.yaml_documents import parse_yaml
+from trtdx.inspect.facts.options import judged, judged_flags
+from trtdx.inspect.readers.server.commands import command_lines
+from trtdx.knowledge import versions
+from trtdx.memory.question.scripts import KNOWN, OF_CHECKPOINTS
 
 MODELS = (
     "Llama-3.1-8B", "Llama-3.1-70B", "Llama-3.1-405B", "Llama-2-7B", "Mistral-7B", "Mixtral-8x7B", "Qwen2.5-7B",

@@ -12,9 +12,9 @@ from make_hf import make_hf_model
 
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost, RecordedHost
-from trtdx.memory.asking import Asked, setup_from
-from trtdx.memory.flags import flags_from
-from trtdx.memory.weights import parameters
+from trtdx.memory.ledger.weights import parameters
+from trtdx.memory.question.flags import flags_from
+from trtdx.memory.question.setup import Asked, setup_from
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,10 @@ from make_configs import FAMILIES
 
 from trtdx.errors import TrtdxError
 from trtdx.host import RecordedHost
-from trtdx.memory.asking import Asked, setup_from
-from trtdx.memory.flags import FLAGS, flags_from
-from trtdx.memory.ledger import plan
-from trtdx.memory.target import parse_target
+from trtdx.memory.advice.target import parse_target
+from trtdx.memory.ledger.plan import plan
+from trtdx.memory.question.flags import FLAGS, flags_from
+from trtdx.memory.question.setup import Asked, setup_from
 
 VALUES = st.one_of(
     st.none(),

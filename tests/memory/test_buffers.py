@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from make_setups import B200, DEEPSEEK, GPT_OSS_120B, LLAMA_7B, LLAMA_8B, make_setup
 
-from trtdx.memory.buffers import buffers_of, late_logits, outside_torch
-from trtdx.memory.graphs import captured
+from trtdx.memory.ledger.buffers import buffers_of, late_logits, outside_torch
+from trtdx.memory.ledger.cuda_graphs import captured
 from trtdx.memory.nouns import GIB, MIB, Component, Dims, Setup
 
 GPT_J = Dims(

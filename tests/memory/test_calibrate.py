@@ -8,17 +8,17 @@ from make_setups import LLAMA_8B, make_setup
 
 from trtdx.errors import InputError
 from trtdx.host import RealHost, RecordedHost
-from trtdx.knowledge import load_book
-from trtdx.memory.calibrate import calibrate, with_log_settings
-from trtdx.memory.constants import (
+from trtdx.knowledge.load import load_book
+from trtdx.memory.ledger.calibration import (
     Constant,
     Constants,
     constants_path,
     load_constants,
     store_constants,
 )
-from trtdx.memory.log import read_log
-from trtdx.memory.log_report import calibrate_report, memory_of_log
+from trtdx.memory.logs.calibrate import calibrate, with_log_settings
+from trtdx.memory.logs.read import read_log
+from trtdx.memory.logs.report import calibrate_report, memory_of_log
 from trtdx.memory.nouns import GIB, Component, Figure, Ledger, RankLedger, Setup, summed
 
 BOOK = load_book(RealHost())
@@ -222,7 +222,7 @@ def test_the_report_shows_what_changed_from_which_lines_and_is_kept_for_the_next
 
 
 def test_the_real_plan_with_calibrated_constants_gives_what_the_log_measured():
-    from trtdx.memory.ledger import plan
+    from trtdx.memory.ledger.plan import plan
 
     setup = make_setup()
     log = read(log_of())

@@ -8,10 +8,10 @@ from make_setups import DEEPSEEK, make_setup
 
 from trtdx.errors import InputError, MissingExtraError
 from trtdx.host import RealHost
-from trtdx.memory import compile as compiling
-from trtdx.memory.activation import activation_of
-from trtdx.memory.compile import SOURCE, blocks_of, compiled_activation
-from trtdx.memory.compile_cache import CompileCache
+from trtdx.memory.compile import activation as compiling
+from trtdx.memory.compile.activation import SOURCE, blocks_of, compiled_activation
+from trtdx.memory.compile.cache import CompileCache
+from trtdx.memory.ledger.activation import activation_of
 from trtdx.memory.nouns import Dims, Setup
 
 SMALL = Dims(

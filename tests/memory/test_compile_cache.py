@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.memory import compile_cache
-from trtdx.memory.compile_cache import CompileCache, key_of
+from trtdx.memory.compile import cache as compile_cache
+from trtdx.memory.compile.cache import CompileCache, key_of
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.memory.devices import UnknownGpuError, all_devices, device_from
+from trtdx.knowledge.versions import sm_of_gpu
 from trtdx.memory.nouns import GIB
-from trtdx.versions import sm_of_gpu
+from trtdx.memory.question.gpus import UnknownGpuError, all_devices, device_from
 
 SPELT = {
     "h100": "H100 80GB",

@@ -9,9 +9,9 @@ import pytest
 from make_setups import GPT_OSS_120B, make_setup
 
 from trtdx.host import RealHost
-from trtdx.memory.asking import Asked, setup_from
-from trtdx.memory.exclusions import MODULES, Exclusions
-from trtdx.memory.ledger import plan
+from trtdx.memory.ledger.plan import plan
+from trtdx.memory.model.exclusions import MODULES, Exclusions
+from trtdx.memory.question.setup import Asked, setup_from
 
 if TYPE_CHECKING:
     from pathlib import Path

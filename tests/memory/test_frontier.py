@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from make_setups import DEEPSEEK, H100, LLAMA_8B, make_setup
 
 from trtdx.errors import TrtdxError
-from trtdx.memory.frontier import frontier, usual_lengths
-from trtdx.memory.ledger import plan
+from trtdx.memory.advice.target import Target, parse_target, reach, wanted
+from trtdx.memory.ledger.capacity import holds, in_the_way, requests, tokens_needed, with_limits
+from trtdx.memory.ledger.frontier import frontier, usual_lengths
+from trtdx.memory.ledger.plan import plan
 from trtdx.memory.nouns import COMPONENTS, GIB, Device
-from trtdx.memory.sizes import holds, in_the_way, requests, tokens_needed, with_limits
-from trtdx.memory.target import Target, parse_target, reach, wanted
 
 SMALL_GPU = Device(name="L4", total_bytes=22 * GIB, sm=89)
 

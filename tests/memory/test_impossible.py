@@ -7,12 +7,12 @@ import json
 import pytest
 
 from trtdx.host import RealHost, RecordedHost
-from trtdx.knowledge import load_book
-from trtdx.memory.asking import Asked, setup_from
-from trtdx.memory.flags import flags_from
-from trtdx.memory.impossible import contradictions
-from trtdx.memory.ledger import plan
+from trtdx.knowledge.load import load_book
+from trtdx.memory.ledger.plan import plan
 from trtdx.memory.nouns import GIB
+from trtdx.memory.question.contradictions import contradictions
+from trtdx.memory.question.flags import flags_from
+from trtdx.memory.question.setup import Asked, setup_from
 from trtdx.model import Severity
 
 BOOK = load_book(RealHost())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.memory.asking import Asked, setup_from
-from trtdx.memory.flags import flags_from
-from trtdx.memory.ledger import plan
-from trtdx.memory.model_source import UnknownModelError, known_models
+from trtdx.memory.ledger.plan import plan
+from trtdx.memory.ledger.weight_storage import FILES
+from trtdx.memory.ledger.weights import model_of, parameters, share_of
+from trtdx.memory.model.source import UnknownModelError, known_models
 from trtdx.memory.nouns import GIB, Layout, Setup
-from trtdx.memory.storage import FILES
-from trtdx.memory.weights import model_of, parameters, share_of
+from trtdx.memory.question.flags import flags_from
+from trtdx.memory.question.setup import Asked, setup_from
 
 # What the published files hold, encoders included.
 PUBLISHED = {

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_setups import B200, DEEPSEEK, GPT_OSS_120B, H100, LLAMA_7B, LLAMA_8B, make_setup
 
-from trtdx.memory.kv import kv_bytes_per_token, kv_pool, recurrent_state_of
-from trtdx.memory.ledger import plan
+from trtdx.memory.ledger.capacity import requests
+from trtdx.memory.ledger.kv_cache import kv_bytes_per_token, kv_pool, recurrent_state_of
+from trtdx.memory.ledger.plan import plan
 from trtdx.memory.nouns import GIB, Dims, Figure, Setup
-from trtdx.memory.sizes import requests
 
 QWEN3_06B = msgspec.structs.replace(
     LLAMA_8B, num_layers=28, hidden_size=1024, num_heads=16, num_kv_heads=8, head_dim=128

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_setups import B200, DEEPSEEK, GPT_OSS_120B, LLAMA_7B, LLAMA_8B, make_setup
 
-from trtdx.memory.ledger import plan
+from trtdx.memory.ledger.plan import plan
 from trtdx.memory.nouns import GIB, Device
 
 MODELS = st.sampled_from((LLAMA_7B, LLAMA_8B, DEEPSEEK, GPT_OSS_120B))

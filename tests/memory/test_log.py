@@ -8,8 +8,8 @@ import pytest
 
 from trtdx.errors import InputError
 from trtdx.host import RecordedHost
-from trtdx.memory.log import read_log
-from trtdx.memory.log_ledger import ledger_of, ledgers_of, pool_of
+from trtdx.memory.logs.ledger import ledger_of, ledgers_of, pool_of
+from trtdx.memory.logs.read import read_log
 from trtdx.memory.nouns import GIB, MIB
 
 ENGINE = """\

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trtdx.host import RecordedHost
-from trtdx.memory.log import read_log
-from trtdx.memory.log_ledger import ledger_of, ledgers_of
-from trtdx.memory.log_report import memory_of_log
+from trtdx.memory.logs.ledger import ledger_of, ledgers_of
+from trtdx.memory.logs.oom import post_mortem
+from trtdx.memory.logs.read import read_log
+from trtdx.memory.logs.report import memory_of_log
 from trtdx.memory.nouns import GIB
-from trtdx.memory.oom import post_mortem
 
 if TYPE_CHECKING:
     from trtdx.rule import RuleBook
@@ -120,6 +120,6 @@ def test_the_report_of_a_damaged_archive_says_so():
 
 def _book() -> RuleBook:
     from trtdx.host import RealHost
-    from trtdx.knowledge import load_book
+    from trtdx.knowledge.load import load_book
 
     return load_book(RealHost())

@@ -10,10 +10,10 @@ import pytest
 
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
-from trtdx.memory.asking import Asked, setup_from
-from trtdx.memory.flags import flags_from
-from trtdx.memory.ledger import plan
-from trtdx.memory.weights import parameters
+from trtdx.memory.ledger.plan import plan
+from trtdx.memory.ledger.weights import parameters
+from trtdx.memory.question.flags import flags_from
+from trtdx.memory.question.setup import Asked, setup_from
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.memory.asking import Answer, Asked, setup_from
-from trtdx.memory.ledger import plan
-from trtdx.memory.weights import parameters
+from trtdx.memory.ledger.plan import plan
+from trtdx.memory.ledger.weights import parameters
+from trtdx.memory.question.setup import Answer, Asked, setup_from
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,12 +6,12 @@ import pytest
 from make_setups import DEEPSEEK, make_setup
 
 from trtdx.host import RealHost
-from trtdx.memory.asking import Asked, setup_from
-from trtdx.memory.build_need import build_note, host_need
-from trtdx.memory.flags import flags_from
-from trtdx.memory.ledger import plan
+from trtdx.memory.ledger.build_memory import build_note, host_need
+from trtdx.memory.ledger.plan import plan
 from trtdx.memory.nouns import GIB, MIB, Setup
-from trtdx.memory.old_builds import build_default
+from trtdx.memory.question.build_defaults import build_default
+from trtdx.memory.question.flags import flags_from
+from trtdx.memory.question.setup import Asked, setup_from
 
 
 @pytest.mark.parametrize(

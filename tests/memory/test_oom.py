@@ -7,13 +7,13 @@ import re
 import pytest
 from make_setups import make_setup
 
-from trtdx.diagnose import diagnose, text_source
+from trtdx.diagnose.run import diagnose, text_source
 from trtdx.host import RealHost, RecordedHost
-from trtdx.knowledge import load_book
-from trtdx.memory.log import read_log
-from trtdx.memory.log_report import memory_of_log
+from trtdx.knowledge.load import load_book
+from trtdx.memory.logs.oom import post_mortem
+from trtdx.memory.logs.read import read_log
+from trtdx.memory.logs.report import memory_of_log
 from trtdx.memory.nouns import GIB, MIB, ZERO, Ledger, RankLedger
-from trtdx.memory.oom import post_mortem
 from trtdx.model import Stage
 
 BOOK = load_book(RealHost())

@@ -8,16 +8,16 @@ import subprocess
 import pytest
 
 from trtdx.host import RecordedHost
-from trtdx.inspect.options import known_in, table
-from trtdx.memory.advised import Question, advised
-from trtdx.memory.asking import Asked, setup_from
-from trtdx.memory.changes import changes_for
-from trtdx.memory.command_text import folded
-from trtdx.memory.flags import flags_from
-from trtdx.memory.ledger import plan
+from trtdx.inspect.facts.options import known_in, table
+from trtdx.knowledge.versions import parsed
+from trtdx.memory.advice.changes import changes_for
+from trtdx.memory.advice.command_text import folded
+from trtdx.memory.advice.commands import Question, advised
+from trtdx.memory.ledger.plan import plan
+from trtdx.memory.question.flags import flags_from
+from trtdx.memory.question.setup import Asked, setup_from
 from trtdx.model import Section
 from trtdx.render.table import table_lines
-from trtdx.versions import parsed
 
 LLAMA = "Llama-3.1-8B"
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from make_setups import B200, DEEPSEEK, GPT_OSS_120B, LLAMA_7B, LLAMA_8B, make_setup
 
-from trtdx.memory.draft_weights import draft_weights_of
+from trtdx.memory.ledger.draft_weights import draft_weights_of
+from trtdx.memory.ledger.weights import encoder_weights_of, resolved_backend, weights_of
 from trtdx.memory.nouns import GIB, MIB, Dims, Setup
-from trtdx.memory.weights import encoder_weights_of, resolved_backend, weights_of
 
 BAICHUAN_13B = msgspec.structs.replace(
     LLAMA_7B, num_layers=40, hidden_size=5120, num_heads=40, num_kv_heads=40, intermediate_size=13696, vocab_size=64000,

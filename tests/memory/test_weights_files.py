@@ -12,8 +12,8 @@ from make_hf import llama_tensors, make_hf_model, model_config, write_safetensor
 from make_setups import LLAMA_8B, make_setup
 
 from trtdx.host import RealHost
-from trtdx.memory.weight_files import HEADERS, weights_from_files
-from trtdx.memory.weights import weights_of
+from trtdx.memory.ledger.weight_files import HEADERS, weights_from_files
+from trtdx.memory.ledger.weights import weights_of
 
 if TYPE_CHECKING:
     from pathlib import Path

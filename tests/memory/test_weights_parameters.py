@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from make_setups import DEEPSEEK, GPT_OSS_120B, LLAMA_7B, LLAMA_8B
 
+from trtdx.memory.ledger.weights import parameters
 from trtdx.memory.nouns import Dims
-from trtdx.memory.weights import parameters
 
 
 def sizes(

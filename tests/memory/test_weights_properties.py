@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_setups import DEEPSEEK, GPT_OSS_120B, LLAMA_8B, make_setup
 
+from trtdx.memory.ledger.weight_storage import ALGOS as KNOWN
+from trtdx.memory.ledger.weight_storage import Matrix, linear_bytes
+from trtdx.memory.ledger.weights import weights_of
 from trtdx.memory.nouns import Dims
-from trtdx.memory.storage import ALGOS as KNOWN
-from trtdx.memory.storage import Matrix, linear_bytes
-from trtdx.memory.weights import weights_of
 
 ALGOS = st.sampled_from(KNOWN)
 BACKENDS = st.sampled_from(["CUTLASS", "TRTLLM", "TRITON", ""])

@@ -10,10 +10,10 @@ import pytest
 
 from trtdx.diagnose.promises import Promises
 from trtdx.host import RealHost
-from trtdx.knowledge import load_book, packaged_folder
+from trtdx.knowledge.load import load_book, packaged_folder
+from trtdx.knowledge.page_check import check_page
 from trtdx.render.markdown import is_command
 from trtdx.rule import Kind
-from trtdx.rule_check import check_page
 
 BOOK = load_book(RealHost())
 AREAS = {

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from trtdx.capture.bad_weights import weights_not_finite
 from trtdx.capture.overview import is_state
+from trtdx.knowledge.violation import Violation, finding_from
 from trtdx.model import Evidence
-from trtdx.violation import Violation, finding_from
 
 if TYPE_CHECKING:
-    from trtdx.capture.reader import Capture, Record
-    from trtdx.capture.record import NotFiniteError
+    from trtdx.capture.session.record import NotFiniteError
+    from trtdx.capture.store.reader import Capture, Record
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.capture.session import CACHE, PROMPT, PROMPT_MASK
+from trtdx.capture.session.steps import CACHE, PROMPT, PROMPT_MASK
 from trtdx.model import Section
 from trtdx.words import counted, listed, size_in_words
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from trtdx.capture.format import Layout
-    from trtdx.capture.reader import Capture, RankFiles
-    from trtdx.capture.taps import Place, Selector
-    from trtdx.capture.wanted import Steps
+    from trtdx.capture.session.selection import Steps
+    from trtdx.capture.store.format import Layout
+    from trtdx.capture.store.reader import Capture, RankFiles
     from trtdx.model import Cell
+    from trtdx.tensors.taps import Place, Selector
 
 MOST_ROWS = 40
 COLUMNS = ("tensor", "type and shape", "min", "max", "mean", "std", "not finite")

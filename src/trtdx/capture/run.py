@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.capture.feeding import MADE_UP_PROMPT, decoder_beside, feeds_from, made_up_feeds
-from trtdx.capture.format import CaptureError, Header
 from trtdx.capture.not_finite import not_finite_finding
-from trtdx.capture.origin import origin_of
 from trtdx.capture.overview import MOST_ROWS, SORTED_BY, tensor_rows, tensor_section, told
-from trtdx.capture.reader import Capture
-from trtdx.capture.record import NotFiniteError, Recorder
-from trtdx.capture.session import Session, state_after, step_notes
-from trtdx.capture.store import CaptureWriter
-from trtdx.capture.taps import parse_selector
-from trtdx.capture.wanted import Wanted, check_values, parse_positions, parse_steps
-from trtdx.engines.feeds import checked_feeds
+from trtdx.capture.session.inputs import MADE_UP_PROMPT, decoder_beside, feeds_from, made_up_feeds
+from trtdx.capture.session.record import NotFiniteError, Recorder
+from trtdx.capture.session.selection import Wanted, check_values, parse_positions, parse_steps
+from trtdx.capture.session.steps import Session, state_after, step_notes
+from trtdx.capture.store.format import CaptureError, Header
+from trtdx.capture.store.origin import origin_of
+from trtdx.capture.store.reader import Capture
+from trtdx.capture.store.writer import CaptureWriter
 from trtdx.engines.generate import cache_names, completed_feeds
 from trtdx.engines.opening import Options, chosen_engine, find_model, open_engine, places_in
 from trtdx.engines.state import Sampling, State
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.model import Report, Section, Summary
+from trtdx.tensors.feeds import checked_feeds
+from trtdx.tensors.taps import parse_selector
 from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trtdx.capture.reader import Record
+    from trtdx.capture.store.reader import Record
     from trtdx.engines.engine import Engine
     from trtdx.engines.generate import Step
     from trtdx.engines.opening import Model

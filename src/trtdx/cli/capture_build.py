@@ -17,7 +17,7 @@ from trtdx.optional import need_all
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.engines.tensorrt.built import Progress
+    from trtdx.engines.tensorrt.build.nouns import Progress
 
 
 class Variant(str, Enum):
@@ -74,11 +74,11 @@ def build(
     graph = ("onnx", "onnx_ir") if tap and source.endswith(".onnx") else ()
     need_all(("numpy", "ml_dtypes", *graph, "tensorrt_rtx"), to="compile this")
 
-    from trtdx.engines.tensorrt.build import build as compile_network
-    from trtdx.engines.tensorrt.build_errors import BuildCancelledError, BuildError
-    from trtdx.engines.tensorrt.build_report import build_report
-    from trtdx.engines.tensorrt.built import BuildOptions
-    from trtdx.knowledge import load_book
+    from trtdx.capture.build.report import build_report
+    from trtdx.engines.tensorrt.build.build import build as compile_network
+    from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
+    from trtdx.engines.tensorrt.build.nouns import BuildOptions
+    from trtdx.knowledge.load import load_book
 
     if variant is not Variant.NONE and not tap and ":" not in source:
         raise typer.BadParameter(f"--variant {variant.value} needs --tap, which says what to mark")

@@ -188,11 +188,11 @@ def run(
     color: ColorOption = Color.AUTO,
 ) -> None:
     """Run a model and capture what passes the taps; tokens appear while it runs."""
-    from trtdx.capture.feeding import ids_of_texts, parse_ids
     from trtdx.capture.run import Plan, capture_run
+    from trtdx.capture.session.inputs import ids_of_texts, parse_ids
     from trtdx.engines.opening import Options, chosen_engine, find_model
     from trtdx.engines.state import Sampling
-    from trtdx.knowledge import load_book
+    from trtdx.knowledge.load import load_book
     from trtdx.words import parse_size
 
     found = find_model(model)

@@ -30,7 +30,7 @@ def show(
 ) -> None:
     """Show what is in a capture: each tensor over its steps, the tokens, and the first that is not finite."""
     from trtdx.capture.run import capture_report
-    from trtdx.knowledge import load_book
+    from trtdx.knowledge.load import load_book
 
     report = capture_report(
         capture,
@@ -67,7 +67,7 @@ def import_(
     capture: Annotated[str, typer.Argument(metavar="CAPTURE", help="The folder to make.")],
 ) -> None:
     """Read another tool's dump into a capture."""
-    from trtdx.capture.importers import import_capture
+    from trtdx.capture.dumps.importers import import_capture
     from trtdx.words import counted
 
     done = import_capture(RealHost(), dump, capture)
@@ -87,7 +87,7 @@ def export(
     ] = "",
 ) -> None:
     """Write the values kept in a capture to a file that other tools read."""
-    from trtdx.capture.exporters import export_capture
+    from trtdx.capture.dumps.exporters import export_capture
     from trtdx.capture.run import checked_capture, selected_records
     from trtdx.words import counted
 
@@ -125,7 +125,7 @@ def replay(
     color: ColorOption = Color.AUTO,
 ) -> None:
     """Compute one module with captured inputs, on any engine that has it, beside what was captured."""
-    from trtdx.capture.replaying import replay_section
+    from trtdx.capture.session.replay import replay_section
 
     section = replay_section(capture, module, model=model, engine=engine.value, step=step, out=out)
     emit_table(section, f"{module} of {capture}", json, markdown, color)

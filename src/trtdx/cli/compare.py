@@ -10,17 +10,17 @@ import typer
 
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
-from trtdx.compare.packages import need_packages
+from trtdx.compare.sides.packages import need_packages
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trtdx.compare.report import ComparisonReport
+    from trtdx.compare.judge.tolerance import Tolerances
+    from trtdx.compare.report.report import ComparisonReport
     from trtdx.compare.run import Plan
-    from trtdx.compare.side import Question
-    from trtdx.compare.tolerance import Tolerances
+    from trtdx.compare.sides.side import Question
     from trtdx.model import Report
     from trtdx.rule import RuleBook
 
@@ -161,12 +161,12 @@ def command(
     _check_sides(reference, candidate, baseline=baseline, alone=bool(precision_search))
     need_packages(reference, candidate)
 
-    from trtdx.capture.feeding import parse_ids
+    from trtdx.capture.session.inputs import parse_ids
     from trtdx.compare.attribute.effort import parse_effort
+    from trtdx.compare.judge.tolerance import Tolerances
     from trtdx.compare.run import Plan, compare
-    from trtdx.compare.side import Question
-    from trtdx.compare.tolerance import Tolerances
-    from trtdx.knowledge import load_book
+    from trtdx.compare.sides.side import Question
+    from trtdx.knowledge.load import load_book
     from trtdx.words import parse_size
 
     host = RealHost()
@@ -175,7 +175,7 @@ def command(
         _answer, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on, plot=plot
     )  # prints and ends
     if plot:
-        from trtdx.compare.picture import check_picture
+        from trtdx.compare.report.drift_chart import check_picture
 
         check_picture(plot)
     if precision_search:
@@ -231,11 +231,11 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
 
 def _answer(report: Report, *, plot: str, failed: TrtdxError | None = None, **how: Any) -> None:
     """Draw what is to be drawn, print the report and end; what failed after the answer was known is told behind it."""
-    from trtdx.compare.report import ComparisonReport
+    from trtdx.compare.report.report import ComparisonReport
 
     compared = report if isinstance(report, ComparisonReport) else None
     if plot and compared is not None:
-        from trtdx.compare.picture import write_picture
+        from trtdx.compare.report.drift_chart import write_picture
 
         try:
             write_picture(compared, plot)
@@ -253,7 +253,7 @@ def _answer(report: Report, *, plot: str, failed: TrtdxError | None = None, **ho
 def _regression(
     host: RealHost, baseline: str, model: str, keep: str, book: RuleBook, tolerance: Tolerances | None
 ) -> Report:
-    from trtdx.compare.baseline import Regression, compare_with_baseline
+    from trtdx.compare.search.baseline import Regression, compare_with_baseline
 
     asked = Regression(baseline=baseline, model=model, keep=keep)
     return compare_with_baseline(host, asked, book, tolerance=tolerance, progress=_show)
@@ -262,15 +262,15 @@ def _regression(
 def _bisected(
     host: RealHost, plan: Plan, option: list[str], runs: str, book: RuleBook, tolerance: Tolerances | None
 ) -> Report:
-    from trtdx.compare.bisect_sides import bisect_candidate, parse_option
+    from trtdx.compare.search.bisect_options import bisect_candidate, parse_option
 
     asked = [parse_option(text) for text in option]
     return bisect_candidate(host, plan, book, options=asked, file=runs, tolerance=tolerance, progress=_show)
 
 
 def _precision_search(host: RealHost, reference: str, dtype: str, question: Question, out: str) -> Report:
-    from trtdx.compare.precision_search import precision_search, report_of
-    from trtdx.compare.side import parse_side
+    from trtdx.compare.search.precision import precision_search, report_of
+    from trtdx.compare.sides.side import parse_side
 
     path = parse_side(host, reference).path
     return report_of(precision_search(host, path, dtype, question, out=out, progress=_show))
@@ -282,7 +282,7 @@ def _reduced(
     """Write the smallest part that fails, and say so in the report."""
     import msgspec
 
-    from trtdx.compare.reduce import reduce, report_of
+    from trtdx.compare.search.reduce import reduce, report_of
     from trtdx.model import Where
 
     where = report.findings[0].where

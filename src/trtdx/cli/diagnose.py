@@ -54,10 +54,10 @@ def command(
     from trtdx.cli.follow import follow_until_interrupted
     from trtdx.cli.progress import reading
     from trtdx.cli.saving import saving
-    from trtdx.diagnose import diagnose
+    from trtdx.diagnose.run import diagnose
     from trtdx.diagnose.sources import Source, sources
     from trtdx.errors import InputError
-    from trtdx.knowledge import load_book
+    from trtdx.knowledge.load import load_book
     from trtdx.redact import redactor
 
     host = RealHost()

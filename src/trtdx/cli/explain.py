@@ -28,7 +28,7 @@ def command(
     """Explain a cause: why it happens, what to do, how to verify."""
     import msgspec
 
-    from trtdx.knowledge import load_book
+    from trtdx.knowledge.load import load_book
     from trtdx.render.page import render_page
 
     rule = load_book(RealHost(), rules or []).get(name)

@@ -107,10 +107,10 @@ def command(
 ) -> None:
     """Say what is in these artifacts, whether they take your requests, and what disagrees with what."""
     from trtdx.cli.progress import WatchedHost, reading
-    from trtdx.inspect import Question, inspect
-    from trtdx.inspect.machine import machine_from
-    from trtdx.inspect.requests import requests_from
-    from trtdx.knowledge import load_book
+    from trtdx.inspect.facts.machine import machine_from
+    from trtdx.inspect.requests.requests import requests_from
+    from trtdx.inspect.run import Question, inspect
+    from trtdx.knowledge.load import load_book
 
     if not (paths or command_line or shapes):
         raise typer.BadParameter("name an artifact, or give --command or --shapes")

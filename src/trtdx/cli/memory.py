@@ -15,7 +15,7 @@ from trtdx.host import RealHost
 from trtdx.optional import need_all
 
 if TYPE_CHECKING:
-    from trtdx.memory.asking import Asked
+    from trtdx.memory.question.setup import Asked
 
 # Flags are TensorRT-LLM's own, with - or _; those that are not named here are taken too (--gemm_plugin, --moe_backend ...).
 SETTINGS = {
@@ -162,10 +162,10 @@ def command(
     --enable_attention_dp, --enable_chunked_prefill, --cuda_graph off ...
     """
     from trtdx.cli.capture_build import building
-    from trtdx.knowledge import load_book
-    from trtdx.memory.asking import Asked
-    from trtdx.memory.commands import Options, answer
-    from trtdx.memory.flags import flags_from, parse_count, taken_apart
+    from trtdx.knowledge.load import load_book
+    from trtdx.memory.modes import Options, answer
+    from trtdx.memory.question.flags import flags_from, parse_count, taken_apart
+    from trtdx.memory.question.setup import Asked
 
     if json and markdown:
         raise typer.BadParameter("--json and --markdown exclude each other")

@@ -34,7 +34,7 @@ def list_rules(
     """List all rules, one a line."""
     import msgspec
 
-    from trtdx.knowledge import load_book
+    from trtdx.knowledge.load import load_book
 
     wanted = [rule for rule in load_book(RealHost(), rules or []) if not area or rule.front.area == area]
     if json:
@@ -58,7 +58,7 @@ def check(
     import msgspec
 
     from trtdx.diagnose.promises import Promises
-    from trtdx.knowledge import check_pages, load_book
+    from trtdx.knowledge.load import check_pages, load_book
     from trtdx.rule import RuleBook
 
     host = RealHost()
@@ -90,8 +90,8 @@ def new(
     folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to write the page.")] = ".",
 ) -> None:
     """Start a rule page that passes `rules check`, ready to be filled in."""
-    from trtdx.knowledge import load_book
-    from trtdx.rule_check import NEW_PAGE, check_page
+    from trtdx.knowledge.load import load_book
+    from trtdx.knowledge.page_check import NEW_PAGE, check_page
 
     host = RealHost()
     path = str(Path(folder) / f"{code}-{slug}.md")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from trtdx.capture.difference import Difference
-    from trtdx.capture.reader import Record
+    from trtdx.capture.store.reader import Record
+    from trtdx.tensors.difference import Difference
 
     Array = np.ndarray[Any, Any]
 

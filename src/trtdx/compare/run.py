@@ -10,25 +10,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trtdx.capture.format import CaptureError
-from trtdx.compare.align import Alignment, align
+from trtdx.capture.store.format import CaptureError
+from trtdx.compare.align.align import Alignment, align
+from trtdx.compare.align.mapping import Mapping, read_mapping
+from trtdx.compare.align.weight_names import modules_by_weights
 from trtdx.compare.attribute import attribute
 from trtdx.compare.attribute.effort import NORMAL, Effort
-from trtdx.compare.attribute.file_causes import file_cause
-from trtdx.compare.attribute.graph_diff import graph_differences
+from trtdx.compare.attribute.files.causes import file_cause
+from trtdx.compare.attribute.files.weight_differences import graph_differences
+from trtdx.compare.attribute.files.witnesses import together, where_quantised
 from trtdx.compare.attribute.run import EXPLAINED
-from trtdx.compare.attribute.twin import GRAPHS, model_of
-from trtdx.compare.attribute.witnesses import together, where_quantised
-from trtdx.compare.budget import Budget
-from trtdx.compare.consequences import answers_changed, as_noise, first_not_finite, like_the_first
-from trtdx.compare.envelope import Runs, in_reference_layout
-from trtdx.compare.finding import Tested, finding_of, graver, not_finite_on_both
-from trtdx.compare.locate import locate
-from trtdx.compare.mapping import Mapping, read_mapping
-from trtdx.compare.model_outputs import NOTE as OUTPUTS_DIFFER
-from trtdx.compare.model_outputs import with_outputs_judged
-from trtdx.compare.refusals import other_architecture, refused_report
-from trtdx.compare.report import (
+from trtdx.compare.attribute.twin.twin import GRAPHS, model_of
+from trtdx.compare.judge.consequences import answers_changed, as_noise, first_not_finite, like_the_first
+from trtdx.compare.judge.envelope import Runs, in_reference_layout
+from trtdx.compare.judge.model_outputs import NOTE as OUTPUTS_DIFFER
+from trtdx.compare.judge.model_outputs import with_outputs_judged
+from trtdx.compare.judge.rewrites import Settled, settle_rewrites
+from trtdx.compare.judge.verdict import judge
+from trtdx.compare.locate.first_divergence import locate
+from trtdx.compare.locate.suspect import suspect_at
+from trtdx.compare.report.finding import Tested, finding_of, graver, not_finite_on_both
+from trtdx.compare.report.report import (
     ComparisonReport,
     Coverage,
     Lonely,
@@ -40,25 +42,23 @@ from trtdx.compare.report import (
     verdict_text,
     way_section,
 )
-from trtdx.compare.rerun import fed_in
-from trtdx.compare.rewrites import Settled, settle_rewrites
-from trtdx.compare.side import Question, Side, Spec, open_side, parse_side
-from trtdx.compare.suspect import suspect_at
-from trtdx.compare.verdict import judge
-from trtdx.compare.weight_names import modules_by_weights
-from trtdx.engines.onnx_names import known_modules
-from trtdx.engines.torch_load import RefusedWeightsError
+from trtdx.compare.sides.disk_budget import Budget
+from trtdx.compare.sides.refusals import other_architecture, refused_report
+from trtdx.compare.sides.rerun import fed_in
+from trtdx.compare.sides.side import Question, Side, Spec, open_side, parse_side
+from trtdx.engines.torch.load import RefusedWeightsError
 from trtdx.errors import InputError, MissingExtraError, TrtdxError
+from trtdx.formats.onnx.names import known_modules
 from trtdx.model import Severity, Summary
 from trtdx.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.compare.attribute.file_weights import FileCause
-    from trtdx.compare.locate import Located
+    from trtdx.compare.attribute.files.constants import FileCause
+    from trtdx.compare.judge.tolerance import Tolerances
+    from trtdx.compare.locate.first_divergence import Located
     from trtdx.compare.nouns import Array, Judged, Pair
-    from trtdx.compare.tolerance import Tolerances
     from trtdx.host import Host
     from trtdx.model import Finding
     from trtdx.rule import RuleBook

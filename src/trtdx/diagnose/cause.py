@@ -9,12 +9,12 @@ import msgspec
 
 from trtdx.diagnose.clock import on_one_clock, when
 from trtdx.diagnose.facts import Match
-from trtdx.diagnose.look import COUNTED_MATCHES
+from trtdx.diagnose.line_matches import COUNTED_MATCHES
 from trtdx.diagnose.scope import Places, Scope, can_produce, distance, scope_of
-from trtdx.literals import is_vague
+from trtdx.knowledge.literals import is_vague
+from trtdx.knowledge.template import filled
 from trtdx.model import Evidence, Finding, Fix, Harmless, Severity, Stage, Symptom
 from trtdx.rule import Kind, LogPattern, Rule
-from trtdx.template import filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

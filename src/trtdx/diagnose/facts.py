@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.literals import all_required, compiled, required_texts
+from trtdx.knowledge.literals import all_required, compiled, required_texts
 
 if TYPE_CHECKING:
-    from trtdx.diagnose.layers import Peeled
+    from trtdx.diagnose.prefixes import Peeled
     from trtdx.rule import LogPattern, Rule
 
 _NEGATED_CLASS = re.compile(r"\[\^(?:\\.|[^\]\\])*\]")  # "[^\n]" keeps a pattern inside its line

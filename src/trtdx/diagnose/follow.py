@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.diagnose import report_from
+from trtdx.diagnose.line_matches import NEIGHBOURS
 from trtdx.diagnose.lines import CONTEXT_BYTES, Segment, clean_block
-from trtdx.diagnose.look import NEIGHBOURS
 from trtdx.diagnose.match import Matcher
+from trtdx.diagnose.run import report_from
 from trtdx.diagnose.scan import count_newlines
-from trtdx.diagnose.unsure import CODE as NOT_ENOUGH
+from trtdx.diagnose.unknown import CODE as NOT_ENOUGH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.diagnose.scan import count_newlines
-from trtdx.streams import ESCAPE
+from trtdx.formats.streams import ESCAPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,14 +10,14 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from trtdx.diagnose.ahead import ahead
 from trtdx.diagnose.facts import Pattern, SourceFacts
+from trtdx.diagnose.flood_limits import WORK_PER_BYTE, Budget, Ration
+from trtdx.diagnose.line_matches import Look
 from trtdx.diagnose.lines import Segment, segments, text_of
-from trtdx.diagnose.look import Look
-from trtdx.diagnose.ration import WORK_PER_BYTE, Budget, Ration
+from trtdx.diagnose.memory_lines import MEMORY_TEXTS
+from trtdx.diagnose.read_ahead import ahead
 from trtdx.diagnose.scan import PythonScanner, Scanner, count_newlines, scanner_for
-from trtdx.literals import STRIDE, is_vague
-from trtdx.memory.log_texts import MEMORY_TEXTS
+from trtdx.knowledge.literals import STRIDE, is_vague
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.diagnose import report_from, text_source
 from trtdx.diagnose.match import Matcher
+from trtdx.diagnose.run import report_from, text_source
 from trtdx.redact import redacted
 from trtdx.rule import Kind, Problem, Rule, RuleBook
 

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from trtdx.literals import PIECE, STRIDE, fold, healthy_pieces, rarest_window
+from trtdx.knowledge.literals import PIECE, STRIDE, fold, healthy_pieces, rarest_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

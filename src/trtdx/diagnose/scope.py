@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.memory.log_texts import HOST_MEMORY
+from trtdx.diagnose.memory_lines import HOST_MEMORY
 from trtdx.model import Stage
 
 if TYPE_CHECKING:

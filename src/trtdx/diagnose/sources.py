@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.case import is_case, open_case
 from trtdx.errors import InputError, TrtdxError
-from trtdx.streams import read_blocks
+from trtdx.formats.streams import read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from trtdx.capture.taps import Place, Selector
-    from trtdx.engines.feeds import Input
+    from trtdx.tensors.feeds import Input
+    from trtdx.tensors.taps import Place, Selector
 
     Array = np.ndarray[Any, Any]
     Sink = Callable[["Seen"], None]

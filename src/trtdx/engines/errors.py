@@ -6,8 +6,8 @@ TrtdxError
     ├── UnsupportedLayerError  a kind of layer nobody taught us
     └── LayerError             a layer refuses its inputs, as TensorRT would or because we cannot
 
-BuildError, of compiling with TensorRT, is in engines/tensorrt/build_errors.py; NoDriverError, of executing without a
-GPU, in engines/tensorrt/device.py.
+BuildError, of compiling with TensorRT, is in engines/tensorrt/build/errors.py; NoDriverError, of executing without a
+GPU, in engines/tensorrt/execute/device.py.
 """
 
 from __future__ import annotations

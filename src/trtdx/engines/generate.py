@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trtdx.engines.engine import Array, Stepper
-    from trtdx.engines.feeds import Input
+    from trtdx.tensors.feeds import Input
 
 # past_key_values.0.key -> present.0.key (Optimum, onnxruntime-genai), past.0.key, past_0, past_key_0, ...
 _PAST = re.compile(r"(?:past_key_values|past_kv|past|cache)[._](.+)")
@@ -110,7 +110,7 @@ def _empty(wanted: Input, batch: int, ids_shape: tuple[int | str, ...] | None) -
     """Return a cache with nothing in it, in the shape a model declares: [batch, heads, past, width]."""
     import numpy as np
 
-    from trtdx.capture.dtypes import numpy_dtype
+    from trtdx.tensors.dtypes import numpy_dtype
 
     batch_name = ids_shape[0] if ids_shape else "batch"
     shape = []

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.capture.taps import parse_selector
 from trtdx.errors import InputError
+from trtdx.tensors.taps import parse_selector
 from trtdx.words import listed
 
 if TYPE_CHECKING:
-    from trtdx.capture.taps import Place
     from trtdx.engines.engine import Engine
+    from trtdx.tensors.taps import Place
 
 ENGINES = ("torch", "onnxruntime", "tensorrt")
 
@@ -93,20 +93,20 @@ def chosen_engine(model: Model, wanted: str) -> str:
 def open_engine(model: Model, kind: str, selector: str, options: Options) -> Engine:
     """Return the model on an engine, ready to be computed."""
     if kind == "torch":
-        from trtdx.engines.torch_model import TorchEngine
+        from trtdx.engines.torch.engine import TorchEngine
 
         return TorchEngine(
             model.path, selector, dtype=options.dtype, attention=options.attention,
             compiled=options.compiled, threads=options.threads,
         )  # fmt: skip
     if kind == "onnxruntime":
-        from trtdx.engines.onnxruntime import OrtEngine
+        from trtdx.engines.onnxruntime.engine import OrtEngine
 
         return OrtEngine(
             model.path, selector, optimisation=options.optimisation, budget_bytes=options.memory_bytes,
             threads=options.threads, settings=dict(options.settings), disabled=options.disabled,
         )  # fmt: skip
-    from trtdx.engines.tensorrt.engine import TrtEngine
+    from trtdx.engines.tensorrt.evaluate.engine import TrtEngine
 
     return TrtEngine(model.path, selector)
 
@@ -126,12 +126,12 @@ def places_in(model: Model, kind: str, selector: str) -> Hit:
     """
     parsed = parse_selector(selector)
     if kind == "onnxruntime":
-        from trtdx.engines.onnxruntime import places
+        from trtdx.engines.onnxruntime.engine import places
 
         return Hit(parsed.selected(places(model.path)))
     if kind == "torch":
-        from trtdx.engines.torch import places as places_of
-        from trtdx.engines.torch_load import outline
+        from trtdx.engines.torch.hooks import places as places_of
+        from trtdx.engines.torch.load import outline
 
         known = places_of(outline(model.path))
         found, possible = parsed.select(known), parsed.candidates(known)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.capture.closeness import closeness
 from trtdx.errors import InputError, UnknownNameError
+from trtdx.tensors.closeness import closeness
 from trtdx.testing.tensors import Run, array_of
 from trtdx.words import counted, listed
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from trtdx.capture.closeness import Tolerance
+    from trtdx.tensors.closeness import Tolerance
 
     Array = np.ndarray[Any, Any]
 

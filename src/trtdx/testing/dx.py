@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.capture.closeness import Tolerance
-from trtdx.capture.taps import Place, parse_selector
 from trtdx.errors import InputError, UnknownNameError
+from trtdx.tensors.closeness import Tolerance
+from trtdx.tensors.taps import Place, parse_selector
 from trtdx.testing.asserting import assert_close, assert_runs_match
 from trtdx.testing.subjects import ModuleSubject, NetworkSubject, OnnxSubject, Subject, versions_of
 from trtdx.testing.tensors import Run, Tensors
@@ -79,13 +79,13 @@ class Dx:
 
         Args:
             network: one that somebody else made; a new one where it is left out.
-            plugins: reference functions for plugins, as `trtdx.engines.tensorrt.evaluate` takes them.
+            plugins: reference functions for plugins, as `trtdx.engines.tensorrt.evaluate.network` takes them.
             collectives: what collective layers do, likewise.
         """
         if network is not None and self._again(network):
             return network
         from trtdx.engines.tensorrt.bindings import bindings_of
-        from trtdx.engines.tensorrt.registration import registering
+        from trtdx.engines.tensorrt.network.registration import registering
         from trtdx.testing.builder import log_of, new_network
 
         if network is None:

@@ -6,22 +6,22 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from trtdx.capture.format import Header
-from trtdx.capture.golden_compare import CHANGED, MISSING
-from trtdx.capture.stats import source_from_array
-from trtdx.capture.store import CaptureWriter
+from trtdx.capture.goldens.check import CHANGED, MISSING
+from trtdx.capture.store.format import Header
+from trtdx.capture.store.writer import CaptureWriter
 from trtdx.case import CaseWriter
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
 from trtdx.model import Report, Section, Summary
 from trtdx.render.table import table_lines
+from trtdx.tensors.statistics import source_from_array
 from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from trtdx.capture.golden_compare import Comparison
+    from trtdx.capture.goldens.check import Comparison
     from trtdx.model import Cell
     from trtdx.testing.dx import Dx
     from trtdx.testing.tensors import Tensor

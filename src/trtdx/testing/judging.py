@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trtdx.capture.golden_compare import CLOSE, NEW, Comparison, compare_with_golden
-from trtdx.capture.goldens import Golden, GoldenFile, Stored, content_key, golden_tensor, stored_values
-from trtdx.capture.stats import kernel_in_use
+from trtdx.capture.goldens.check import CLOSE, NEW, Comparison, compare_with_golden
+from trtdx.capture.goldens.store import Golden, GoldenFile, Stored, content_key, golden_tensor, stored_values
+from trtdx.tensors.statistics import kernel_in_use
 from trtdx.version import __version__
 from trtdx.words import counted, listed
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtdx.capture.goldens import FOLDER, GoldenFile, golden_path
+from trtdx.capture.goldens.store import FOLDER, GoldenFile, golden_path
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
 from trtdx.testing.judging import CHANGED, COMPARED, NO_GOLDEN, NO_TENSORS, RECORDED, Told

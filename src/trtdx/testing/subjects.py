@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trtdx.capture.taps import Place, parse_selector
 from trtdx.engines.errors import EvaluationError
 from trtdx.errors import InputError
+from trtdx.tensors.taps import Place, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from trtdx.engines.engine import Seen
-    from trtdx.engines.tensorrt.registration import Registry
+    from trtdx.engines.tensorrt.network.registration import Registry
 
     Show = Callable[[str, Place, Any], str]
 
@@ -45,7 +45,7 @@ class NetworkSubject:
     def run(self, args: Any, kwargs: Any, taps: str, show: Show) -> tuple[Any, list[str]]:
         """Compute the network; without taps and registered tensors every tensor is shown."""
         from trtdx.engines.tensorrt import prepare
-        from trtdx.engines.tensorrt.scopes import sorted_layers
+        from trtdx.engines.tensorrt.network.scopes import sorted_layers
 
         if not self.thing.num_outputs and not self.registry.tensors:
             raise InputError(
@@ -74,7 +74,7 @@ class NetworkSubject:
         for name, tensor in self.registry.tensors.items():
             names.setdefault(tensor.name, []).append(name)
         if taps:
-            from trtdx.engines.tensorrt.places import places_of_network, tensors_at
+            from trtdx.engines.tensorrt.network.places import places_of_network, tensors_at
 
             for tensor, places in tensors_at(places_of_network(self.thing), taps).items():
                 if tensor not in names:
@@ -104,7 +104,7 @@ class ModuleSubject:
 
     def run(self, args: Any, kwargs: Any, taps: str, show: Show) -> tuple[Any, list[str]]:
         """Call the module; without taps the outputs of every module in it are shown."""
-        from trtdx.engines.torch import places, tapped, tensors_in
+        from trtdx.engines.torch.hooks import places, tapped, tensors_in
 
         for number, argument, tensor in tensors_in(args, kwargs):
             show(_named(INPUT, number, argument), Place("", "in", number, argument), tensor)
@@ -160,10 +160,10 @@ class OnnxSubject:
 
     def _opened(self, selector: str, see: Callable[[Seen], None]) -> Any:
         if self.engine == "onnxruntime":
-            from trtdx.engines.onnxruntime import OrtEngine
+            from trtdx.engines.onnxruntime.engine import OrtEngine
 
             return OrtEngine(self._path, selector, sink=see, **self._options)
-        from trtdx.engines.tensorrt.engine import TrtEngine
+        from trtdx.engines.tensorrt.evaluate.engine import TrtEngine
 
         return TrtEngine(self._path, selector, sink=see, **self._options)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from trtdx.capture.stats import Statistics, source_from_array, statistics_of
 from trtdx.errors import InputError, UnknownNameError
+from trtdx.tensors.statistics import Statistics, source_from_array, statistics_of
 from trtdx.words import size_in_words
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from trtdx.capture.taps import Place
+    from trtdx.tensors.taps import Place
 
     Array = np.ndarray[Any, Any]
 
@@ -28,7 +28,7 @@ def array_of(tensor: Any) -> Array:
     import numpy as np
 
     if hasattr(tensor, "data_ptr"):
-        from trtdx.engines.torch_values import array_from_tensor
+        from trtdx.engines.torch.values import array_from_tensor
 
         return array_from_tensor(tensor)
     array = np.asarray(tensor)

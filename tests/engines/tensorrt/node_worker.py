@@ -20,7 +20,7 @@ from onnx.backend.test.runner import Runner, _normalize_tensor
 from onnx.reference import ReferenceEvaluator
 
 from trtdx.engines.tensorrt import prepare
-from trtdx.engines.tensorrt.values import numpy_dtype
+from trtdx.engines.tensorrt.network.values import numpy_dtype
 
 LOGGER = trt.Logger(trt.Logger.INTERNAL_ERROR)
 

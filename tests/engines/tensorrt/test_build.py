@@ -15,9 +15,9 @@ import pytest
 trt = pytest.importorskip("tensorrt_rtx", reason="compiles with the real TensorRT")
 
 from trtdx.engines.tensorrt.bindings import new_builder  # noqa: E402
-from trtdx.engines.tensorrt.build import build  # noqa: E402
-from trtdx.engines.tensorrt.build_errors import BuildCancelledError, BuildCrashedError, BuildError  # noqa: E402
-from trtdx.engines.tensorrt.built import BuildOptions  # noqa: E402
+from trtdx.engines.tensorrt.build.build import build  # noqa: E402
+from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildCrashedError, BuildError  # noqa: E402
+from trtdx.engines.tensorrt.build.nouns import BuildOptions  # noqa: E402
 from trtdx.errors import InputError, UnknownNameError  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -196,7 +196,7 @@ import sys
 sys.path.insert(0, {str(HERE)!r})
 import tensorrt_rtx as trt
 from definitions import mlp
-from trtdx.engines.tensorrt.build import build
+from trtdx.engines.tensorrt.build.build import build
 network = trt.Builder(trt.Logger(trt.Logger.ERROR)).create_network(1)
 mlp(network)
 built = build(network, profiles=[{PROFILE!r}])
@@ -287,7 +287,7 @@ class TestEnding:
 
     def test_the_child_ends_with_a_killed_parent(self, tmp_path):
         file = tmp_path / "pid"
-        script = f"from trtdx.engines.tensorrt.build import build; build({NETWORKS + 'told_its_id'!r})"
+        script = f"from trtdx.engines.tensorrt.build.build import build; build({NETWORKS + 'told_its_id'!r})"
         parent = subprocess.Popen(
             [sys.executable, "-c", script],
             env={**os.environ, "TRTDX_TEST_PID": str(file), "TMPDIR": str(tmp_path)},

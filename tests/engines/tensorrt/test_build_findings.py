@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("tensorrt_rtx", reason="compiles with the real TensorRT")
 onnx = pytest.importorskip("onnx")
 
-from trtdx.engines.tensorrt.build import build  # noqa: E402
-from trtdx.engines.tensorrt.build_errors import BuildError  # noqa: E402
-from trtdx.engines.tensorrt.built import BuildOptions, Message  # noqa: E402
-from trtdx.engines.tensorrt.findings import findings_from, log_of  # noqa: E402
+from trtdx.capture.build.findings import findings_from, log_of  # noqa: E402
+from trtdx.engines.tensorrt.build.build import build  # noqa: E402
+from trtdx.engines.tensorrt.build.errors import BuildError  # noqa: E402
+from trtdx.engines.tensorrt.build.nouns import BuildOptions, Message  # noqa: E402
 from trtdx.model import Severity  # noqa: E402
 
 NETWORKS = f"{Path(__file__).parent / 'faults.py'}:"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.engines.tensorrt.bounds import computed_size, dims_from, largest
-from trtdx.engines.tensorrt.built import Binding, Message
-from trtdx.engines.tensorrt.profiles import check_profiles, parse_profile, profile_from
+from trtdx.engines.tensorrt.build.nouns import Binding, Message
+from trtdx.engines.tensorrt.execute.output_bounds import computed_size, dims_from, largest
+from trtdx.engines.tensorrt.network.profiles import check_profiles, parse_profile, profile_from
 from trtdx.errors import InputError
 
 INPUTS = (Binding("ids", "INT64", ("batch", "seq")), Binding("scale", "FLOAT", (4,)))

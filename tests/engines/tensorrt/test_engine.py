@@ -25,9 +25,9 @@ from plugin_networks import network_with_plugin  # noqa: E402
 
 from trtdx.engines.errors import EvaluationError, LayerError, MissingPluginError  # noqa: E402
 from trtdx.engines.generate import generate  # noqa: E402
-from trtdx.engines.tensorrt import parsing  # noqa: E402
-from trtdx.engines.tensorrt.engine import TrtEngine, replay  # noqa: E402
-from trtdx.engines.tensorrt.places import places_of_network, tensors_at  # noqa: E402
+from trtdx.engines.tensorrt.evaluate.engine import TrtEngine, replay  # noqa: E402
+from trtdx.engines.tensorrt.network import parse_onnx  # noqa: E402
+from trtdx.engines.tensorrt.network.places import places_of_network, tensors_at  # noqa: E402
 from trtdx.errors import InputError, UnknownNameError  # noqa: E402
 
 NONE = trt.MatrixOperation.NONE
@@ -139,7 +139,7 @@ def odd(tmp_path):
 
 @pytest.mark.parametrize("cond", [True, False])
 def test_nothing_of_the_file_is_lost(odd, cond):
-    onnxruntime = pytest.importorskip("trtdx.engines.onnxruntime")
+    onnxruntime = pytest.importorskip("trtdx.engines.onnxruntime.engine")
     pytest.importorskip("onnxruntime")
     feeds, theirs = {"x": ONE * 3, "cond": np.array(cond)}, []
     onnxruntime.OrtEngine(odd, "**:*", sink=theirs.append, optimisation="none", threads=1).run(feeds)
@@ -477,9 +477,9 @@ def test_a_model_that_kills_the_parser_kills_a_child_only(tmp_path):
 
 def test_a_file_is_tried_in_a_child_once_until_it_changes(odd, monkeypatch):
     tried = []
-    run = parsing.RealHost.run
+    run = parse_onnx.RealHost.run
     monkeypatch.setattr(
-        parsing.RealHost, "run", lambda self, argv, **more: tried.append(argv) or run(self, argv, **more)
+        parse_onnx.RealHost, "run", lambda self, argv, **more: tried.append(argv) or run(self, argv, **more)
     )
     TrtEngine(odd)
     TrtEngine(odd)

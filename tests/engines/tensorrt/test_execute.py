@@ -20,12 +20,12 @@ trt = pytest.importorskip("tensorrt_rtx", reason="the names are those of TensorR
 torch = pytest.importorskip("torch")
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
-from trtdx.capture.taps import Place  # noqa: E402
 from trtdx.engines.errors import EvaluationError  # noqa: E402
-from trtdx.engines.tensorrt import device  # noqa: E402
-from trtdx.engines.tensorrt import execute as module  # noqa: E402
-from trtdx.engines.tensorrt.execute import Execution, NoDriverError, execute, listener_class  # noqa: E402
+from trtdx.engines.tensorrt.execute import device  # noqa: E402
+from trtdx.engines.tensorrt.execute import plan as module  # noqa: E402
+from trtdx.engines.tensorrt.execute.plan import Execution, NoDriverError, execute, listener_class  # noqa: E402
 from trtdx.errors import InputError  # noqa: E402
+from trtdx.tensors.taps import Place  # noqa: E402
 
 HERE = not device.driver_problem()
 BUILD = """
@@ -43,7 +43,7 @@ open(sys.argv[1], "wb").write(builder.build_serialized_network(network, config))
 """
 LOAD = """
 import sys, tensorrt_rtx as trt
-from trtdx.engines.tensorrt.execute import NoDriverError, loaded
+from trtdx.engines.tensorrt.execute.plan import NoDriverError, loaded
 try:
     loaded(trt, open(sys.argv[1], "rb").read())
 except NoDriverError as err:

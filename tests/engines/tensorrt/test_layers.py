@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt.graph import IN_CONDITIONAL, IN_LOOP
-from trtdx.engines.tensorrt.kernels import PLUGINS
+from trtdx.engines.tensorrt.evaluate.kernels import PLUGINS
 from trtdx.engines.tensorrt.layers.table import MAKERS
+from trtdx.engines.tensorrt.network.graph import IN_CONDITIONAL, IN_LOOP
 
 trt = pytest.importorskip("tensorrt_rtx", reason="networks are defined with TensorRT's own bindings")
 torch = pytest.importorskip("torch", reason="heavy layers are computed with torch")

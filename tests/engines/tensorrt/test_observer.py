@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("tensorrt_rtx", reason="compiles with the real TensorRT")
 pytest.importorskip("onnx")
 
-from trtdx.engines.tensorrt.build import build
-from trtdx.engines.tensorrt.build_errors import BuildError
-from trtdx.engines.tensorrt.build_report import build_report
-from trtdx.engines.tensorrt.built import BuildOptions
-from trtdx.engines.tensorrt.findings import findings_from
-from trtdx.engines.tensorrt.observer import observer_effect
+from trtdx.capture.build.findings import findings_from
+from trtdx.capture.build.report import build_report
+from trtdx.engines.tensorrt.build.build import build
+from trtdx.engines.tensorrt.build.errors import BuildError
+from trtdx.engines.tensorrt.build.nouns import BuildOptions
+from trtdx.engines.tensorrt.build.observer_effect import observer_effect
 from trtdx.model import Report
 
 HERE = Path(__file__).parent

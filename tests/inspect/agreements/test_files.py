@@ -8,10 +8,10 @@ import pytest
 from make_hf import llama_tensors, make_hf_model, make_lora, model_config, write_json, write_safetensors
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
 from trtdx.inspect.agreements import table
-from trtdx.inspect.agreements.files import ROWS
-from trtdx.inspect.artifact import Deployment
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.model.files import ROWS
+from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.readers import read_artifact
 from trtdx.model import Severity
 

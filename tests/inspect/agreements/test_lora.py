@@ -6,9 +6,9 @@ import pytest
 from make_hf import make_lora
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import lora
-from trtdx.inspect.artifact import Deployment
-from trtdx.inspect.promises import deployment_from_example
+from trtdx.inspect.agreements.model import lora
+from trtdx.inspect.facts.artifact import Deployment
+from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.inspect.readers import read_artifact
 from trtdx.model import Severity
 

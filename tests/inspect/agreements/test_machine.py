@@ -10,10 +10,10 @@ from make_engine import make_checkpoint, make_engine, plan_bytes
 from make_hf import make_hf_model
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
-from trtdx.inspect.agreements.machine import ROWS
-from trtdx.inspect.artifact import Deployment
-from trtdx.inspect.machine import machine_from
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.engine.machine import ROWS
+from trtdx.inspect.facts.artifact import Deployment
+from trtdx.inspect.facts.machine import machine_from
 from trtdx.inspect.readers import read_artifact
 from trtdx.model import Severity
 

@@ -8,16 +8,17 @@ import pytest
 from make_families import FAMILIES
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import model, table
-from trtdx.inspect.artifact import Deployment
-from trtdx.inspect.promises import deployment_from_example
+from trtdx.inspect.agreements import table
+from trtdx.inspect.agreements.model import lineage_agrees
+from trtdx.inspect.facts.artifact import Deployment
+from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.inspect.readers import read_artifact
 from trtdx.model import Severity
 
 
 def found(text):
     deployment = deployment_from_example(text)
-    return [(row.code, violation) for row in model.ROWS for violation in row.check(deployment)]
+    return [(row.code, violation) for row in lineage_agrees.ROWS for violation in row.check(deployment)]
 
 
 def codes(text):
@@ -33,7 +34,9 @@ def test_a_model_that_was_converted_rightly_yields_nothing(family, tmp_path):
         artifacts.append(read_artifact(RealHost(), str(tmp_path / name)))
     assert [artifact.kind for artifact in artifacts] == ["hf", "checkpoint"]
     deployment = Deployment(tuple(artifacts))
-    told = [(row.code, violation.values) for row in model.ROWS for violation in row.check(deployment)]
+    told = [
+        (row.code, violation.values) for row in lineage_agrees.ROWS for violation in row.check(deployment)
+    ]
     assert [each for each in told if each[0] != "DX131"] == [], "only configurations are there, no weights"
 
 
@@ -175,7 +178,7 @@ def test_paths_in_commands_are_quoted():
     artifacts = tuple(
         type(each)(each.kind, f"/my models/{each.kind}/", each.facts) for each in deployment.artifacts
     )
-    [violation] = model.norm_epsilon.check(Deployment(artifacts))
+    [violation] = lineage_agrees.norm_epsilon.check(Deployment(artifacts))
     assert (
         "--model_dir '/my models/hf/' --output_dir '/my models/checkpoint.new'" in violation.values["command"]
     )

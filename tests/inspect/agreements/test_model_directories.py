@@ -18,9 +18,9 @@ from make_hf import (
 )
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
 from trtdx.inspect.agreements import table
-from trtdx.inspect.artifact import Deployment
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.readers import read_artifact
 
 SMALL = {"num_hidden_layers": 4, "vocab_size": 1024}

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 from trtdx.errors import MissingExtraError
+from trtdx.formats.onnx.strip import stripped
+from trtdx.formats.wire import Source
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
-from trtdx.inspect.agreements.onnx import ROWS
-from trtdx.inspect.artifact import Deployment
-from trtdx.inspect.onnx_profiles import profile_problems
-from trtdx.inspect.onnx_shapes import with_shapes_checked
-from trtdx.inspect.readers import onnx, profile_file
-from trtdx.inspect.readers.onnx_strip import stripped
-from trtdx.inspect.readers.wire import Source
-from trtdx.knowledge import load_book
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.model.onnx import ROWS
+from trtdx.inspect.facts.artifact import Deployment
+from trtdx.inspect.profiles.onnx_profiles import profile_problems
+from trtdx.inspect.profiles.onnx_shapes import with_shapes_checked
+from trtdx.inspect.readers.onnx import model as onnx
+from trtdx.inspect.readers.onnx import profile_file
+from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
 HOST = RealHost()
@@ -259,7 +260,7 @@ def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path,
     def absent(package, *, extra, to):
         raise MissingExtraError(f"{package} is needed to {to}", fix=f"pip install 'trtdx[{extra}]'")
 
-    monkeypatch.setattr("trtdx.inspect.onnx_weightless.need", absent)
+    monkeypatch.setattr("trtdx.formats.onnx.weightless.need", absent)
     given, notes = unchecked(tmp_path, make.added(("a", 4), ("b", 4)))
     assert not given.has("profiles.unmet")
     assert notes == (
@@ -305,7 +306,7 @@ def test_importing_the_checks_does_not_import_onnx():
         [
             sys.executable,
             "-c",
-            "import sys, trtdx.inspect.agreements.onnx, trtdx.inspect.onnx_shapes; print('onnx' in sys.modules)",
+            "import sys, trtdx.inspect.agreements.model.onnx, trtdx.inspect.profiles.onnx_shapes; print('onnx' in sys.modules)",
         ]
     )
     assert done.strip() == "False"

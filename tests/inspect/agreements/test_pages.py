@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
 from trtdx.inspect.agreements import table
-from trtdx.inspect.promises import deployment_from_example
-from trtdx.knowledge import load_book
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.facts.page_examples import deployment_from_example
+from trtdx.knowledge.load import load_book
+from trtdx.knowledge.template import placeholders
 from trtdx.model import Severity
 from trtdx.rule import Harm
-from trtdx.template import placeholders
 
 BOOK = load_book(RealHost())
 PAGES = [rule for rule in BOOK if rule.front.found is not None]

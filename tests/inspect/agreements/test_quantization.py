@@ -7,9 +7,9 @@ import json
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import quantization
-from trtdx.inspect.artifact import Deployment
-from trtdx.inspect.promises import deployment_from_example
+from trtdx.inspect.agreements.model import quantization
+from trtdx.inspect.facts.artifact import Deployment
+from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.inspect.readers import read_artifact
 from trtdx.model import Severity
 

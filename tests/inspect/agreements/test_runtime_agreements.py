@@ -8,18 +8,18 @@ import pytest
 from make_triton import make_llm_args
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
 from trtdx.inspect.agreements import table
-from trtdx.inspect.artifact import Deployment
-from trtdx.inspect.promises import deployment_from_example
-from trtdx.inspect.readers.llm_args import command_from_text, read_llm_args
-from trtdx.knowledge import load_book
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.facts.artifact import Deployment
+from trtdx.inspect.facts.page_examples import deployment_from_example
+from trtdx.inspect.readers.server.llm_args import command_from_text, read_llm_args
+from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trtdx.inspect.artifact import Artifact
+    from trtdx.inspect.facts.artifact import Artifact
     from trtdx.model import Finding
 
 HOST = RealHost()

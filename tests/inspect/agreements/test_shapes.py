@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from make_settings import PADDED, engine
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
-from trtdx.inspect.agreements.shapes import ROWS
-from trtdx.inspect.artifact import Artifact, Deployment, Fact
-from trtdx.inspect.requests import Request, parse_request, read_requests
-from trtdx.inspect.shapes import Checker
-from trtdx.knowledge import load_book
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.engine.shapes import ROWS
+from trtdx.inspect.facts.artifact import Artifact, Deployment, Fact
+from trtdx.inspect.requests.request_shapes import Checker
+from trtdx.inspect.requests.requests import Request, parse_request, read_requests
+from trtdx.knowledge.load import load_book
 
 BOOK = load_book(RealHost())
 FMHA = {"plugin__context_fmha": True, "plugin__use_paged_context_fmha": True}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.inspect.agreements import tokens, triton_tokens
-from trtdx.inspect.promises import deployment_from_example
+from trtdx.inspect.agreements.model import tokens
+from trtdx.inspect.agreements.server import triton_tokens
+from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.model import Severity
 
 

@@ -8,9 +8,9 @@ import pytest
 from make_engine import make_checkpoint, make_engine
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
-from trtdx.inspect.agreements import files, weights
-from trtdx.inspect.artifact import Deployment
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.model import files, weights
+from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.readers import read_artifact
 
 

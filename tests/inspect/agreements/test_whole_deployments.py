@@ -9,9 +9,9 @@ from make_engine import make_engine
 from make_hf import llama_tensors, make_hf_model, model_config, write_json
 
 from trtdx.host import RealHost
-from trtdx.inspect import Question, inspect
-from trtdx.inspect.machine import machine_from
-from trtdx.knowledge import load_book
+from trtdx.inspect.facts.machine import machine_from
+from trtdx.inspect.run import Question, inspect
+from trtdx.knowledge.load import load_book
 
 SMALL = {"num_hidden_layers": 4, "vocab_size": 1024}
 

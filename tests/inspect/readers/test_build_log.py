@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from make_onnx import CONTEXT, GENERATION, exported_llama
 
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect.artifact import Artifact, Deployment, Kernel
-from trtdx.inspect.kernels import kernel_from, kernel_section, kernel_sections, module_of, nodes_from
+from trtdx.inspect.facts.artifact import Artifact, Deployment, Kernel
 from trtdx.inspect.readers import found
-from trtdx.inspect.readers.build_log import READER, lines_with, read
-from trtdx.inspect.readers.onnx import node_scopes
-from trtdx.inspect.readers.onnx import read as read_onnx
+from trtdx.inspect.readers.engine.build_log import READER, lines_with, read
+from trtdx.inspect.readers.onnx.model import node_scopes
+from trtdx.inspect.readers.onnx.model import read as read_onnx
+from trtdx.inspect.sections.kernels import kernel_from, kernel_section, kernel_sections, module_of, nodes_from
 
 HOST = RealHost()
 
@@ -262,7 +262,7 @@ class EndlessFile(Endless):
 def test_lines_across_blocks_are_whole(monkeypatch):
     text = b"".join(b"line %d LayerType end\nother\n" % number for number in range(200))
     for size in (7, 64, 1000):
-        monkeypatch.setattr("trtdx.inspect.readers.build_log.BLOCK_BYTES", size)
+        monkeypatch.setattr("trtdx.inspect.readers.engine.build_log.BLOCK_BYTES", size)
         with RecordedHost({"x": text}).open("x") as stream:
             assert [line.split()[1] for line in lines_with(stream, (b"LayerType",))] == [
                 str(n) for n in range(200)

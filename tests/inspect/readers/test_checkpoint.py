@@ -13,7 +13,7 @@ from make_hf import make_hf_model, write_safetensors
 
 from trtdx.host import RealHost
 from trtdx.inspect.readers import found
-from trtdx.inspect.readers.checkpoint import READER
+from trtdx.inspect.readers.engine.checkpoint import READER
 
 HOST = RealHost()
 RELEASES = [

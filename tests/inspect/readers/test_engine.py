@@ -13,7 +13,7 @@ from make_hf import make_hf_model, write_safetensors
 
 from trtdx.host import RealHost
 from trtdx.inspect.readers import found, read_artifact
-from trtdx.inspect.readers.engine import READER
+from trtdx.inspect.readers.engine.folder import READER
 
 HOST = RealHost()
 ERAS = {

@@ -23,12 +23,12 @@ from make_hf import (
 
 from trtdx.errors import InputError
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect.agreement import findings_from
 from trtdx.inspect.agreements import table
-from trtdx.inspect.artifact import Deployment
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.readers import read_artifact
-from trtdx.inspect.readers.hf import read
-from trtdx.inspect.readers.hf_config import TIED_BY_DEFAULT, UNTIED_BY_DEFAULT
+from trtdx.inspect.readers.hf.config import TIED_BY_DEFAULT, UNTIED_BY_DEFAULT
+from trtdx.inspect.readers.hf.folder import read
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4976698672\n"
 
@@ -555,9 +555,9 @@ MEASURE = """
 import sys
 from pathlib import Path
 from trtdx.host import RealHost
-from trtdx.inspect.agreement import findings_from
+from trtdx.inspect.agreements.agreement import findings_from
 from trtdx.inspect.agreements import table
-from trtdx.inspect.artifact import Deployment
+from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.readers import read_artifact
 artifact = read_artifact(RealHost(), sys.argv[1])
 peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))

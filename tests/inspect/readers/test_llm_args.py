@@ -12,7 +12,7 @@ from make_triton import make_llm_args
 
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.readers import found
-from trtdx.inspect.readers.llm_args import (
+from trtdx.inspect.readers.server.llm_args import (
     COMMAND_READER,
     READER,
     command_from_text,
@@ -23,7 +23,7 @@ from trtdx.inspect.readers.llm_args import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trtdx.inspect.artifact import Artifact
+    from trtdx.inspect.facts.artifact import Artifact
 
 HOST = RealHost()
 

@@ -11,7 +11,7 @@ from make_hf import make_hf_model, make_lora, make_tokenizer
 
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.readers import read_artifact
-from trtdx.inspect.readers.lora import read
+from trtdx.inspect.readers.hf.lora import read
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 167832240\n"
 

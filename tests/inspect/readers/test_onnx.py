@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.readers import found, read_artifact
-from trtdx.inspect.readers.onnx import NEWEST_IR, NEWEST_OPSET, READER, node_scopes, read
-from trtdx.inspect.readers.onnx_external import leaves_folder
+from trtdx.inspect.readers.onnx.external_data import leaves_folder
+from trtdx.inspect.readers.onnx.model import NEWEST_IR, NEWEST_OPSET, READER, node_scopes, read
 
 HOST = RealHost()
 

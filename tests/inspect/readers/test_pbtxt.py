@@ -11,9 +11,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trtdx.formats.documents import UnreadableError
+from trtdx.formats.pbtxt import Message, Name, PbtxtError, parse_pbtxt, read_pbtxt
 from trtdx.host import RealHost
-from trtdx.inspect.documents import UnreadableError
-from trtdx.inspect.readers.pbtxt import Message, Name, PbtxtError, parse_pbtxt, read_pbtxt
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from make_engine import old_plan_bytes, plan_bytes
 from make_hf import write_safetensors
 
+from trtdx.formats.tensorrt.plan import READER, parse_header, read_header
 from trtdx.host import RealHost
 from trtdx.inspect.readers import found
-from trtdx.inspect.readers.plan import READER, parse_header, read_header
 
 HOST = RealHost()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.readers import found
-from trtdx.inspect.readers.profile_file import READER, read
+from trtdx.inspect.readers.onnx.profile_file import READER, read
 
 HOST = RealHost()
 CONTEXT = {

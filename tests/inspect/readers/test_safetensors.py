@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from make_hf import write_safetensors
 
 from trtdx.errors import InputError
+from trtdx.formats.safetensors import CORRUPT, LFS_POINTER, TRUNCATED, UNREADABLE, TensorEntry, read_header
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect.readers.safetensors import (
-    CORRUPT,
-    LFS_POINTER,
-    TRUNCATED,
-    UNREADABLE,
-    TensorEntry,
-    read_header,
-)
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4976698672\n"
 

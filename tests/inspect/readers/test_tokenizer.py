@@ -14,8 +14,8 @@ from make_hf import CHATML, make_real_tokenizers, make_tokenizer, write_json
 
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.readers import read_artifact
-from trtdx.inspect.readers.hf import TOKENIZER_READER, read_tokenizer_directory
-from trtdx.inspect.readers.tokenizer import TOKENIZER_FILES
+from trtdx.inspect.readers.hf.folder import TOKENIZER_READER, read_tokenizer_directory
+from trtdx.inspect.readers.hf.tokenizer import TOKENIZER_FILES
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9085657\n"
 

@@ -11,12 +11,12 @@ from make_triton import make_llmapi, make_triton
 
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.readers import found
-from trtdx.inspect.readers.triton import READER, read_triton
+from trtdx.inspect.readers.server.triton import READER, read_triton
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trtdx.inspect.artifact import Artifact
+    from trtdx.inspect.facts.artifact import Artifact
 
 HOST = RealHost()
 FAULTS = (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_onnx import span, varint
 
-from trtdx.inspect.readers.wire import (
+from trtdx.formats.wire import (
     FIXED32,
     FIXED64,
     SPAN,

@@ -9,11 +9,11 @@ from make_engine import make_engine
 from make_hf import make_hf_model
 
 from trtdx.host import RealHost
-from trtdx.inspect import Question, collect, inspect
-from trtdx.inspect.machine import machine_from
+from trtdx.inspect.facts.machine import machine_from
 from trtdx.inspect.readers import read_artifact
-from trtdx.knowledge import load_book
-from trtdx.versions import release_of_image
+from trtdx.inspect.run import Question, collect, inspect
+from trtdx.knowledge.load import load_book
+from trtdx.knowledge.versions import release_of_image
 
 SAMPLES = Path(__file__).parent.parent / "workloads"
 

@@ -7,10 +7,10 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trtdx.capture.taps import Place
-from trtdx.engines.lazy import torch
-from trtdx.engines.torch import tensors_in
-from trtdx.engines.torch_replay import named_outputs
+from trtdx.engines.torch.hooks import tensors_in
+from trtdx.engines.torch.lazy import torch
+from trtdx.engines.torch.replay import named_outputs
+from trtdx.tensors.taps import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

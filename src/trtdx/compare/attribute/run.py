@@ -5,30 +5,30 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.attribute import (
+from trtdx.compare.attribute.effort import NORMAL, Effort
+from trtdx.compare.attribute.experiment import Bench, Idea
+from trtdx.compare.attribute.files import weight_differences
+from trtdx.compare.attribute.ideas import (
     attention,
     cache,
-    chance,
+    config_settings,
     embedding,
-    graph_diff,
     linear,
     masks,
     mlp,
+    nondeterminism,
     norms,
     precision,
     quantization,
     residual,
     rotary,
     routing,
-    stated,
-    twin_ideas,
 )
-from trtdx.compare.attribute.bench import Bench, Idea
-from trtdx.compare.attribute.effort import NORMAL, Effort
 from trtdx.compare.attribute.suspect import Suspect
-from trtdx.compare.attribute.twin import StandIn, stand_in
+from trtdx.compare.attribute.twin import ideas as twin_ideas
+from trtdx.compare.attribute.twin.twin import StandIn, stand_in
 from trtdx.compare.nouns import Explained
-from trtdx.engines.lazy import torch
+from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ MISTAKES = (TypeError, AttributeError, IndexError, KeyError, ArithmeticError, Na
 STRICT = False  # whether mistakes in ideas are raised
 UNEXPLAINED = "DX946"
 FAMILIES: dict[str, Callable[[Bench], Iterator[Idea]]] = {
-    "settings": stated.ideas,  # first: what the configs state needs no search
+    "settings": config_settings.ideas,  # first: what the configs state needs no search
     "rotary": rotary.ideas,
     "attention": attention.ideas,
     "cache": cache.ideas,
@@ -57,8 +57,8 @@ FAMILIES: dict[str, Callable[[Bench], Iterator[Idea]]] = {
     "residual": residual.ideas,
     "quantization": quantization.ideas,
     "precision": precision.ideas,
-    "chance": chance.ideas,
-    "weights": graph_diff.ideas,
+    "chance": nondeterminism.ideas,
+    "weights": weight_differences.ideas,
     "folded": twin_ideas.ideas,
 }
 
@@ -103,7 +103,7 @@ def attribute(
             bench = Bench(question, engine)
             bench.deadline = effort.deadline()
             tried = _tried(bench) if not bench.healthy else _of_type(bench)
-            evidence = graph_diff.evidence(question, bench)
+            evidence = weight_differences.evidence(question, bench)
     finally:
         if given is None:
             engine.close()

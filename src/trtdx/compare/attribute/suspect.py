@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.exact import HIDDEN
-from trtdx.engines.lazy import torch
-from trtdx.engines.torch_replay import Prepared, prepared
-from trtdx.engines.torch_values import tensor_from_array
+from trtdx.compare.judge.exact_types import HIDDEN
+from trtdx.engines.torch.lazy import torch
+from trtdx.engines.torch.replay import Prepared, prepared
+from trtdx.engines.torch.values import tensor_from_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trtdx.compare.nouns import Array
-    from trtdx.compare.side import Side
+    from trtdx.compare.sides.side import Side
 
 
 class Suspect(NamedTuple):

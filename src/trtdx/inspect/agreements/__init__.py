@@ -6,31 +6,26 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trtdx.inspect.agreement import Agreement
+    from trtdx.inspect.agreements.agreement import Agreement
 
 
 @cache
 def table() -> tuple[Agreement, ...]:
     """Return every agreement that is checked."""
-    from trtdx.inspect.agreements import (
-        containers,
+    from trtdx.inspect.agreements.engine import machine, parallel, shapes
+    from trtdx.inspect.agreements.model import (
         files,
+        lineage_agrees,
         lora,
-        machine,
-        model,
         onnx,
-        parallel,
         quantization,
-        runtime,
-        shapes,
         tokens,
-        triton,
-        triton_tokens,
         weight_files,
     )
+    from trtdx.inspect.agreements.server import containers, runtime, triton, triton_tokens
 
     modules = (
-        model, tokens, quantization, parallel, runtime, triton, triton_tokens, lora, machine, onnx, shapes, weight_files, files,
+        lineage_agrees, tokens, quantization, parallel, runtime, triton, triton_tokens, lora, machine, onnx, shapes, weight_files, files,
         containers,
     )  # fmt: skip
     return tuple(row for module in modules for row in module.ROWS)

@@ -10,14 +10,14 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from trtdx.inspect.agreements.serving import is_read_with_command
-from trtdx.inspect.gaps import lacking
-from trtdx.inspect.readers.commands import ENGINE_FLAGS
+from trtdx.inspect.facts.gaps import lacking
+from trtdx.inspect.readers.server.commands import ENGINE_FLAGS
 from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trtdx.inspect.artifact import Artifact, Deployment
+    from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # What makes a model another model: where this many differ, nothing else is worth comparing.
 DIMENSIONS = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "head_size")

@@ -6,17 +6,17 @@ import posixpath
 import shlex
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.gaps import lacking
-from trtdx.inspect.mended import CHANGED
-from trtdx.inspect.readers.commands import ENGINE_FLAGS
-from trtdx.inspect.readers.named_paths import CONFIG_FLAGS
+from trtdx.inspect.agreements.mended_commands import CHANGED
+from trtdx.inspect.facts.gaps import lacking
+from trtdx.inspect.readers.server.commands import ENGINE_FLAGS
+from trtdx.inspect.readers.server.named_paths import CONFIG_FLAGS
 from trtdx.model import Evidence
 from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.artifact import Artifact, Deployment
+    from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 SIDES = ("llm-args", "command", "triton")
 CONFIG_OPTIONS = tuple(f"option.{flag}" for flag in CONFIG_FLAGS)

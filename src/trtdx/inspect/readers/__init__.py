@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trtdx.host import Host
-    from trtdx.inspect.artifact import Artifact
+    from trtdx.inspect.facts.artifact import Artifact
 
 
 class Found(NamedTuple):
@@ -34,20 +34,16 @@ class Reader(NamedTuple):
 
 def readers() -> tuple[Reader, ...]:
     """Return every reader, the most particular first."""
-    from trtdx.inspect.readers import (
-        build_log,
-        checkpoint,
-        dockerfile,
-        engine,
-        hf,
-        llm_args,
-        lora,
-        onnx,
-        plan,
-        profile_file,
-        triton,
-        workload,
-    )
+    from trtdx.formats.tensorrt import plan
+    from trtdx.inspect.readers.engine import build_log, checkpoint
+    from trtdx.inspect.readers.engine import folder as engine
+    from trtdx.inspect.readers.hf import folder as hf
+    from trtdx.inspect.readers.hf import lora
+    from trtdx.inspect.readers.onnx import model as onnx
+    from trtdx.inspect.readers.onnx import profile_file
+    from trtdx.inspect.readers.server import llm_args, triton
+    from trtdx.inspect.readers.workload import dockerfile
+    from trtdx.inspect.readers.workload import file as workload
 
     return (
         engine.READER,

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.errors import InputError
-from trtdx.inspect.artifact import Facts
-from trtdx.inspect.documents import (
-    LFS_MARK,
-    Document,
-    UnreadableError,
-    encoding_fault,
-    parse_json,
-    read_at,
-)
+from trtdx.formats.documents import LFS_MARK, Document, UnreadableError, encoding_fault, parse_json, read_at
+from trtdx.inspect.facts.artifact import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

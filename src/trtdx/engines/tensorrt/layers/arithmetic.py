@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.lazy import torch
 from trtdx.engines.tensorrt.layers.table import in_float32, input_dtype, kernel_of, on_arrays, unchanged
-from trtdx.engines.tensorrt.values import FLOATS, PLAIN, Array
+from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, Array
+from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.graph import Layer
     from trtdx.engines.tensorrt.layers.table import Kernel
+    from trtdx.engines.tensorrt.network.graph import Layer
 
 LARGE = 1 << 18  # elements from which torch's several threads pay
 SMALL = 1 << 12  # elements up to which numpy's functions without vector code are quicker than a call of torch

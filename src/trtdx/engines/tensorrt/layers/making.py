@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from trtdx.engines.lazy import torch
 from trtdx.engines.tensorrt.layers.table import dims, kernel_of, torch_kernel_of
-from trtdx.engines.tensorrt.values import numpy_dtype, torch_dtype
+from trtdx.engines.tensorrt.network.values import numpy_dtype, torch_dtype
+from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.graph import Layer
     from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.values import Array
+    from trtdx.engines.tensorrt.network.graph import Layer
+    from trtdx.engines.tensorrt.network.values import Array
 
 
 @kernel_of("FILL")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.lazy import torch
 from trtdx.engines.tensorrt.layers.arithmetic import LARGE, SMALL
 from trtdx.engines.tensorrt.layers.table import (
     axes_from_mask,
@@ -18,12 +17,13 @@ from trtdx.engines.tensorrt.layers.table import (
     torch_kernel_of,
     unchanged,
 )
-from trtdx.engines.tensorrt.values import FLOATS, PLAIN, torch_dtype
+from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, torch_dtype
+from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.graph import Layer
     from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.values import Array
+    from trtdx.engines.tensorrt.network.graph import Layer
+    from trtdx.engines.tensorrt.network.values import Array
 
 
 @kernel_of("REDUCE")

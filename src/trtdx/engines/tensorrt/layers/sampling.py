@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.engines.lazy import torch
 from trtdx.engines.tensorrt.layers.table import dims, in_float32, torch_kernel_of
-from trtdx.engines.tensorrt.values import FLOATS
+from trtdx.engines.tensorrt.network.values import FLOATS
+from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.graph import Layer
     from trtdx.engines.tensorrt.layers.table import Kernel
+    from trtdx.engines.tensorrt.network.graph import Layer
 
 
 class Resizing(msgspec.Struct, frozen=True):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.lazy import torch
 from trtdx.engines.tensorrt.layers.table import dims, kernel_of, torch_kernel_of, unchanged
-from trtdx.engines.tensorrt.values import value_from_weights
+from trtdx.engines.tensorrt.network.values import value_from_weights
+from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.graph import Layer
     from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.values import Array
+    from trtdx.engines.tensorrt.network.graph import Layer
+    from trtdx.engines.tensorrt.network.values import Array
 
 
 @kernel_of("CONSTANT")

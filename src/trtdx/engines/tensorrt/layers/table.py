@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trtdx.engines.lazy import torch
-from trtdx.engines.tensorrt.graph import Layer
-from trtdx.engines.tensorrt.values import WIDENED, Array, from_torch, to_torch, torch_dtype
+from trtdx.engines.tensorrt.network.graph import Layer
+from trtdx.engines.tensorrt.network.values import WIDENED, Array, from_torch, to_torch, torch_dtype
+from trtdx.engines.torch.lazy import torch
 
 Kernel = Callable[..., Any]
 Maker = Callable[[Layer, Any], Kernel]  # the record, and TensorRT's layer with the class of its kind

@@ -1,0 +1,1 @@
+"""Other tools' files: read into a capture, written from one."""

@@ -1,0 +1,201 @@
+"""Readers of the folders that TensorRT-LLM's debugging facilities leave behind.
+
+Three kinds: the Python GenerationSession's (`runtime/generation.py`, up to 1.2.1), the C++ executor's `DebugConfig`
+(`batch_manager/utils/debugUtils.cpp`, up to 1.2.1) and the PyTorch backend's (`_torch/debug/debug_hook.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from trtdx.capture.dumps.files import Item, place_of
+from trtdx.errors import InputError
+from trtdx.formats.npy import Raw, read_npy
+from trtdx.optional import need
+from trtdx.tensors.dtypes import dtype_of
+from trtdx.tensors.statistics import memory
+from trtdx.tensors.taps import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from trtdx.capture.dumps.files import Told
+    from trtdx.host import Host
+
+_SESSION = re.compile(r"(?:.*/)?PP_(\d{1,4})/TP_(\d{1,4})/(?:CP_(\d{1,4})/)?([^/]+)-step(\d{1,12})\.npy")
+_CPP = re.compile(r"(?:.*/)?PP_(\d{1,4})/TP_(\d{1,4})/iteration_(\d{1,12})/(.+)\.npy")
+_RANK = re.compile(r"(?:.*/)?rank(\d{1,5})")
+_CALL = re.compile(r"(\d{1,12})\.(.+)")
+_PORTS = {"input": "in", "output": "out"}
+SAFE_TORCH = (2, 6)  # weights_only loading could be led astray before (CVE-2025-32434)
+MOST_EXPANDED_BYTES = 1 << 30  # a tensor may be larger than its file by repeating, but not without bound
+
+
+class _File(NamedTuple):
+    rank: int
+    step: int
+    name: str
+    path: str
+
+
+def tree_kind(files: Iterable[str]) -> str:
+    """Return which kind of dump a folder's files are."""
+    for path in files:
+        if _CPP.fullmatch(path):
+            return "trtllm-executor"
+        if _SESSION.fullmatch(path):
+            return "trtllm-session"
+        if _dumped(path):
+            return "trtllm-hook"
+    return ""
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts layer 2 before layer 10."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def iter_session_dump(host: Host, path: str, told: Told) -> Iterator[Item]:
+    """Yield `PP_x/TP_y/CP_z/<name>-step<n>.npy`."""
+    found = [each for each in map(_SESSION.fullmatch, host.files(path)) if each]
+    tensor, context = (1 + max(int(each[group] or 0) for each in found) for group in (2, 3))
+    files = [
+        _File(
+            (int(each[1]) * tensor + int(each[2])) * context + int(each[3] or 0),
+            int(each[5]),
+            each[4],
+            each[0],
+        )
+        for each in found
+    ]
+    told.append(
+        "GenerationSession writes every tensor as float32, so the types in this capture are not the engine's"
+    )
+    yield from _npy_items(host, files, told)
+
+
+def iter_cpp_dump(host: Host, path: str, told: Told) -> Iterator[Item]:
+    """Yield `PP_n/TP_n/iteration_<i>/<name>.npy`, where n are sizes and not ranks."""
+    found = [each for each in map(_CPP.fullmatch, host.files(path)) if each]
+    sizes = {(int(each[1]), int(each[2])) for each in found}
+    ranks = max(pipeline * tensor for pipeline, tensor in sizes)
+    if ranks > 1:
+        told.append(
+            f"{ranks} ranks wrote to the same paths (TensorRT-LLM names the folders by the number of ranks, not by "
+            "rank): what is here is whichever rank wrote last"
+        )
+    yield from _npy_items(host, [_File(0, int(each[3]), each[4], each[0]) for each in found], told)
+
+
+def _npy_items(host: Host, files: Sequence[_File], told: Told) -> Iterator[Item]:
+    for file in sorted(files, key=lambda each: (each.rank, each.step, natural(each.name))):
+        try:
+            with host.open(file.path) as stream:
+                raw = read_npy(stream, host.size(file.path))
+        except (InputError, OSError) as err:
+            told.append(f"{file.path} {getattr(err, 'message', err)}")
+            continue
+        yield Item(file.rank, file.step, place_of(file.name), raw)
+
+
+class _Dumped(NamedTuple):
+    """A file of the debug hook: which call of which modules, and what of it."""
+
+    rank: int
+    calls: tuple[tuple[int, str], ...]  # the number of the call within its parent, and the module's name
+    port: str
+    argument: str
+    path: str
+
+
+def iter_hook_dump(host: Host, path: str, told: Told) -> Iterator[Item]:
+    """Yield `rank<r>/<i>.<Module>-…-<input|output>.<argument>.pt`.
+
+    The first number runs on over all forward passes; a new step begins where the first module is met again.
+    """
+    found = [each for each in map(_dumped, host.files(path)) if each]
+    ranks: dict[int, list[_Dumped]] = defaultdict(list)
+    for each in found:
+        ranks[each.rank].append(each)
+    told.append("steps are inferred: one begins wherever the first module of the first step is called again")
+    for rank in sorted(ranks):
+        yield from _hook_rank(host, ranks[rank], told)
+
+
+def _dumped(path: str) -> _Dumped | None:
+    folder, _, file = path.rpartition("/")
+    *called, what = file.removesuffix(".pt").split("-")
+    port, _, argument = what.partition(".")
+    rank, calls = _RANK.fullmatch(folder), [each for each in map(_CALL.fullmatch, called) if each]
+    if rank is None or port not in _PORTS or not argument or not calls or len(calls) < len(called):
+        return None
+    return _Dumped(
+        int(rank[1]), tuple((int(each[1]), each[2]) for each in calls), _PORTS[port], argument, path
+    )
+
+
+def _hook_rank(host: Host, files: list[_Dumped], told: Told) -> Iterator[Item]:
+    steps = _steps({each.calls[0] for each in files})
+    inputs: dict[Any, set[str]] = defaultdict(set)
+    own: dict[Any, int] = defaultdict(int)  # outputs that are not inputs dumped once more
+    for each in files:
+        if each.port == "in":
+            inputs[each.calls].add(each.argument)
+    for each in files:
+        own[each.calls] += each.port == "out" and each.argument not in inputs[each.calls]
+    for each in sorted(files, key=lambda each: (each.calls, each.port, natural(each.argument))):
+        step, first = steps[each.calls[0][0]]
+        calls = ((each.calls[0][0] - first, each.calls[0][1]), *each.calls[1:])
+        alone = each.port == "out" and own[each.calls] == 1 and each.argument not in inputs[each.calls]
+        place = Place(
+            ".".join(f"{number}.{name}" for number, name in calls),
+            each.port,
+            argument="" if alone else each.argument,
+            op=calls[-1][1],
+        )
+        try:
+            with host.open(each.path) as stream:
+                raw = raw_from_torch(stream, host.size(each.path))
+        except (InputError, OSError) as err:
+            told.append(f"{each.path} {getattr(err, 'message', err)}")
+            continue
+        yield Item(each.rank, step, place, raw)
+
+
+def _steps(calls: set[tuple[int, str]]) -> dict[int, tuple[int, int]]:
+    """Return the step of each call at the top, and the number before that step's first."""
+    ordered = sorted(calls)
+    steps, step, first = {}, -1, 0
+    for number, name in ordered:
+        if name == ordered[0][1]:
+            step, first = step + 1, number - 1
+        steps[number] = (step, first)
+    return steps
+
+
+def raw_from_torch(stream: BinaryIO, size: int) -> Raw:
+    """Return the tensor of a file that torch.save wrote, without running anything in it.
+
+    Raises:
+        InputError: it holds something else than a tensor, or torch is too old to be trusted with it.
+    """
+    torch = need("torch", extra="torch", to="read .pt files")
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < SAFE_TORCH:
+        raise InputError(
+            f"is not read with torch {torch.__version__}: its weights_only loading is not safe before 2.6"
+        )
+    try:
+        tensor = torch.load(stream, map_location="cpu", weights_only=True)
+    except Exception as err:  # pickle, zip, torch: whatever a hostile file provokes
+        raise InputError(
+            f"is not a tensor that can be loaded safely: {str(err).splitlines()[0][:200]}"
+        ) from err
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
+        raise InputError(f"holds a {type(tensor).__name__}, not a plain tensor")
+    if tensor.numel() * tensor.element_size() > max(4 * size, MOST_EXPANDED_BYTES):
+        raise InputError(f"claims {tensor.numel() * tensor.element_size()} bytes in a file of {size}")
+    whole = tensor.detach().contiguous()
+    content = bytes(memory(whole.data_ptr(), whole.numel() * whole.element_size()))
+    return Raw(dtype_of(whole.dtype).name, tuple(whole.shape), content)

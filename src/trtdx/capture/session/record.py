@@ -1,0 +1,179 @@
+"""Takes what an engine sees and puts what is wanted of it into a capture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.capture.session.selection import Tokens, Wanted, at_columns
+from trtdx.errors import TrtdxError
+from trtdx.tensors.statistics import source_from_array, source_from_torch, statistics_of
+from trtdx.tensors.taps import Place
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from trtdx.capture.store.writer import CaptureWriter
+    from trtdx.engines.engine import Read, Seen
+    from trtdx.tensors.statistics import Source, Statistics
+
+    Reads = Callable[[Place], Sequence[Read]]
+
+# Where launchers say which process this is: torchrun, Open MPI, Slurm, MPICH and Intel MPI.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK")
+
+
+class NotFiniteError(TrtdxError):
+    """A watched run met a NaN or an infinity; what was seen until then is in the capture.
+
+    Attributes:
+        place: where; step: when; statistics: of that tensor.
+        has_inputs: whether the values of what led to it are in the capture.
+    """
+
+    def __init__(self, seen: Seen, statistics: Statistics, *, has_inputs: bool) -> None:
+        self.place, self.step, self.statistics = seen.place, seen.step, statistics
+        self.has_inputs = has_inputs
+        super().__init__(
+            f"{seen.place.name} has {statistics.specials} at step {seen.step}, "
+            f"of {counted(statistics.elements, 'element')}"
+        )
+
+
+class Recorder:
+    """A sink that writes to a capture."""
+
+    def __init__(
+        self, writer: CaptureWriter, wanted: Wanted, places: Sequence[Place], *, reads: Reads | None = None
+    ) -> None:
+        """Take what is seen.
+
+        Args:
+            writer: the capture; closed by whoever opened it.
+            wanted: what of the run is to be kept.
+            places: all there are, so that a selector's -1 is known.
+            reads: tells what the operator behind a place reads, where an engine knows.
+        """
+        self.writer, self.wanted = writer, wanted
+        self.tokens: Tokens | None = None
+        self._reads = reads
+        self._chooses = wanted.values.chooser(places) if wanted.values else None
+        self._kept: dict[Place, bool] = {}
+        self._masked: set[str] = set()  # tensors of this step whose -Inf come from a mask
+        self._step, self._takes = -1, True  # the step that runs, and whether it is wanted
+        self._last: Any = (
+            None  # the tensor captured last, and what must not have changed since to capture it again
+        )
+        self._last_state: tuple[bool, int, int] | None = None
+
+    def begin(self, step: int, tokens: Tokens | None) -> None:
+        """Say what the coming step computes."""
+        self._step, self._takes, self.tokens = step, self.wanted.has_step(step), tokens
+        self._masked.clear()
+        self._last = None
+
+    def __call__(self, seen: Seen) -> None:
+        place, tensor, step, call, _ = seen
+        if step != self._step:
+            self.begin(step, self.tokens)
+        if not self._takes:
+            return
+        if self.wanted.positions and self.tokens is not None:
+            tensor = self._at_positions(tensor, self.tokens)
+            if tensor is None:
+                return
+        values = self._chooses is not None and self.keeps(place)
+        if call:
+            place = _again(place, call)
+        try:
+            version = getattr(
+                tensor, "_version", 0
+            )  # how often a torch tensor was written to; arrays are not
+        except RuntimeError:  # torch does not count in inference mode
+            version = -1
+        writer = self.writer
+        if tensor is self._last and self._is_as_it_was(values, version):
+            writer.add_again(place)
+        else:
+            source = source_of(tensor)
+            special = writer.add(step, place, source, values=values)
+            if special and self.wanted.watch:
+                self._judge(seen, place, source)
+        self._last, self._last_state = tensor, (values, version, writer.records)
+
+    def _is_as_it_was(self, values: bool, version: int) -> bool:
+        """Whether the tensor captured last is still the last in the capture, kept as wanted, and was not written to."""
+        now = (values, version, self.writer.records)
+        return version >= 0 and now == self._last_state and not self.wanted.watch
+
+    def keeps(self, place: Place) -> bool:
+        """Whether the values of a place are kept."""
+        if self._chooses is None:
+            return False
+        known = self._kept.get(place)
+        if known is None:
+            known = self._kept[place] = self._chooses(place)
+        return known
+
+    def _at_positions(self, tensor: Any, tokens: Tokens) -> Any:
+        """Return the part of a tensor at the positions asked for; all of one that has no tokens."""
+        axis = tokens.axis_in(tuple(tensor.shape))
+        if axis is None:
+            return tensor
+        columns = tokens.columns(self.wanted.positions)
+        return at_columns(tensor, axis, columns) if columns else None
+
+    def _judge(self, seen: Seen, place: Place, source: Source) -> None:
+        """Stop the run, unless all that is not finite was put there by a mask."""
+        found = statistics_of(source)
+        if not found.nan and not found.pos_inf and self._is_masked(seen, found):
+            self._masked.add(seen.place.name)
+            return
+        if not self.keeps(seen.place):
+            self.writer.add(seen.step, place, source, values=True)
+        given = list(given_to(seen))
+        for entering, tensor in given:
+            self.writer.add(seen.step, entering, source_of(tensor), values=True)
+        raise NotFiniteError(seen, found, has_inputs=bool(given))
+
+    def _is_masked(self, seen: Seen, found: Statistics) -> bool:
+        """Whether -Inf is the work of a mask: a tensor of it and one other value, or what was made with one."""
+        if not found.min < found.max:
+            return True
+        if any(statistics_of(source_of(tensor)).neg_inf for _, tensor in given_to(seen)):
+            return True
+        reads = self._reads(seen.place) if self._reads else ()
+        return any(
+            read.tensor in self._masked or (read.constant is not None and _has_minus_inf(read.constant))
+            for read in reads
+        )
+
+
+def given_to(seen: Seen) -> Iterator[tuple[Place, Any]]:
+    """Yield what entered the module that a tensor left, where the engine has it."""
+    if seen.given is None or seen.place.port != "out":
+        return
+    from trtdx.engines.torch.hooks import tensors_in
+
+    for number, argument, tensor in tensors_in(*seen.given):
+        yield Place(seen.place.path, "in", number, argument, seen.place.op), tensor
+
+
+def _has_minus_inf(array: Any) -> bool:
+    return bool(array.dtype.kind in "fV" and statistics_of(source_from_array(array)).neg_inf)
+
+
+def source_of(tensor: Any) -> Source:
+    """Return where the elements of an array or a torch tensor lie."""
+    return source_from_torch(tensor) if hasattr(tensor, "data_ptr") else source_from_array(tensor)
+
+
+def _again(place: Place, call: int) -> Place:
+    """Return the place of a later call in the same step, so that it has a name of its own."""
+    return place._replace(path=f"{place.path}#{call}")
+
+
+def rank_here(environment: Mapping[str, str]) -> int:
+    """Return which rank this process is, as its launcher says; 0 where none says."""
+    told = (environment.get(name, "") for name in RANK_VARIABLES)
+    return next((int(each) for each in told if each.isdigit()), 0)

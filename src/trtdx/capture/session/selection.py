@@ -1,0 +1,122 @@
+"""What of a run is to be kept: which steps, which tokens, whose values, and when to stop."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.errors import InputError
+from trtdx.tensors.taps import parse_selector
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.tensors.taps import Place, Selector
+
+_RANGE = re.compile(r"(\d+)(?:(-)(\d*))?")
+_LIKELY_AXES = (
+    1,
+    0,
+    2,
+    3,
+    4,
+)  # of tokens: [batch, tokens, ...], packed [tokens, ...], [batch, heads, tokens, ...]
+
+
+class Steps(NamedTuple):
+    """Steps chosen as ranges, both ends included: "0,5-9,20-"."""
+
+    ranges: tuple[tuple[int, int | None], ...] = ()
+
+    def has(self, step: int) -> bool:
+        if not self.ranges:
+            return True
+        return any(first <= step and (last is None or step <= last) for first, last in self.ranges)
+
+
+def parse_steps(text: str) -> Steps:
+    """Return the steps a text chooses; none named means all."""
+    ranges = []
+    for part in text.replace(" ", "").split(","):
+        if not part:
+            continue
+        found = _RANGE.fullmatch(part)
+        if found is None:
+            raise InputError(f"{part!r} is not a choice of steps", fix="write steps as 0,5-9,20-")
+        first = int(found[1])
+        ranges.append((first, int(found[3]) if found[3] else None if found[2] else first))
+    return Steps(tuple(ranges))
+
+
+def parse_positions(text: str) -> tuple[int, ...]:
+    """Return token positions; a negative one counts from the last token of each step."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError as err:
+        raise InputError(f"{text!r} is not a list of positions", fix="write positions as 0,17,-1") from err
+
+
+def check_values(values: str, selector: str, places: Sequence[Place], *, sure: bool) -> None:
+    """Raise if values are wanted of places that are not there, or that nobody looks at.
+
+    Args:
+        values: the selector of what to keep; none is fine.
+        selector: of what is looked at.
+        places: all there are.
+        sure: whether types and names of places are known before a run.
+    """
+    if not values:
+        return
+    keeps, looks = parse_selector(values), parse_selector(selector)
+    chosen = keeps.select(places) or ([] if sure else keeps.candidates(places))
+    if not chosen:
+        raise keeps.nothing_among(places)
+    if set(chosen).isdisjoint(looks.select(places) if sure else looks.candidates(places)):
+        raise InputError(
+            f"nothing that is tapped is selected by {values!r} as values to keep",
+            fix=f"tap it too: {selector}, {values}" if "!" not in selector + values else "tap it too",
+        )
+
+
+class Wanted(NamedTuple):
+    """What of a run is to be kept.
+
+    Attributes:
+        values: whose values to keep; of everything else only statistics are.
+        steps: which steps are captured.
+        every: only each Nth of them, counted from step 0.
+        positions: which token positions are captured; all where there is none. Statistics are then of these alone.
+        watch: stop at the first tensor with a NaN or an infinity that no mask put there.
+    """
+
+    values: Selector | None = None
+    steps: Steps = Steps()
+    every: int = 1
+    positions: tuple[int, ...] = ()
+    watch: bool = False
+
+    def has_step(self, step: int) -> bool:
+        return self.steps.has(step) and step % self.every == 0
+
+
+class Tokens(NamedTuple):
+    """Which positions of the sequence a step computes."""
+
+    first: int
+    length: int
+
+    def columns(self, positions: Sequence[int]) -> list[int]:
+        """Return which of a step's own columns are the positions asked for."""
+        found = (position + self.length if position < 0 else position - self.first for position in positions)
+        return sorted({column for column in found if 0 <= column < self.length})
+
+    def axis_in(self, shape: Sequence[int]) -> int | None:
+        """Return the axis along which the tokens lie, by its length; none where nothing has it."""
+        return next((axis for axis in _LIKELY_AXES if axis < len(shape) and shape[axis] == self.length), None)
+
+
+def at_columns(tensor: Any, axis: int, columns: Sequence[int]) -> Any:
+    """Return a tensor's part at some columns, as an array or torch tensor like it."""
+    if hasattr(tensor, "index_select"):
+        return tensor.index_select(axis, tensor.new_tensor(columns).long())
+    return tensor.take(columns, axis)

@@ -1,0 +1,365 @@
+"""Reads a capture, whole or cut off, wherever it came from.
+
+Nothing in it is believed before it is checked: lengths against the files, numbers against what was told, shapes
+against bytes. Values are mapped, not read. What is missing is told in `Capture.partial`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from trtdx.capture.store import format as disk
+from trtdx.capture.store.format import CaptureError, End, Frame, Header, Layout, Note, parse_frames
+from trtdx.errors import UnknownNameError
+from trtdx.tensors.dtypes import numpy_dtype
+from trtdx.tensors.statistics import ROW as STATISTICS
+from trtdx.tensors.statistics import Statistics, content_hash, memory
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    import numpy as np
+    from typing_extensions import Self
+
+    from trtdx.capture.store.query import Table
+    from trtdx.tensors.taps import Place
+
+MOST_RANKS = 65_536
+FORGOTTEN = 1 << 12  # bytes from which on it is worth a call to let go of pages
+
+
+class Record(NamedTuple):
+    """One tensor at one step on one rank."""
+
+    step: int
+    rank: int
+    place: Place
+    layout: Layout
+    statistics: Statistics
+    offset: int  # of the values in the rank's log; -1: not kept
+    left_out: bool  # values were asked for, but the budget was spent
+
+    @property
+    def name(self) -> str:
+        return self.place.name
+
+    @property
+    def kept(self) -> bool:
+        return self.offset >= 0
+
+
+class RankFiles:
+    """One rank's index and tensor log, checked."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.rank = rank
+        self.header = Header()
+        self.end: End | None = None
+        self.places: list[Place] = []
+        self.layouts: list[Layout] = []
+        self.notes: list[Note] = []
+        self.damaged, self.problem = False, ""
+        self.records, self.left_out, self.lost = 0, 0, 0
+        self._row_frames: list[Frame] = []
+        self._path = folder / disk.index_name(rank)
+        self._index = _mapped(self._path)
+        self.whole_bytes = min(len(disk.INDEX_MAGIC), len(self._index))
+        self._values = _mapped(folder / disk.values_name(rank), missing_ok=True)
+        self._read_index()
+
+    def _read_index(self) -> None:
+        magic = bytes(self._index[: len(disk.INDEX_MAGIC)])
+        if magic != disk.INDEX_MAGIC[: len(magic)]:
+            raise CaptureError(f"{self._path} is not the index of a capture, or of a newer trtdx")
+        for each in parse_frames(self._index, len(disk.INDEX_MAGIC)):
+            try:
+                self._take(each)
+            except (ValueError, RecursionError, msgspec.MsgspecError) as err:
+                self.damaged, self.problem = True, f"is damaged at byte {each.at}: {err}"
+                return
+            self.whole_bytes = each.at + each.size
+        if self.whole_bytes < len(self._index):
+            self.problem = (
+                f"is cut off: its last {counted(len(self._index) - self.whole_bytes, 'byte')} are no frame"
+            )
+
+    def _take(self, each: Frame) -> None:
+        content = self._index[each.at : each.at + each.size]
+        take = self._takers().get(each.kind)
+        if take is not None:
+            take(content, each)
+
+    def _takers(self) -> dict[int, Callable[[memoryview, Frame], None]]:
+        return {
+            disk.HEADER: self._take_header,
+            disk.PLACES: lambda content, _: self._define(self.places, disk.parse_places(content)),
+            disk.LAYOUTS: lambda content, _: self._define(self.layouts, disk.parse_layouts(content)),
+            disk.ROWS: self._take_rows,
+            disk.NOTE: lambda content, _: self.notes.append(msgspec.json.decode(content, type=Note)),
+            disk.END: self._take_end,
+        }
+
+    def _take_header(self, content: memoryview, _: Frame) -> None:
+        self.header = msgspec.json.decode(content, type=Header)
+        self.end = None  # a capture that goes on after it was closed
+        if self.header.schema_version > disk.CAPTURE_VERSION:
+            raise CaptureError(
+                f"{self._path} has version {self.header.schema_version} of the format; "
+                f"version {disk.CAPTURE_VERSION} is known here",
+                fix="update trtdx",
+            )
+
+    def _take_end(self, content: memoryview, _: Frame) -> None:
+        self.end = msgspec.json.decode(content, type=End)
+
+    def _define(self, known: list[Any], more: list[Any]) -> None:
+        if len(known) + len(more) > disk.MOST_DEFINED:
+            raise ValueError("it tells of too many places or layouts")
+        known += more
+
+    def _take_rows(self, content: memoryview, each: Frame) -> None:
+        import numpy as np
+
+        if each.size % disk.ROW_BYTES:
+            raise ValueError("its rows are not whole")
+        rows = self._rows(each)
+        numbers, which = np.unique(rows["layout"], return_inverse=True)
+        if (rows["place"] >= len(self.places)).any() or (numbers >= len(self.layouts)).any():
+            raise ValueError("a row refers to what was never told")
+        layouts = [self.layouts[number] for number in numbers]
+        sizes = np.array([(layout.bytes, layout.elements) for layout in layouts], "u8").reshape(-1, 2)[which]
+        if (rows["bytes"] != sizes[:, 0]).any() or (rows["elements"] != sizes[:, 1]).any():
+            raise ValueError("a row's size is not its shape's")
+        self.records += len(rows)
+        self.left_out += int((rows["flags"] & disk.LEFT_OUT).sum())
+        self.lost += int(((rows["offset"] >= 0) & ~self.kept(rows)).sum())
+        self._row_frames.append(each)
+
+    def _rows(self, each: Frame) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        return np.frombuffer(self._index[each.at : each.at + each.size], disk.row_dtype())
+
+    def kept(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return which rows' values are in the log."""
+        begins, sizes = rows["offset"], rows["bytes"]  # below 2**63 and 2**62: the sum fits
+        ends = begins.astype("u8") + sizes
+        inside = (begins >= len(disk.VALUES_MAGIC)) & (ends <= len(self._values))
+        kept: np.ndarray[Any, Any] = inside & (begins % disk.ALIGNMENT == 0)
+        return kept
+
+    def rows(self) -> Iterator[np.ndarray[Any, Any]]:
+        """Yield the rows as arrays, a batch at a time."""
+        return map(self._rows, self._row_frames)
+
+    def iter_records(self, step: int | None = None, name: str | None = None) -> Iterator[Record]:
+        """Yield the records, of one step or name if asked, each made when it is its turn."""
+        import numpy as np
+
+        named = [number for number, place in enumerate(self.places) if name in (None, place.name)]
+        for each in self._row_frames:
+            rows = self._rows(each)
+            wanted = np.ones(len(rows), bool) if step is None else rows["step"] == step
+            if name is not None:
+                wanted &= np.isin(rows["place"], named)
+            for number in np.flatnonzero(wanted).tolist():
+                yield self._record(each.at + number * disk.ROW_BYTES)
+
+    def _record(self, at: int) -> Record:
+        step, place, layout, offset, _, digest, flags = disk.ROW_HEAD.unpack_from(self._index, at)
+        numbers = STATISTICS.unpack_from(self._index, at + disk.ROW_HEAD.size)
+        statistics = Statistics._make((*numbers, digest.hex()))
+        left_out = bool(flags & disk.LEFT_OUT)
+        return Record(step, self.rank, self.places[place], self.layouts[layout], statistics, offset, left_out)
+
+    def values(self, record: Record) -> np.ndarray[Any, Any]:
+        """Return a record's values as a read-only array on the mapped log."""
+        import numpy as np
+
+        begin, end = record.offset, record.offset + record.layout.bytes
+        if not len(disk.VALUES_MAGIC) <= begin <= end <= len(self._values):
+            raise CaptureError(
+                f"the values of {record.name} at step {record.step} are not in {disk.values_name(self.rank)}, "
+                f"which is missing or cut off"
+            )
+        raw = self._values[begin:end]
+        return np.frombuffer(raw, numpy_dtype(record.layout.dtype)).reshape(record.layout.shape)
+
+    def forget(self, record: Record) -> None:
+        """Let go of the pages that a record's values were read into; they are read again when they are needed."""
+        mapped = self._values.obj if record.offset >= 0 else None
+        if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise") and record.layout.bytes >= FORGOTTEN:
+            begin = record.offset - record.offset % mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_DONTNEED, begin, record.offset + record.layout.bytes - begin)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._index, self._values = memoryview(b""), memoryview(b"")  # unmapped once no array needs them
+
+
+class Capture:
+    """A capture opened for reading."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Open a capture; one that was cut off is opened as far as it goes.
+
+        Raises:
+            CaptureError: it is no capture, or of a newer version.
+        """
+        self.folder = Path(folder)
+        self._ranks = {rank: RankFiles(self.folder, rank) for rank in _ranks(self.folder)}
+        self.header = next((files.header for files in self._ranks.values()), Header())
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(self._ranks)
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """What is missing, in words; nothing where every rank's capture was closed."""
+        told = []
+        for rank, files in self._ranks.items():
+            name = disk.index_name(rank)
+            if files.problem:
+                told.append(
+                    f"{name} {files.problem}; {counted(files.records, 'record')} before that can be read"
+                )
+            elif files.end is None:
+                told.append(f"{name} was not closed: the run ended early or is still going on")
+            elif files.end.problem:
+                told.append(files.end.problem)
+            if files.lost:
+                told.append(
+                    f"{disk.values_name(rank)} is missing or cut off: {files.lost} values are not in it"
+                )
+        return tuple(told)
+
+    @property
+    def left_out(self) -> int:
+        """How many tensors' values did not fit the budget."""
+        return sum(files.left_out for files in self._ranks.values())
+
+    def __len__(self) -> int:
+        return sum(files.records for files in self._ranks.values())
+
+    def records(
+        self, *, step: int | None = None, name: str | None = None, rank: int | None = None
+    ) -> Iterator[Record]:
+        """Yield records in the order they were captured, rank by rank, each made when it is asked for."""
+        for number, files in self._ranks.items():
+            if rank in (None, number):
+                yield from files.iter_records(step, name)
+
+    def record(self, name: str, *, step: int = 0, rank: int = 0) -> Record:
+        """Return the record of a name at a step, one with values if there is, or raise with the nearest names."""
+        found = None
+        for record in self.records(step=step, name=name, rank=rank):
+            if record.kept:
+                return record
+            found = found or record
+        if found is None:
+            raise UnknownNameError(f"tensor of step {step} on rank {rank}", name, self.names())
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names captured, in the order they were first met."""
+        return list(dict.fromkeys(place.name for files in self._ranks.values() for place in files.places))
+
+    def files(self, rank: int) -> RankFiles:
+        """Return one rank's files."""
+        return self._ranks[rank]
+
+    def notes(self, *, rank: int = 0) -> list[Note]:
+        """Return what was said about steps."""
+        return list(self._ranks[rank].notes) if rank in self._ranks else []
+
+    def values(self, record: Record, *, verify: bool = False) -> np.ndarray[Any, Any]:
+        """Return a record's values, read-only and mapped from the log.
+
+        Raises:
+            CaptureError: they were not kept or, if asked to verify, are not what was hashed.
+        """
+        if not record.kept:
+            why = "the value budget was spent" if record.left_out else "only statistics were asked for"
+            raise CaptureError(f"the values of {record.name} at step {record.step} were not kept: {why}")
+        array = self._ranks[record.rank].values(record)
+        if verify:
+            digest = content_hash(memory(array.__array_interface__["data"][0], array.nbytes)).hex()
+            if digest != record.statistics.hash:
+                raise CaptureError(
+                    f"the values of {record.name} at step {record.step} are not those captured"
+                )
+        return array
+
+    def forget(self, record: Record) -> None:
+        """Let go of the memory that reading a record's values took."""
+        self._ranks[record.rank].forget(record)
+
+    def query(self, sql: str) -> Table:
+        """Return what an SQL query over the table `tensors` answers; see query.py."""
+        from trtdx.capture.store.query import query
+
+        return query(list(self._ranks.values()), sql)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for files in self._ranks.values():
+            files.__exit__(None, None, None)
+
+
+def is_capture(folder: str | Path) -> bool:
+    """Whether a folder holds a capture."""
+    try:
+        return bool(_ranks(Path(folder)))
+    except CaptureError:
+        return False
+
+
+def _ranks(folder: Path) -> list[int]:
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError as err:
+        raise CaptureError(f"cannot read {folder}: {err.strerror or err}") from err
+    found = [re.fullmatch(r"rank(0|[1-9]\d{0,4})\.index", name) for name in names]
+    ranks = sorted(int(each[1]) for each in found if each)
+    if not ranks:
+        raise CaptureError(f"{folder} holds no capture", fix="name a folder with a rank0.index in it")
+    return ranks
+
+
+def _mapped(path: Path, *, missing_ok: bool = False) -> memoryview:
+    """Return a file's bytes, mapped; links, devices and pipes are refused, as strangers may send them."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError as err:
+        if missing_ok:
+            return memoryview(b"")
+        raise CaptureError(f"{path} is not there") from err
+    except OSError as err:
+        raise CaptureError(f"cannot read {path}: {err.strerror or err}") from err
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise CaptureError(f"{path} is not a plain file")
+        if not found.st_size:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file, found.st_size, access=mmap.ACCESS_READ))
+    finally:
+        os.close(file)

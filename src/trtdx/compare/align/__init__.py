@@ -1,0 +1,1 @@
+"""Which tensor of one side is which of the other."""

@@ -1,0 +1,33 @@
+"""Tensors inside a mixture of experts, whose rows are the tokens of one expert after the other."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trtdx.compare.align.side_tensors import Reading
+
+_IN_EXPERTS = re.compile(r"(.*?)\.experts\.\D")  # a module that is called with the tokens of all experts
+
+
+def in_experts(name: str) -> bool:
+    return bool(_IN_EXPERTS.match(name))
+
+
+def same_experts(ours: Reading, theirs: Reading, name: str, steps: tuple[int, int]) -> bool:
+    """Whether both sides sent the same tokens to the same experts, and one kind of engine put them in order."""
+    if ours.capture.header.engine != theirs.capture.header.engine:
+        return False
+    found = _IN_EXPERTS.match(name)
+    block = found[1] if found else ""
+    return _chosen(ours, block, steps[0]) == _chosen(theirs, block, steps[1])
+
+
+def _chosen(reading: Reading, block: str, step: int) -> list[str]:
+    return [
+        records[0].statistics.hash
+        for name, records in reading.steps.get(step, {}).items()
+        if name.startswith((f"{block}.gate:out", f"{block}.router:out"))
+        and records[0].layout.dtype in ("int32", "int64")
+    ]

@@ -1,0 +1,242 @@
+"""Where the tokens lie in a tensor, and the changes that bring two layouts together.
+
+Layouts are told by shapes against the tokens that a step was fed, over all steps that have the tensor, so that as many
+heads as tokens in one step confuse nobody. Tensors of the same shape are compared as they are.
+
+Changes have texts, which a mapping file keeps:
+
+    transpose 0 2 1 3           heads first to tokens first
+    unsqueeze 0, reshape 4 8    packed tokens as a batch of one; the same elements in another shape
+    expand 0 2                  what is the same for all sequences
+    columns 0:128               the first columns of a row: a vocabulary without its padding
+    part k of q:32 k:16 v:16    a part of a fused tensor; "2 x q:16 k:8 v:8": in two groups
+    regroup 2 x q:16 k:8 v:8    fused shards side by side, as the parts of all of them side by side
+    mask                        what is added to scores, as which of them are seen
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.align.fused import parse_part
+from trtdx.compare.nouns import Change
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from trtdx.capture.store.reader import Record
+    from trtdx.compare.align.positions import Fed
+
+    Array = np.ndarray[Any, Any]
+
+TOKENS_FIRST, HEADS_FIRST, FLAT, FLAT_HEADS, SHARED = "tokens", "heads", "flat", "flat heads", "shared"
+ONE, LAST, FLAT_LAST, ONE_LAST = "one", "last", "flat last", "one last"
+PACKED, ONE_PACKED = "packed", "one packed"  # of a batch with padding, the tokens that are none
+HISTORY, PAST, COLUMNS = "history", "past", "columns"  # of the cache; a mask of all up to now
+HOLDS = {LAST: "last", FLAT_LAST: "last", ONE_LAST: "last", HISTORY: "history", PAST: "past", COLUMNS: "history",
+         PACKED: "real", ONE_PACKED: "real"}  # fmt: skip
+_BY_HEADS = (HEADS_FIRST, HISTORY, PAST)
+_AXES = {TOKENS_FIRST: 1, ONE: 1, LAST: 1, ONE_LAST: 1, COLUMNS: 1, HEADS_FIRST: 2, HISTORY: 2, PAST: 2, FLAT: 0,
+         FLAT_LAST: 0, PACKED: 0, ONE_PACKED: 1}  # fmt: skip
+SEEN = -1e4  # what is added to scores that are to be seen is above
+_HEADS_LIKELY = re.compile(r"mask|score|weights|key|value|cache|past|present", re.IGNORECASE)
+
+
+class Fit(NamedTuple):
+    """What brings two tensors to the same rows."""
+
+    ours: tuple[Change, ...] = ()
+    theirs: tuple[Change, ...] = ()
+    axis: int | None = None
+
+
+def transpose(*axes: int) -> Change:
+    return Change(f"transpose {' '.join(map(str, axes))}", lambda array: array.transpose(axes))
+
+
+def unsqueeze(axis: int) -> Change:
+    def apply(array: Array) -> Array:
+        return array.reshape(*array.shape[:axis], 1, *array.shape[axis:])
+
+    return Change(f"unsqueeze {axis}", apply)
+
+
+def reshape(*shape: int) -> Change:
+    return Change(f"reshape {' '.join(map(str, shape))}", lambda array: array.reshape(shape))
+
+
+def expand(axis: int, count: int) -> Change:
+    def apply(array: Array) -> Array:
+        import numpy as np
+
+        return np.broadcast_to(array, (*array.shape[:axis], count, *array.shape[axis + 1 :]))
+
+    return Change(f"expand {axis} {count}", apply)
+
+
+def columns(begin: int, end: int) -> Change:
+    return Change(f"columns {begin}:{end}", lambda array: array[..., begin:end])
+
+
+def as_mask() -> Change:
+    return Change("mask", lambda array: array if array.dtype == bool else array > SEEN)
+
+
+def is_added_mask(record: Record) -> bool:
+    """Whether a tensor is a mask to be added to scores, as its statistics tell: zeros, and one very negative number."""
+    found = record.statistics
+    if (
+        not found.zeros
+        or found.nan
+        or found.pos_inf
+        or found.max > 0
+        or not record.layout.dtype.startswith(("float", "bfloat"))
+    ):
+        return False
+    if found.neg_inf:
+        return found.zeros + found.neg_inf == found.elements
+    hidden = found.elements - found.zeros
+    return found.min < SEEN and abs(found.mean * found.elements / found.min - hidden) < 0.5
+
+
+def parse_change(text: str) -> Change:
+    """Return the change that a text states."""
+    word, _, rest = text.strip().partition(" ")
+    if word in ("part", "regroup"):
+        return parse_part(text.strip())
+    numbers = [int(each) for each in re.findall(r"-?\d+", rest)]
+    made = {
+        "transpose": (transpose, len(numbers) > 1 and sorted(numbers) == list(range(len(numbers)))),
+        "unsqueeze": (unsqueeze, len(numbers) == 1 and numbers[0] >= 0),
+        "reshape": (reshape, bool(numbers)),
+        "expand": (expand, len(numbers) == 2 and min(numbers) >= 0),
+        "columns": (columns, len(numbers) == 2 and 0 <= numbers[0] < numbers[1]),
+        "mask": (as_mask, not rest),
+    }.get(word)
+    if made is None or not made[1]:
+        raise InputError(
+            f"{text.strip()!r} is not a change of layout",
+            fix="write transpose 0 2 1 3, unsqueeze 0, reshape 4 -1, expand 0 2, columns 0:128, mask, "
+            "part k of q:32 k:16 v:16, rank 0, sum, concatenate 1 or pages TABLE",
+        )
+    change: Change = made[0](*numbers)  # type: ignore[operator]
+    return change
+
+
+def changed_shape(shape: Sequence[int], changes: Sequence[Change]) -> tuple[int, ...]:
+    """Return the shape that changes give, without any values."""
+    import numpy as np
+
+    if not changes:
+        return tuple(shape)
+    array = np.broadcast_to(np.zeros((), np.int8), tuple(shape))
+    try:
+        for change in changes:
+            array = change.apply(array)
+    except (ValueError, IndexError) as err:
+        told = " | ".join(change.text for change in changes)
+        raise InputError(f"{told!r} cannot be done with a tensor of shape {list(shape)}: {err}") from err
+    return array.shape
+
+
+def forms(shape: tuple[int, ...], fed: Fed, name: str = "") -> list[str]:
+    """Return how a tensor of a shape can hold a step's tokens, the likeliest first."""
+    found = _packed_forms(shape, fed) if len(fed.shape) == 1 else _batch_forms(shape, fed)
+    if found[:2] == [TOKENS_FIRST, HEADS_FIRST] and len(shape) == 4 and _HEADS_LIKELY.search(name):
+        found[:2] = [HEADS_FIRST, TOKENS_FIRST]
+    return found
+
+
+def _batch_forms(shape: tuple[int, ...], fed: Fed) -> list[str]:
+    rows, count = fed.shape
+    possible = [
+        (TOKENS_FIRST, shape[:2] == (rows, count)),
+        (HEADS_FIRST, len(shape) > 2 and shape[0] == rows and shape[2] == count),
+        (HISTORY, len(shape) == 4 and fed.total > 0 and (shape[0], shape[2]) == (rows, fed.total)),
+        (PAST, len(shape) == 4 and fed.total > 0 and (shape[0], shape[2]) == (rows, fed.total - count)),
+        (COLUMNS, fed.total > 0 and shape == (rows, fed.total)),
+        (FLAT, shape[:1] == (rows * count,)),
+        (PACKED, len(shape) > 1 and shape[0] == fed.tokens < rows * count),
+        (ONE_PACKED, len(shape) > 2 and shape[:2] == (1, fed.tokens) and fed.tokens < rows * count),
+        (SHARED, rows > 1 and shape[:2] == (1, count)),
+        (ONE, rows > 1 and shape[:2] == (1, rows * count)),
+        (LAST, count > 1 and len(shape) > 2 and shape[:2] == (rows, 1)),
+        (FLAT_LAST, count > 1 and len(shape) == 2 and shape[0] == rows),
+        (ONE_LAST, count > 1 and rows > 1 and len(shape) == 3 and shape[:2] == (1, rows)),
+    ]
+    return [form for form, fits in possible if fits]
+
+
+def _packed_forms(shape: tuple[int, ...], fed: Fed) -> list[str]:
+    count = fed.shape[0]
+    possible = [
+        (FLAT, shape[:1] == (count,)),
+        (TOKENS_FIRST, shape[:2] == (1, count)),
+        (FLAT_HEADS, len(shape) == 3 and shape[1] == count),
+        (FLAT_LAST, len(shape) > 1 and shape[0] == fed.sequences < count),
+        (ONE_LAST, len(shape) > 2 and shape[:2] == (1, fed.sequences) and fed.sequences < count),
+    ]
+    return [form for form, fits in possible if fits]
+
+
+def consistent(shapes: Sequence[tuple[tuple[int, ...], Fed]], name: str = "") -> list[str]:
+    """Return the forms that a tensor can have at all its steps."""
+    found: list[str] | None = None
+    for shape, fed in shapes:
+        here = forms(shape, fed, name)
+        found = here if found is None else [form for form in found if form in here or _same(form, here)]
+    return found or []
+
+
+def _same(form: str, here: list[str]) -> bool:
+    """Whether a form is another where a step has a single token: the last token of each sequence is then each token."""
+    same = {LAST: TOKENS_FIRST, ONE_LAST: TOKENS_FIRST, FLAT_LAST: FLAT, PACKED: FLAT, ONE_PACKED: ONE}
+    return same.get(form, form) in here
+
+
+def features(shape: tuple[int, ...], form: str) -> int:
+    """Return how many numbers a token has."""
+    if form in _BY_HEADS:
+        return math.prod(shape[1:2] + shape[3:])
+    rows = {FLAT: shape[:1],
+            FLAT_HEADS: shape[1:2], FLAT_LAST: shape[:1], PACKED: shape[:1]}.get(form, shape[:2])  # fmt: skip
+    return math.prod(shape) // max(math.prod(rows), 1)
+
+
+def _in_batch(form: str, shape: tuple[int, ...], fed: Fed) -> tuple[Change, ...]:
+    """Return what brings a tensor to [sequences, tokens, ...]."""
+    axes = list(range(len(shape)))
+    if form in _BY_HEADS:
+        return (transpose(0, 2, 1, *axes[3:]),)
+    if form in (FLAT, FLAT_LAST, PACKED):
+        return (unsqueeze(0),)
+    if form == FLAT_HEADS:
+        return transpose(1, 0, *axes[2:]), unsqueeze(0)
+    if form == SHARED:
+        return (expand(0, fed.shape[0]),)
+    return ()
+
+
+def fit(
+    ours: tuple[int, ...], theirs: tuple[int, ...], our_form: str, their_form: str, feds: tuple[Fed, Fed]
+) -> Fit:
+    """Return what brings two tensors that hold tokens to the same rows; the columns are not looked at."""
+    if our_form == their_form and our_form in _AXES:
+        return Fit((), (), _AXES[our_form])
+    return Fit(_in_batch(our_form, ours, feds[0]), _in_batch(their_form, theirs, feds[1]), 1)
+
+
+def fit_whole(ours: tuple[int, ...], theirs: tuple[int, ...], *, weight: bool = False) -> Fit | None:
+    """Return what brings two tensors without tokens to the same shape; none where nothing that is sure does."""
+    if ours == theirs:
+        return Fit()
+    if [size for size in ours if size != 1] == [size for size in theirs if size != 1]:
+        return Fit((), (reshape(*ours),))
+    if weight and len(ours) == 2 and ours == theirs[::-1]:
+        return Fit((), (transpose(1, 0),))
+    return None

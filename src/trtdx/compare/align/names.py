@@ -1,0 +1,266 @@
+"""Which name of one side is which of the other: the same, the same below other wrappers, or the same part of a layer.
+
+Hugging Face, torch's exporter, TensorRT-LLM, vLLM and Megatron call the same parts by other names. What a name means is
+told by its structure alone: where it stands below the list of layers, and what its module is called there.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.engines.generate import cache_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trtdx.compare.align.side_tensors import Named
+
+WRAPPERS = {
+    "m",
+    "model",
+    "transformer",
+    "base_model",
+    "module",
+    "_orig_mod",
+    "language_model",
+    "gpt_neox",
+    "wrapped",
+}
+_ATTENTION = r"(?:self_attn|self_attention|attention|attn|temporal_block)"
+_MLP = r"(?:mlp|feed_forward|ffn|block_sparse_moe|moe)"
+_EXPERT = r"(?P<expert>experts\.\d+\.|shared_experts?\.)?"
+_LAYERS = r"(?:layers|h|blocks?|layer)"
+# What a module inside a layer is; the first that fits.
+_IN_LAYER = [
+    (rf"{_ATTENTION}\.(?:self\.)?(?:q_proj|wq|query|q|q_lin|q_linear)", "attention.q"),
+    (rf"{_ATTENTION}\.(?:self\.)?(?:k_proj|wk|key|k|k_lin|k_linear)", "attention.k"),
+    (rf"{_ATTENTION}\.(?:self\.)?(?:v_proj|wv|value|v|v_lin|v_linear)", "attention.v"),
+    (
+        rf"{_ATTENTION}\.(?:qkv|qkv_proj|query_key_value|c_attn|Wqkv|wqkv|W_pack|in_proj|linear_qkv)",
+        "attention.qkv",
+    ),
+    (
+        rf"{_ATTENTION}\.(?:o_proj|dense|out_proj|c_proj|wo|output\.dense|linear_proj|out_lin)",
+        "attention.o",
+    ),
+    (rf"{_ATTENTION}\.(?:q_norm|q_layernorm)", "attention.q_norm"),
+    (rf"{_ATTENTION}\.(?:k_norm|k_layernorm)", "attention.k_norm"),
+    (rf"{_ATTENTION}(?:\.self)?", "attention"),
+    (rf"{_MLP}\.{_EXPERT}(?:gate_up_proj|fused_fc|linear_fc1|w13|gate_up)", "mlp.{expert}gate_up"),
+    (rf"{_MLP}\.{_EXPERT}(?:gate_proj|w1|w_gate)", "mlp.{expert}gate"),
+    (rf"{_MLP}\.{_EXPERT}(?:up_proj|w3)", "mlp.{expert}up"),
+    (
+        rf"{_MLP}\.{_EXPERT}(?:down_proj|w2|proj|c_proj|dense_4h_to_h|linear_fc2|fc_out|fc2)",
+        "mlp.{expert}down",
+    ),
+    (rf"{_MLP}\.{_EXPERT}(?:c_fc|dense_h_to_4h|fc_in|fc1)", "mlp.{expert}fc"),
+    (
+        rf"{_MLP}\.{_EXPERT}fc",
+        "mlp.{expert}fc",
+    ),  # with a sibling `gate`: TensorRT-LLM's gated one, see `roles`
+    (rf"{_MLP}\.router", "mlp.router"),
+    (rf"{_MLP}\.gate", "mlp.router"),
+    (rf"{_MLP}\.{_EXPERT}(?:act_fn|act|activation|activation_fn)", "mlp.{expert}act"),
+    (rf"{_MLP}", "mlp"),
+    (r"(?:input_layernorm|ln_1|self_attn_layer_norm|attention_norm|norm1|norm_1)", "norm1"),
+    (r"(?:post_attention_layernorm|post_layernorm|ln_2|ffn_norm|norm2|norm_2|final_layer_norm)", "norm2"),
+    (r"(?:fc1|intermediate\.dense)", "mlp.fc"),
+    (r"(?:fc2|output\.dense)", "mlp.down"),
+]
+_AT_TOP = [
+    (r"(?:embed_tokens|wte|vocab_embedding|word_embeddings|tok_embeddings|embed_in|embeddings\.word_embeddings)",
+     "embedding"),
+    (r"(?:wpe|position_embedding|embed_positions|embeddings\.position_embeddings)", "position embedding"),
+    (r"(?:norm|ln_f|final_layernorm|final_layer_norm|ln_out|norm_f)", "last norm"),
+    (r"(?:lm_head|embed_out|output|output_layer)", "head"),
+    (r"(?:rotary_emb|rotary)", "rotary"),
+]  # fmt: skip
+_TABLES = {
+    top: [(re.compile(pattern), role) for pattern, role in table]
+    for top, table in ((True, _AT_TOP), (False, _IN_LAYER))
+}
+ROW_PARALLEL = re.compile(
+    r"(?:attention\.o|mlp\.(?:.*\.)?down|embedding)$"
+)  # each rank may hold a partial sum
+_PLACE = re.compile(r"(.*?):(in|out)(?:\[(\d+)\]|\.(.+))?")
+_DEBUG = [  # names that TensorRT-LLM's models register, see `register_network_output`
+    (re.compile(r"(?:decoder_|encoder_)?layer_(\d+)_output"), r"layers.\1"),
+    (re.compile(r"(?:embedding_output|embedding_layer_output|word_embeddings)"), "vocab_embedding"),
+    (re.compile(r"(.*layers\.\d+\.(?:mlp|attention))_output"), r"\1"),
+    (re.compile(r"(.*layers\.\d+)\.(?:output|hidden_states)"), r"\1"),
+]
+
+
+_PAGES = re.compile(
+    r"(?:kv_cache[._])?(key|value|k|v)_?(?:pages|cache|blocks)[._](\d+)|kv_cache[._](\d+)[._](key|value|k|v)"
+)
+
+
+def _paged(name: str) -> str:
+    """Return the part of the cache that pages hold: "3.key" of "key_pages.3"."""
+    found = _PAGES.fullmatch(name)
+    if found is None:
+        return ""
+    which = {"k": "key", "v": "value"}
+    part = found[1] or found[4]
+    return f"{found[2] or found[3]}.{which.get(part, part)}"
+
+
+class Meaning(NamedTuple):
+    """What a name means, on whichever side."""
+
+    scope: str  # the module below the wrappers: "layers.3.mlp", "" is what holds the layers, "^1" what holds that
+    role: str  # the same in words that all conventions share: "layers.3.mlp.gate"
+    port: str
+    which: str  # the number or the name of one of several
+
+
+def in_words(name: str) -> str:
+    """Return a tensor's or module's name as a sentence has it: "h.4#1:in[3]" is "the 4th input of h.4 (2nd call)"."""
+    place = _PLACE.fullmatch(name)
+    path, calls, call = (place[1] if place else name).partition("#")
+    if calls and not call.isdigit():
+        return name
+    times = f" ({_ordinal(int(call) + 1)} call)" if calls else ""
+    if place is None or not place[3]:
+        return f"{path}{name[len(place[1]) :] if place else ''}{times}"
+    what = "input" if place[2] == "in" else "output"
+    return f"the {_ordinal(int(place[3]) + 1)} {what} of {path or 'the model'}{times}"
+
+
+def _ordinal(number: int) -> str:
+    teens = 11 <= number % 100 <= 13
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def place_in(name: str) -> tuple[str, str, str]:
+    """Return path, port and which of several, from a name alone."""
+    if name == "logits":
+        return "", "out", "logits"
+    found = _PLACE.fullmatch(name)
+    if found:
+        return found[1], found[2], found[3] or found[4] or "0"
+    for pattern, path in _DEBUG:
+        debug = pattern.fullmatch(name)
+        if debug:
+            return debug.expand(path), "out", "0"
+    if name.endswith((".weight", ".bias")):
+        path, _, port = name.rpartition(".")
+        return path, port, "0"
+    return name, "out", "0"
+
+
+def _parts(named: Named) -> tuple[str, str, str]:
+    place = named.place
+    if place.tensor and place.path in ("", place.tensor.replace("/", ".")):
+        return place_in(place.path or place.tensor)
+    if place.tensor:  # a tensor inside a graph: its name is all that it has
+        return f"tensor {place.tensor}", place.port, place.argument or str(place.number)
+    return place.path, place.port, place.argument or str(place.number)
+
+
+def meanings(named: dict[str, Named]) -> dict[str, Meaning]:
+    """Return what the names of a side mean."""
+    parts = {name: _parts(each) for name, each in named.items()}
+    trunk = _trunk(path for path, _, _ in parts.values())
+    gated = {path.rpartition(".")[0] for path, _, _ in parts.values() if path.endswith(".fc")} & {
+        path.rpartition(".")[0] for path, _, _ in parts.values() if path.endswith(".gate")
+    }
+    found = {}
+    for name, (path, port, which) in parts.items():
+        cache = cache_key(name.removesuffix(":new")) or _paged(name)
+        if cache and named[name].place.path in ("", name):
+            scope = role = f"cache {cache}"
+        elif not path and which == "logits":
+            scope, role = "^logits", "logits"
+        else:
+            scope = _below(path, trunk)
+            role = _role(scope, path.rpartition(".")[0] in gated)
+        found[name] = Meaning(scope, role, port, which)
+    return found
+
+
+def _trunk(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the path of what holds the lists of layers: all that they have in common before."""
+    common: tuple[str, ...] | None = None
+    for path in set(paths):
+        parts = path.split(".")
+        at = next((number for number, part in enumerate(parts) if part.isdigit()), 0)
+        if at < 1 or not re.fullmatch(_LAYERS, parts[at - 1]):
+            continue
+        above = tuple(parts[: at - 1])
+        if common is None:
+            common = above
+        common = common[: next((n for n, (a, b) in enumerate(zip(common, above, strict=False)) if a != b),
+                               min(len(common), len(above)))]  # fmt: skip
+    if common is not None:
+        return common
+    firsts = {tuple(path.split(".")) for path in set(paths) if path}
+    return _shared_wrappers(firsts)
+
+
+def _shared_wrappers(paths: set[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the wrappers that all paths of a model without layers begin with."""
+    shared: list[str] = []
+    for part in min(paths, key=len, default=()):
+        if part not in WRAPPERS or any(path[: len(shared) + 1] != (*shared, part) for path in paths):
+            break
+        shared.append(part)
+    return tuple(shared)
+
+
+def _below(path: str, trunk: tuple[str, ...]) -> str:
+    parts = tuple(path.split(".")) if path else ()
+    if parts[: len(trunk)] == trunk:
+        return ".".join(parts[len(trunk) :])
+    if trunk[: len(parts)] == parts:
+        return f"^{len(trunk) - len(parts)}"
+    shared = next((n for n, (a, b) in enumerate(zip(parts, trunk, strict=False)) if a != b), 0)
+    return ".".join(parts[shared:])
+
+
+@lru_cache(maxsize=1 << 16)
+def _role(scope: str, gated: bool) -> str:
+    plain, _, call = scope.partition("#")
+    found = re.fullmatch(rf"(?:(.*)\.)?{_LAYERS}\.(\d+)(?:\.(.+))?", plain)
+    above, inside = (f"{found[1] or ''}layers.{found[2]}", found[3] or "") if found else ("", plain)
+    role = inside
+    for pattern, meant in _TABLES[not found]:
+        fits = pattern.fullmatch(inside)
+        if fits:
+            role = meant.replace("{expert}", (fits.groupdict().get("expert") or ""))
+            break
+    if gated:  # TensorRT-LLM: fc is what the activation is of, gate what it is multiplied with
+        role = {"mlp.fc": "mlp.gate", "mlp.router": "mlp.up"}.get(role, role)
+    joined = ".".join(part for part in (above, role) if part)
+    return f"{joined}#{call}" if call else joined
+
+
+_FLOW = ("in", "norm1", "attention:in", "attention.q_norm", "attention.k_norm", "attention.o", "attention", "norm2",
+         "mlp:in", "mlp.router", "mlp.act", "mlp.down", "mlp", "")  # fmt: skip
+_STARTS = {"attention": "attention:in", "mlp": "mlp:in"}
+_INSIDE = {
+    **dict.fromkeys(("attention.q", "attention.k", "attention.v", "attention.qkv"), "attention.q_norm"),
+    **dict.fromkeys(("mlp.gate", "mlp.up", "mlp.gate_up", "mlp.fc"), "mlp.router"),
+}
+_ENDS = {"last norm": 1, "head": 2, "logits": 3}
+
+
+def flow_key(meaning: Meaning) -> tuple[int, int, int, int]:
+    """Return what sorts tensors as a decoder computes them, where they come in no order of their own."""
+    port = 0 if meaning.port == "in" else 1
+    found = re.match(r"layers\.(\d+)(?:\.(.*))?$", meaning.role)
+    if found is None:
+        return _ENDS.get(meaning.role, -1), 0, 0, port
+    role = found[2] or ("in" if not port else "")
+    if not port:
+        role = _STARTS.get(role, role)
+    role = _INSIDE.get(role, role)
+    at = (
+        _FLOW.index(role)
+        if role in _FLOW
+        else _FLOW.index(role.split(".")[0] if role.split(".")[0] in _FLOW else "")
+    )
+    return 0, int(found[1]), at, port

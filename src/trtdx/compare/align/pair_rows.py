@@ -1,0 +1,206 @@
+"""The two tensors of a pair as rows that can be compared, piece by piece: tokens where they are known, no padding.
+
+Values stay mapped; only the rows of a piece are ever copied, and what was read is let go again. So the largest captures
+are compared in little memory.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+    from trtdx.capture.store.reader import Capture
+    from trtdx.compare.nouns import Aligned, Pair
+    from trtdx.compare.sides.side import Side
+
+    Array = np.ndarray[Any, Any]
+
+PIECE = 1 << 20  # elements at a time
+LET_GO = 32 << 20  # bytes read of one side, after which their memory is let go
+
+
+class Token(NamedTuple):
+    """Which token a row is of."""
+
+    sequence: int
+    position: int
+
+
+def arrays(pair: Pair, reference: Side, candidate: Side) -> Iterator[tuple[Array, Array]]:
+    """Yield both tensors of a pair in pieces of whole rows: arrays [rows, columns] of the same shape.
+
+    Raises:
+        CaptureError: the values of one were not kept.
+    """
+    return pieces(pair, reference.capture, candidate.capture)
+
+
+def pieces(pair: Pair, reference: Capture, candidate: Capture) -> Iterator[tuple[Array, Array]]:
+    """Yield both tensors of a pair in pieces of whole rows."""
+    ours = Rows(pair.reference, reference, pair.token_axis)
+    theirs = Rows(pair.candidate, candidate, pair.token_axis)
+    if pair.token_axis is None and pair.tokens is None:
+        theirs.reshape(ours.columns)
+    count = ours.count if pair.tokens is None else len(pair.tokens)
+    together, done = max(1, PIECE // max(ours.columns, 1)), 0
+    for start in range(0, count, together):
+        span = slice(start, min(start + together, count))
+        if pair.tokens is None:
+            first, second = ours.span(span), theirs.span(span)
+        else:
+            first, second = ours.take(pair.tokens.reference[span]), theirs.take(pair.tokens.candidate[span])
+        yield first, second
+        done += first.nbytes + second.nbytes
+        if done >= LET_GO:
+            ours.forget()
+            theirs.forget()
+            done = 0
+    ours.forget()
+    theirs.forget()
+
+
+def tokens_of(pair: Pair, reference: Side | None = None) -> list[Token]:
+    """Return the token of each row, its position counted without padding; none where tokens are not known."""
+    if pair.tokens is None:
+        return []
+    both = zip(pair.tokens.sequence.tolist(), pair.tokens.position.tolist(), strict=True)
+    return [Token(*each) for each in both]
+
+
+class _Shard(NamedTuple):
+    """One record of a step, as rows: [sequences, tokens, ...] where it has tokens, else [rows, columns]."""
+
+    array: Array
+    tokens: bool
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.array.shape[: 2 if self.tokens else 1])
+
+    def span(self, begin: int, end: int) -> Array:
+        """Return rows that follow each other, copied only where they do not lie so."""
+        if not self.tokens:
+            return self.array[begin:end]
+        length = self.array.shape[1]
+        row = begin // length
+        if (end - 1) // length == row:
+            return self.array[row, begin - row * length : end - row * length].reshape(end - begin, -1)
+        import numpy as np
+
+        return self.take(np.arange(begin, end))
+
+    def take(self, rows: Array) -> Array:
+        if not self.tokens:
+            return self.array[rows]
+        length = self.array.shape[1]
+        some: Array = self.array[rows // length, rows % length]
+        return some.reshape(len(rows), -1)
+
+
+class Rows:
+    """One side of a pair as rows."""
+
+    def __init__(self, aligned: Aligned, capture: Capture, axis: int | None) -> None:
+        self._aligned, self._capture = aligned, capture
+        apart = aligned.join == "tokens"  # ranks whose rows follow each other
+        self._steps = [
+            [_shard(aligned, capture.values(record), axis) for record in group]
+            for _, group in groupby(aligned.records, key=lambda each: (each.step, apart and each.rank))
+        ]
+        self._shards_in_a_row = not aligned.join or axis is not None or aligned.join == "sum"
+        if not self._shards_in_a_row:
+            self._steps = [[_whole(shards, aligned.join)] for shards in self._steps]
+        self._starts = [0]
+        for shards in self._steps:
+            self._starts.append(self._starts[-1] + shards[0].rows)
+        self.count = self._starts[-1]
+
+    @property
+    def columns(self) -> int:
+        return int(self.span(slice(0, 1)).shape[-1]) if self.count else 0
+
+    def reshape(self, columns: int) -> None:
+        """Divide a tensor without tokens into rows of another length."""
+        if len(self._steps) == 1 and len(self._steps[0]) == 1 and columns and self.columns != columns:
+            array = self._steps[0][0].array.reshape(-1, columns)
+            self._steps, self._starts, self.count = [[_Shard(array, False)]], [0, len(array)], len(array)
+
+    def span(self, span: slice) -> Array:
+        import numpy as np
+
+        for begin, end, shards in zip(self._starts[:-1], self._starts[1:], self._steps, strict=True):
+            if begin <= span.start and span.stop <= end:
+                return self._joined([shard.span(span.start - begin, span.stop - begin) for shard in shards])
+        return self.take(np.arange(span.start, span.stop))
+
+    def take(self, rows: Array) -> Array:
+        """Return some rows, in their order."""
+        import numpy as np
+
+        if (
+            len(rows)
+            and rows[-1] - rows[0] == len(rows) - 1
+            and (len(rows) < 3 or (np.diff(rows) == 1).all())
+        ):
+            for begin, end in zip(self._starts[:-1], self._starts[1:], strict=True):
+                if begin <= rows[0] and rows[-1] < end:
+                    return self.span(slice(int(rows[0]), int(rows[-1]) + 1))
+        if len(self._steps) == 1:
+            return self._joined([shard.take(rows) for shard in self._steps[0]])
+        which = np.searchsorted(self._starts, rows, side="right") - 1
+        found: Array | None = None
+        for number, shards in enumerate(self._steps):
+            here = np.flatnonzero(which == number)
+            if not here.size:
+                continue
+            part = self._joined([shard.take(rows[here] - self._starts[number]) for shard in shards])
+            if found is None:
+                found = np.empty((len(rows), part.shape[1]), part.dtype)
+            found[here] = part
+        return self._joined([]) if found is None else found
+
+    def forget(self) -> None:
+        for record in self._aligned.records:
+            self._capture.forget(record)
+
+    def _joined(self, parts: list[Array]) -> Array:
+        import numpy as np
+
+        if not parts:
+            return np.zeros((0, 1))
+        if len(parts) == 1:
+            array = parts[0]
+        elif self._aligned.join == "sum":
+            array = np.sum([part.astype(np.float64) for part in parts], 0)
+        else:
+            array = np.concatenate(parts, 1)
+        for change in self._aligned.after:
+            array = change.apply(array)
+        return array
+
+
+def _shard(aligned: Aligned, array: Array, axis: int | None) -> _Shard:
+    import numpy as np
+
+    for change in aligned.changes:
+        array = change.apply(array)
+    if axis is None:
+        if aligned.join.startswith("concatenate"):
+            return _Shard(array, False)  # joined along its own axis first
+        return _Shard(array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1), False)
+    return _Shard(array[None] if axis == 0 else np.moveaxis(array, axis, 1), True)
+
+
+def _whole(shards: list[_Shard], join: str) -> _Shard:
+    """Return shards without tokens as one: weights and the like, of which one is at hand at a time."""
+    import numpy as np
+
+    axis = int(join.split()[1])
+    array = np.concatenate([shard.array for shard in shards], axis)
+    return _Shard(array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1), False)

@@ -1,0 +1,112 @@
+"""Tensors of several ranks made one: shards side by side, partial sums added, copies compared with each other.
+
+What a rank holds is told by widths and by what its module is: a projection whose input is divided among ranks holds a
+partial sum before the ranks exchange it, any other tensor of full width is a copy. Shards stand in the order of their
+ranks; where the values fit only another order, that is said and not done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.capture.store.reader import Record
+
+
+class Way(NamedTuple):
+    """How the records of several ranks are one tensor."""
+
+    which: tuple[int, ...]  # of the records
+    join: str = ""
+    columns: int = 0  # to be kept of what is joined; 0: all
+    copies: bool = False  # the others should be the same as the one taken
+
+
+class Ranks(NamedTuple):
+    """What the ranks of one side hold of a tensor."""
+
+    widths: tuple[int, ...]  # numbers of a token, on each rank
+    hashes: tuple[str, ...]
+
+    @property
+    def equal(self) -> bool:
+        return len(set(self.hashes)) == 1
+
+
+def ranks_of(records: Sequence[Record], width_of: Sequence[int]) -> Ranks:
+    return Ranks(tuple(width_of), tuple(record.statistics.hash for record in records))
+
+
+def way(ranks: Ranks, wanted: int, *, partial: bool, trims: bool) -> Way | None:
+    """Return how ranks make a tensor of a width; none where they do not.
+
+    Args:
+        ranks: what each of them holds.
+        wanted: numbers of a token in the whole tensor.
+        partial: each rank may hold a partial sum.
+        trims: what is wider is padded: a vocabulary.
+    """
+    widths, total, everything = ranks.widths, sum(ranks.widths), tuple(range(len(ranks.widths)))
+    if set(widths) == {wanted}:
+        if len(widths) > 1 and partial and not ranks.equal:
+            return Way(everything, "sum")
+        return Way((_usual(ranks.hashes),), copies=len(widths) > 1)
+    if total == wanted:
+        return Way(everything, "concatenate -1")
+    distinct = wanted // widths[0] if set(widths) == {widths[0]} and widths[0] else 0
+    if (
+        distinct and wanted % widths[0] == 0 and len(widths) % distinct == 0
+    ):  # heads of which several ranks have one
+        return Way(everything[:: len(widths) // distinct], "concatenate -1")
+    if trims and total > wanted and (len(widths) == 1 or widths[0] < wanted):
+        return Way(everything, "concatenate -1" if len(widths) > 1 else "", columns=wanted)
+    return None
+
+
+def _usual(hashes: Sequence[str]) -> int:
+    """Return the first rank of those that most agree with."""
+    return hashes.index(Counter(hashes).most_common(1)[0][0])
+
+
+def ways(ours: Ranks, theirs: Ranks, *, partial: bool, trims: bool) -> tuple[Way, Way] | None:
+    """Return how the ranks of both sides make tensors of the same width."""
+    full = [ours.widths[0], sum(ours.widths), theirs.widths[0], sum(theirs.widths)]
+    if len(ours.widths) > 1 and not ours.equal and not partial:
+        full = [full[1], full[0], *full[2:]]
+    for width in dict.fromkeys(full):
+        both = (
+            way(ours, width, partial=partial, trims=trims),
+            way(theirs, width, partial=partial, trims=trims),
+        )
+        if both[0] is not None and both[1] is not None:
+            return both[0], both[1]
+    return None
+
+
+def odd_ranks(records: Sequence[Record]) -> list[Record]:
+    """Return one record of each content that is not the usual one."""
+    hashes = [record.statistics.hash for record in records]
+    usual = hashes[_usual(hashes)]
+    odd: dict[str, Record] = {}
+    for record in records:
+        if record.statistics.hash != usual:
+            odd.setdefault(record.statistics.hash, record)
+    return list(odd.values())
+
+
+def axis_of_shards(ours: tuple[int, ...], theirs: Sequence[tuple[int, ...]]) -> int | None:
+    """Return the axis along which shards of a tensor without tokens, a weight, make the whole one."""
+    if any(len(shape) != len(ours) for shape in theirs):
+        return None
+    return next(
+        (
+            axis
+            for axis in range(len(ours))
+            if sum(shape[axis] for shape in theirs) == ours[axis]
+            and all(shape[:axis] + shape[axis + 1 :] == ours[:axis] + ours[axis + 1 :] for shape in theirs)
+        ),
+        None,
+    )

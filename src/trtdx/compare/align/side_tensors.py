@@ -1,0 +1,188 @@
+"""One side as alignment sees it: its tensors by step and name, those of several ranks together, in data-flow order."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.engines.generate import cache_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+
+    from trtdx.capture.store.reader import Capture, Record
+    from trtdx.tensors.taps import Place
+
+    Array = np.ndarray[Any, Any]
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?|layer)\.(\d+)(?:\.|$)")
+_LOCAL = re.compile(r"((?:^|\.)(?:layers|h|blocks?|layer)\.)(\d+)(?=\.|:|$|_)")
+
+
+class Named(NamedTuple):
+    """A name of a side: where it is, and its records at the first step that has something of it."""
+
+    name: str
+    place: Place
+    step: int
+    records: tuple[Record, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.records[0].layout.shape
+
+    @property
+    def kind(self) -> str:
+        """What its elements are: "i", "b" or "f"."""
+        dtype = self.records[0].layout.dtype
+        return "b" if dtype == "bool" else "i" if dtype.startswith(("int", "uint")) else "f"
+
+
+class Reading:
+    """The records of one side, indexed once."""
+
+    def __init__(self, capture: Capture, *, layers: int = 0) -> None:
+        """Index a capture.
+
+        Args:
+            capture: of one side.
+            layers: how many the other side has; more than here, and stages of a pipeline count their own from 0.
+        """
+        self.capture, self.notes = capture, list[str]()
+        self.architecture = str(capture.header.details.get("architecture", ""))
+        self.steps: dict[int, dict[str, tuple[Record, ...]]] = {}
+        self._stages(layers)
+        self._index()
+        self.named = self._named()
+
+    def _index(self) -> None:
+        found: dict[int, dict[str, dict[int, Record]]] = {}
+        for rank in self.capture.ranks:
+            offset = self.offsets.get(rank, 0)
+            names: dict[Place, str] = {}
+            for record in self.capture.records(rank=rank):
+                name = names.get(record.place)
+                if name is None:
+                    name = names[record.place] = _moved(record.place.name, offset)
+                here = found.setdefault(record.step, {}).setdefault(name, {})
+                before = here.get(rank)
+                if before is None or (record.kept and not before.kept):
+                    here[rank] = record
+        for step in sorted(found):
+            tensors = {name: tuple(records.values()) for name, records in found[step].items()}
+            self.steps[step] = {name: tensors[name] for name in flow_order(list(tensors))}
+
+    def _stages(self, layers: int) -> None:
+        """Find out whether the stages of a pipeline number their layers from 0 each."""
+        self.offsets: dict[int, int] = {}
+        ranks = self.capture.ranks
+        counts = {rank: layers_in(place.path for place in self.capture.files(rank).places) for rank in ranks}
+        own = max(counts.values(), default=0)
+        self.layers = own
+        if len(ranks) < 2 or not own or layers <= own or layers % own:
+            return
+        stages = layers // own
+        if len(ranks) % stages or set(counts.values()) != {own}:
+            return
+        beside = len(ranks) // stages
+        self.offsets = {rank: number // beside * own for number, rank in enumerate(ranks)}
+        self.notes.append(
+            f"{self.capture.folder}: {stages} stages of a pipeline count their {own} layers from 0 each; "
+            f"those of stage 1 are taken as layers {own} to {2 * own - 1}, and so on"
+        )
+
+    def _named(self) -> dict[str, Named]:
+        named: dict[str, Named] = {}
+        for step, tensors in self.steps.items():
+            for name, records in tensors.items():
+                known = named.get(name)
+                if known is None or _is_empty(known.records) > _is_empty(records):  # as a cache is at first
+                    place = records[0].place
+                    offset = self.offsets.get(records[0].rank, 0)
+                    if offset:
+                        place = place._replace(
+                            path=_moved(place.path, offset), tensor=_moved(place.tensor, offset)
+                        )
+                    named[name] = Named(name, place, step, records)
+        return named
+
+    def reorder(self, key: Callable[[str], Any]) -> None:
+        """Put the tensors of each step in another order."""
+        self.steps = {
+            step: {name: tensors[name] for name in sorted(tensors, key=key)}
+            for step, tensors in self.steps.items()
+        }
+
+    def of(self, name: str) -> Iterator[tuple[int, tuple[Record, ...]]]:
+        """Yield the steps that have a name, and its records there."""
+        for step, tensors in self.steps.items():
+            if name in tensors:
+                yield step, tensors[name]
+
+    def value(self, step: int, *names: str) -> Array | None:
+        """Return the values of the first of some names that a step kept."""
+        for name in names:
+            for record in self.steps.get(step, {}).get(name, ()):
+                if record.kept:
+                    return self.capture.values(record)
+        return None
+
+
+def _is_empty(records: tuple[Record, ...]) -> bool:
+    return not any(record.statistics.elements for record in records)
+
+
+def _moved(name: str, offset: int) -> str:
+    """Return a name with its layer counted from the pipeline's beginning."""
+    return _LOCAL.sub(lambda found: f"{found[1]}{int(found[2]) + offset}", name, count=1) if offset else name
+
+
+def layers_in(paths: Any) -> int:
+    """Return how many layers some paths tell of."""
+    found = (_LAYER.search(path) for path in paths)
+    return max((int(each[1]) + 1 for each in found if each), default=0)
+
+
+def layer_of(path: str) -> int | None:
+    """Return the number of the layer that a path is in."""
+    found = _LAYER.search(path)
+    return int(found[1]) if found else None
+
+
+def flow_order(names: list[str]) -> list[str]:
+    """Return names in data-flow order: as captured, but the cache where its layer fills it, not where it is handed out.
+
+    It is filled before the attention's values go through its output projection: what enters that, or leaves it where only
+    outputs were kept, is the first tensor of the layer that depends on it.
+    """
+    caches = {name: key.split(".")[0] for name in names if (key := _cache_of(name))}
+    if not caches:
+        return names
+    ordered: list[str] = []
+    waiting = dict(caches)
+    for name in names:
+        if name in caches:
+            continue
+        layer = layer_of(name.partition(":")[0])
+        if layer is not None and _is_after_cache(name):
+            ready = [cache for cache, number in waiting.items() if number == str(layer)]
+            ordered += ready
+            for cache in ready:
+                del waiting[cache]
+        ordered.append(name)
+    return ordered + list(waiting)
+
+
+_AFTER = re.compile(
+    r"(?:\.(?:o_proj|dense|out_proj|c_proj|wo):(?:in|out)|\.(?:self_attn|attention|attn|self_attention):out|\.\d+:out)$"
+)
+
+
+def _is_after_cache(name: str) -> bool:
+    return bool(_AFTER.search(name))
+
+
+def _cache_of(name: str) -> str:
+    return cache_key(name.removeprefix(":out.").removesuffix(":new"))

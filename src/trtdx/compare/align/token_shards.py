@@ -1,0 +1,83 @@
+"""Ranks that hold some of the tokens each, as with sequence parallelism: their rows follow each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.compare.align.layouts import FLAT, HOLDS, PACKED, TOKENS_FIRST, features, fit, forms
+from trtdx.compare.nouns import Aligned, Pair, TokenRows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from trtdx.capture.store.reader import Record
+    from trtdx.compare.align.matching import Match
+    from trtdx.compare.align.positions import Matching
+
+    Array = np.ndarray[Any, Any]
+
+BY_TOKENS = "tokens"  # how such ranks are joined
+_AXES = {1: (TOKENS_FIRST,), 0: (FLAT, PACKED)}
+
+
+def paired_by_tokens(
+    match: Match,
+    tokens: Matching,
+    step: int,
+    ours: tuple[Record, ...],
+    theirs: tuple[Record, ...],
+    our_form: str,
+) -> Pair | None:
+    """Return the pair of a tensor and its tokens on several ranks, or none where they do not make it whole."""
+    own = tokens.rows(step)
+    shapes = [record.layout.shape for record in theirs]
+    if isinstance(own, str) or len(own[0]) != 1 or len(theirs) < 2:
+        return None
+    feds = tokens.reference[step], tokens.candidate[own[0][0]]
+    for axis, possible in _AXES.items():
+        whole = _whole(shapes, axis)
+        form = next((each for each in forms(whole, feds[1]) if each in possible), "") if whole else ""
+        if not form or features(ours[0].layout.shape, our_form) != features(whole, form):
+            continue
+        rows = tokens.rows(step, HOLDS.get(our_form, ""), HOLDS.get(form, ""))
+        if isinstance(rows, str):
+            continue
+        found = fit(ours[0].layout.shape, whole, our_form, form, feds)
+        at = _rows([shape[axis] for shape in shapes], whole[0] if axis else 1)
+        where = TokenRows(rows[1].reference, at[rows[1].candidate], rows[1].sequence, rows[1].position)
+        return Pair(
+            match.name,
+            step,
+            Aligned(ours[:1], "", found.ours),
+            Aligned(theirs, BY_TOKENS, found.theirs),
+            match.how,
+            found.axis,
+            tokens=where,
+            note="each rank holds some of the tokens",
+        )
+    return None
+
+
+def _whole(shapes: Sequence[tuple[int, ...]], axis: int) -> tuple[int, ...]:
+    """Return the shape of shards put together along an axis; () where the others differ."""
+    first = shapes[0]
+    if len(first) <= axis or any(
+        (*shape[:axis], *shape[axis + 1 :]) != (*first[:axis], *first[axis + 1 :]) for shape in shapes
+    ):
+        return ()
+    return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
+
+
+def _rows(lengths: Sequence[int], sequences: int) -> Array:
+    """Return where each row of [sequences, tokens] is among the rows of shards that follow each other."""
+    import numpy as np
+
+    found = np.zeros((sequences, sum(lengths)), np.int64)
+    begin = 0
+    for length in lengths:
+        rows = begin * sequences + np.arange(sequences * length).reshape(sequences, length)
+        found[:, begin : begin + length] = rows
+        begin += length
+    return found.ravel()

@@ -1,0 +1,69 @@
+"""Whether values agree with an alignment: a look at a few rows, never a choice among layouts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+from trtdx.capture.store.format import CaptureError
+from trtdx.compare.align.pair_rows import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+    from trtdx.capture.store.reader import Capture
+    from trtdx.compare.nouns import Aligned, Pair
+
+    Array = np.ndarray[Any, Any]
+
+ROWS = 16
+BAD, GOOD = 0.3, 0.1  # relative distances: more than precision does, and what it may do at some depth
+MOST_ORDERS = 24
+
+
+def error(pair: Pair, reference: Capture, candidate: Capture) -> float:
+    """Return how far the two of a pair are apart in a few rows, relative to the reference; infinite if nobody can tell."""
+    import numpy as np
+
+    if not pair.kept:
+        return math.inf
+    try:
+        ours = Rows(pair.reference, reference, pair.token_axis)
+        theirs = Rows(pair.candidate, candidate, pair.token_axis)
+        if pair.tokens is None:
+            theirs.reshape(ours.columns)
+        count = len(pair.tokens) if pair.tokens else min(ours.count, theirs.count)
+        some = np.unique(np.linspace(0, count - 1, min(count, ROWS)).astype(np.int64))
+        one = ours.take(pair.tokens.reference[some] if pair.tokens else some).astype(np.float64)
+        other = theirs.take(pair.tokens.candidate[some] if pair.tokens else some).astype(np.float64)
+    except (ValueError, IndexError, CaptureError):
+        return math.inf
+    return distance(one, other)
+
+
+def distance(one: Array, other: Array) -> float:
+    import numpy as np
+
+    if one.shape != other.shape:
+        return math.inf
+    finite = np.isfinite(one) & np.isfinite(other)
+    size = float(np.linalg.norm(one[finite]))
+    apart = float(np.linalg.norm((one - other)[finite]))
+    return apart / size if size else 0.0 if not apart else math.inf
+
+
+def other_orders(aligned: Aligned) -> Iterator[tuple[str, Aligned]]:
+    """Yield a tensor of several shards with them in another order, and which."""
+    if not aligned.join.startswith("concatenate") or len({record.step for record in aligned.records}) > 1:
+        return
+    ranks = [record.rank for record in aligned.records]
+    orders = itertools.permutations(aligned.records)
+    for order in itertools.islice(orders, 1, MOST_ORDERS):
+        told = " ".join(str(record.rank) for record in order)
+        yield (
+            f"ranks in the order {told} instead of {' '.join(map(str, ranks))}",
+            aligned._replace(records=order),
+        )

@@ -1,0 +1,358 @@
+"""The suspect module on the bench: copied in high precision, fed what it was fed, changed, and called again."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.attribute.module_copies import MOST_EXACT, cast, copied, keeping, real
+from trtdx.compare.attribute.suspect import Suspect, dtype_of_candidate, prepared_from
+from trtdx.engines.torch.lazy import torch
+from trtdx.engines.torch.replay import named_outputs
+from trtdx.engines.torch.values import tensor_from_array
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    Tensor = Any
+    Outputs = dict[str, Tensor]
+
+MOST_WEIGHTS = 2_000_000_000  # of a module that is copied at all
+HEALTHY = 1.3  # squared error over that of honest rounding, up to which there is nothing to explain
+LEAST_TOKENS = 6  # of which every other is held back to test a cause on
+LEAST_HALF = 0.02  # of the difference that must be in a half for it to say anything
+LOW = {"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"}
+_LAYER = re.compile(r"(.*?\.)(\d+)(\..*|)$")
+
+
+class Idea(NamedTuple):
+    """A hypothesis: what the module would have given if it were true."""
+
+    code: str
+    outputs: Outputs
+    values: Mapping[str, str] = {}
+    how: str = ""
+    freedom: float = 0  # how many numbers were searched or fitted: each costs
+    rank: int = 0  # of two that cannot be told apart, the lower is named first
+    share: float | None = None  # where it is not told by outputs
+
+
+class Bench:
+    """A module of the reference, computed in high precision from the candidate's inputs, beside what the candidate gave.
+
+    Attributes:
+        module: the copy that may be changed.
+        model: the whole reference, to look at.
+        inputs: what the module is called with, by name without the path.
+        past: what is in the cache before.
+        targets: what the candidate gave.
+        truth: what the reference gives.
+        noise: squared error that the candidate's precision alone explains, relative to the size of the targets.
+        residual: squared error that there is.
+        evaluations: how often the module was called.
+        failures: what could not be tried, and why.
+        deadline: when to stop, on the monotonic clock.
+        solved: whether something tried already leaves nothing but rounding; long searches are not begun then.
+    """
+
+    def __init__(self, suspect: Suspect, engine: Any) -> None:
+        self.suspect, self.model, self.engine = suspect, engine.model, engine
+        ready = prepared_from(suspect, engine)
+        self.path, self.evaluations = ready.path, 0
+        self.failures: list[str] = []
+        self.solved = False
+        self.deadline = math.inf
+        self.known: dict[str, Any] = {}  # what several families need, found once
+        size = sum(each.numel() for each in ready.module.parameters())
+        if size > MOST_WEIGHTS:
+            raise InputError(
+                f"{self.path or 'the model'} is too large to be computed again with changes",
+                fix="compare with captures of its parts: --tap '**'",
+            )
+        self.dtype = dtype_of_candidate(suspect)
+        large = size > (MOST_EXACT if self.dtype in LOW else 5 * MOST_EXACT)
+        exact = torch.float32 if large else torch.float64
+        self.module = copied(ready.module, exact)
+        self.exact = exact
+        self._ready = ready
+        self.inputs = {name: cast(each, exact) for name, each in ready.tensors.items()}
+        self.past = {name: cast(each, exact) for name, each in ready.past.items()}
+        self.targets = {
+            self._full(name): real(tensor_from_array(array)).to(torch.float64)
+            for name, array in suspect.candidate_outputs.items()
+        }
+        self._inner = {name for name in self.targets if not self._own(name)}
+        self.truth = self._fitting(self.run(all_targets=True))
+        told = [
+            name for name in self.truth if "mask" in name.rpartition(":")[2]
+        ]  # whose numbers are no quantities
+        self.masks = {name: (self.truth.pop(name), self.targets[name]) for name in told}
+        self.targets = {name: self.targets[name].reshape(self.truth[name].shape) for name in self.truth}
+        if not self.targets:
+            raise InputError(f"nothing that leaves {self.path or 'the model'} is given of the candidate")
+        self._rows = {name: self._counting(each) for name, each in self.truth.items()}
+        self._sizes = {name: self._squares(name, each) or 1.0 for name, each in self.truth.items()}
+        self._noises = self._honest_noises()
+        self._let = {name: self._let_to(name) for name in self.targets}
+        self.residual = self.error(self.truth)
+        self.noise = sum(each for name, each in self._noises.items() if not self._let[name])
+
+    @property
+    def is_late(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def _full(self, name: str) -> str:
+        return name if ":" in name or name.startswith("present.") else f"{self.path}:{name}"
+
+    def _own(self, name: str) -> bool:
+        return name.startswith((f"{self.path}:out", "present."))
+
+    def _fitting(self, found: Outputs) -> Outputs:
+        """Return the outputs that the candidate has too, in as many elements."""
+        return {
+            name: each
+            for name, each in found.items()
+            if name in self.targets
+            and each.numel() == self.targets[name].numel()
+            and "mask" not in name.rpartition(":")[2]  # whose numbers are no quantities
+        }
+
+    def _counting(self, tensor: Tensor) -> Tensor | None:
+        """Return which rows of a tensor count, if it has a row for each token."""
+        counts = self.suspect.counts
+        if counts is None:
+            return None
+        kept = torch.as_tensor(counts, dtype=torch.bool)
+        if tuple(tensor.shape[: kept.ndim]) == tuple(kept.shape):
+            return kept
+        return kept.reshape(-1) if tensor.shape[:1] == (kept.numel(),) else None
+
+    def _squares(self, name: str, tensor: Tensor) -> float:
+        kept = self._rows.get(name) if hasattr(self, "_rows") else None
+        held = tensor if kept is None else tensor[kept]
+        finite = torch.nan_to_num(held.double(), nan=0.0, posinf=0.0, neginf=0.0)
+        return float((finite * finite).sum())
+
+    def _let_to(self, name: str) -> float:
+        """Return the error that a tensor may always have: its noise where it is healthy, so that it drowns no other."""
+        allowed = HEALTHY * self._noises[name]
+        return allowed if self._error(name, self.truth[name]) <= allowed else 0.0
+
+    def error(self, outputs: Outputs) -> float:
+        """Return the squared distance from the candidate, each tensor's relative to its size, beyond what it may have."""
+        return sum(max(0.0, self._error(name, outputs[name]) - self._let[name]) for name in self.targets)
+
+    def _error(self, name: str, got: Tensor) -> float:
+        mine, theirs = self.targets[name], got.double().reshape(self.targets[name].shape)
+        kept = self._rows[name]
+        if kept is not None:
+            mine, theirs = mine[kept], theirs[kept]
+        return (
+            _distance(mine, theirs, math.sqrt(self._sizes[name] / max(1, mine.numel()))) / self._sizes[name]
+        )
+
+    def relative(self, name: str, got: Tensor) -> float:
+        """Return the distance of one tensor from the candidate's, relative to its size."""
+        return math.sqrt(self._error(name, got))
+
+    def residual_of(self, candidate: Outputs) -> float:
+        """Return the squared distance of another candidate from the reference."""
+        own, self.targets = (
+            self.targets,
+            {name: each.reshape(self.truth[name].shape) for name, each in candidate.items()},
+        )
+        try:
+            return self.error(self.truth)
+        finally:
+            self.targets = own
+
+    def size(self, outputs: Outputs) -> float:
+        """Return how large outputs are beside the reference's, squared, in the mean."""
+        sizes = [self._squares(name, outputs[name]) / self._sizes[name] for name in self.targets]
+        return sum(sizes) / len(sizes)
+
+    def share(self, outputs: Outputs) -> float:
+        """Return the share of the squared difference that outputs explain; what rounding does counts as explained."""
+        left = max(0.0, self.error(outputs) - 1.1 * self.noise * max(1.0, self.size(outputs)))
+        return 1.0 - left / max(self.residual - self.noise, 1e-300)
+
+    def held_share(self, outputs: Outputs) -> float:
+        """Return the share that outputs explain of every other token, the worse of both halves; 1 where there are too few.
+
+        What a search fitted to a few tokens that stand out explains little of the others.
+        """
+        shares = []
+        for half in (0, 1):
+            left = whole = 0.0
+            for name in self.wrong_targets:
+                own, got, truth = (
+                    _every_other(each, half, name)
+                    for each in (self.targets[name], outputs[name], self.truth[name])
+                )
+                if own is None or got is None or truth is None:
+                    return 1.0
+                scale = math.sqrt(self._sizes[name] / max(1, self.targets[name].numel()))
+                left += _distance(own, got.double().reshape(own.shape), scale) / self._sizes[name]
+                whole += _distance(own, truth.double(), scale) / self._sizes[name]
+            allowed = self.noise * max(1.0, self.size(outputs))
+            if whole > LEAST_HALF * self.residual and whole > 2 * allowed:
+                shares.append(1.0 - max(0.0, left - allowed) / whole)
+        return min(shares, default=1.0)
+
+    @property
+    def healthy(self) -> bool:
+        return all(self._let.values())
+
+    def run(
+        self,
+        inputs: Mapping[str, Tensor] | None = None,
+        past: Mapping[str, Tensor] | None = None,
+        *,
+        module: Any = None,
+        all_targets: bool = False,
+    ) -> Outputs:
+        """Call the module, with other inputs than its own where they are given."""
+        self.evaluations += 1
+        called = self.module if module is None else module
+        ready = self._ready._replace(
+            module=called,
+            tensors=self.inputs if inputs is None else inputs,
+            past=self.past if past is None else past,
+        )
+        arguments, held = ready.arguments()
+        seen: Outputs = {}
+        with torch.no_grad(), self._inside(called, seen):
+            result = called(*arguments.args, **arguments.kwargs)
+        found = named_outputs(self.path, result) | seen
+        if held is not None and ready.cache is not None:
+            found |= ready.cache.contents(held)
+        found = {name: real(each) for name, each in found.items()}
+        return found if all_targets else {name: found[name] for name in self.targets}
+
+    @contextmanager
+    def _inside(self, module: Any, seen: Outputs) -> Iterator[None]:
+        """Keep what passes the borders of inner modules that the candidate has too."""
+        with ExitStack() as hooks:
+            for name in self._inner:
+                path, _, port = name.rpartition(":")
+                inner = path[len(self.path) + 1 :] if self.path else path
+                if not path.startswith(self.path) or inner not in dict(module.named_modules()):
+                    continue
+                hook = module.get_submodule(inner).register_forward_hook(
+                    keeping(seen, path, port.startswith("in")),
+                    with_kwargs=True,
+                    prepend=True,  # what leaves a part is what it made, whatever is then done with it
+                )
+                hooks.callback(hook.remove)
+            yield
+
+    def _honest_noises(self) -> dict[str, float]:
+        """Return the squared error of the reference's own module in the candidate's precision, of each tensor."""
+        if self.dtype == "float64":
+            return dict.fromkeys(self.targets, (4 * float(torch.finfo(torch.float64).eps)) ** 2)
+        low = getattr(torch, self.dtype if self.dtype in ("float16", "bfloat16") else "float32")
+        slack = 1.0 if low.itemsize == 2 else 4.0  # in float32 the order of sums matters most, and is free
+        least = (2 * float(torch.finfo(low).eps)) ** 2 / 12
+        try:
+            found = self.in_precision(low)
+        except RuntimeError:  # torch has no such operation in this type on the CPU
+            return dict.fromkeys(self.targets, 16 * least)
+        return {name: least + slack * self._finite_gap(name, found[name]) for name in self.targets}
+
+    def in_precision(self, dtype: Any) -> Outputs:
+        """Return what the module gives when it is computed in another type."""
+        return self.run(
+            {name: cast(each, dtype) for name, each in self.inputs.items()},
+            {name: cast(each, dtype) for name, each in self.past.items()},
+            module=copied(self.module, dtype),
+        )
+
+    @contextmanager
+    def as_candidate(self) -> Iterator[None]:
+        """Compute in the candidate's precision inside the block, for what depends on how numbers were rounded before."""
+        low = getattr(torch, self.dtype if self.dtype in LOW and "8" not in self.dtype else "float32")
+        before = self.module, self.inputs, self.past
+        self.module = copied(self.module, low)
+        self.inputs = {name: cast(each, low) for name, each in self.inputs.items()}
+        self.past = {name: cast(each, low) for name, each in self.past.items()}
+        try:
+            yield
+        finally:
+            self.module, self.inputs, self.past = before
+
+    def _finite_gap(self, name: str, found: Tensor) -> float:
+        kept = self._index(name)
+        gap = torch.nan_to_num(
+            (found.double() - self.truth[name].double())[kept], nan=0.0, posinf=0.0, neginf=0.0
+        )
+        return float((gap * gap).sum()) / self._sizes[name]
+
+    def _index(self, name: str) -> Any:
+        return ... if self._rows[name] is None else self._rows[name]
+
+    def changed(self, outputs: Mapping[str, Tensor]) -> Outputs:
+        """Return the truth with some outputs replaced."""
+        return {**self.truth, **outputs}
+
+    @property
+    def wrong_targets(self) -> list[str]:
+        """The names of the targets that are further off than rounding explains."""
+        return [name for name, allowed in self._let.items() if not allowed]
+
+    @property
+    def main(self) -> str:
+        """The name of the first target: what leaves the module, if that is among them."""
+        return next((name for name in self.targets if name == f"{self.path}:out"), next(iter(self.targets)))
+
+    def first_input(self) -> Tensor:
+        return next(each for each in self.inputs.values() if each.is_floating_point())
+
+    def twins(self) -> Iterator[tuple[str, Any]]:
+        """Yield the same module of other layers, nearest first, as it is in the reference."""
+        found = _LAYER.match(self.path)
+        if found is None:
+            return
+        own, modules = int(found[2]), dict(self.model.named_modules())
+        numbers = sorted(
+            (
+                int(each[2])
+                for path in modules
+                if (each := _LAYER.match(path)) and each[1] == found[1] and not each[3]
+            ),
+            key=lambda number: (abs(number - own), number),
+        )
+        for number in numbers:
+            path = f"{found[1]}{number}{found[3]}"
+            if number != own and path in modules:
+                yield path, modules[path]
+
+    def siblings(self) -> Iterator[tuple[str, Any]]:
+        """Yield the other modules in the module's parent, as they are in the reference."""
+        parent, _, own = self.path.rpartition(".")
+        for name, module in self.model.get_submodule(parent).named_children():
+            if name != own:
+                yield f"{parent}.{name}" if parent else name, module
+
+
+def _every_other(tensor: Tensor, first: int, name: str) -> Tensor | None:
+    """Return every other token of a tensor [batch, tokens, ...], [tokens, ...] or, of a cache, [batch, heads, tokens, ...]."""
+    axis = 2 if name.startswith("present.") else 1 if tensor.ndim > 2 else 0
+    if tensor.ndim <= axis or tensor.shape[axis] < LEAST_TOKENS:
+        return None
+    return tensor.index_select(axis, torch.arange(first, tensor.shape[axis], 2))
+
+
+def _distance(one: Tensor, other: Tensor, scale: float) -> float:
+    """Return the squared distance; what is not finite in one alone counts as ten times the usual size."""
+    strange = ~(torch.isfinite(one) & torch.isfinite(other))
+    if not bool(strange.any()):
+        gap = one - other
+        return float((gap * gap).sum())
+    same = (one == other) | (torch.isnan(one) & torch.isnan(other))
+    gap = torch.where(strange, torch.zeros_like(one), one - other)
+    alone = int((strange & ~same).sum())
+    return float((gap * gap).sum()) + alone * (10 * scale) ** 2

@@ -1,0 +1,1 @@
+"""What the files of both sides tell about a cause."""

@@ -1,0 +1,41 @@
+"""What the Hugging Face folders of both sides say: their settings, with the defaults of the model's class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.compare.attribute.twin.twin import model_of
+from trtdx.host import RealHost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trtdx.compare.sides.side import Side
+
+
+def raw_settings(folder: str) -> Mapping[str, Any]:
+    """Return a folder's config.json as it stands; nothing where it cannot be read."""
+    try:
+        with RealHost().open(f"{folder}/config.json") as file:
+            found = msgspec.json.decode(file.read(16_000_000))
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def settings_in(side: Side | None, like: Any) -> Mapping[str, Any]:
+    """Return all settings of a side's model; those that its file leaves out are the defaults of the class of `like`."""
+    spec = model_of(side) if side is not None else None
+    if spec is None or spec.kind != "hf":
+        return {}
+    raw = raw_settings(spec.path)
+    same = like is not None and raw.get("model_type") == getattr(like, "model_type", None)
+    if not same or not hasattr(type(like), "from_dict"):
+        return raw
+    try:
+        found: Mapping[str, Any] = type(like).from_dict(dict(raw)).to_dict()
+    except (TypeError, ValueError, KeyError, AttributeError):  # settings that the class does not take
+        return raw
+    return found

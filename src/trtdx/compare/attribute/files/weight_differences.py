@@ -1,0 +1,296 @@
+"""What both sides' files tell: weights that are a change of the reference's, constants and settings that differ.
+
+It is evidence beside the numbers, and it gives one more hypothesis: the reference's module with the candidate's weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.attribute.experiment import Idea
+from trtdx.compare.attribute.files.weight_changes import WeightChange, change_of, factor_beside
+from trtdx.compare.attribute.ideas.config_settings import stated_settings
+from trtdx.compare.attribute.ideas.norms import norm_of
+from trtdx.compare.attribute.ideas.product import is_embedding, is_vocabulary
+from trtdx.compare.attribute.ideas.routing import is_router
+from trtdx.compare.attribute.module_copies import put
+from trtdx.compare.attribute.twin.graph import graph_of
+from trtdx.engines.torch.lazy import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trtdx.compare.attribute.experiment import Bench, Tensor
+    from trtdx.compare.attribute.suspect import Suspect
+
+CLOSE = 0.02  # relative distance up to which a weight is the same but for its precision
+NO_FACTOR = 0.01  # up to which a factor is one
+CODES = {"transposed": "DX982", "in another order": "DX983", "scaled": "DX948", "partly zero": "DX984"}
+
+
+class Relation(NamedTuple):
+    """How a weight of the candidate comes from one of the reference."""
+
+    kind: str  # "same", "transposed", "in another order", "scaled", "partly zero", "of another module", "different"
+    told: str
+
+
+def relation(reference: Tensor, candidate: Tensor) -> Relation:
+    """Return how one matrix or vector comes from another."""
+    one, other = reference.detach().double(), candidate.detach().double()
+    if one.numel() != other.numel():
+        return Relation("different", f"{list(other.shape)} instead of {list(one.shape)}")
+    if one.shape == other.shape and _near(one, other):
+        return Relation("same", "the same")
+    if one.ndim == 2 and other.shape == one.T.shape and _near(one.T, other):
+        return Relation("transposed", "transposed")
+    if one.shape != other.shape:
+        return Relation("different", f"{list(other.shape)} instead of {list(one.shape)}")
+    for check in (_scaled, _zeroed, _ordered):
+        found = check(one, other)
+        if found is not None:
+            return found
+    return Relation("different", "another one")
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    return float((one - other).norm()) <= CLOSE * float(one.norm())
+
+
+def _scaled(one: Tensor, other: Tensor) -> Relation | None:
+    size = float((one * one).sum())
+    factor = float((one * other).sum()) / size if size else 0.0
+    if factor and _near(one * factor, other):
+        return Relation("scaled", f"multiplied by {factor:.5g}")
+    if one.ndim == 1 and _near(one + 1, other):
+        return Relation("scaled", "with one added")
+    if one.ndim == 1 and _near(one - 1, other):
+        return Relation("scaled", "with one taken away")
+    return None
+
+
+def _zeroed(one: Tensor, other: Tensor) -> Relation | None:
+    gone = (other == 0) & (one != 0)
+    if bool(gone.any()) and _near(torch.where(gone, torch.zeros_like(one), one), other):
+        return Relation("partly zero", f"{100 * float(gone.double().mean()):.3g} % of it zero")
+    return None
+
+
+def _ordered(one: Tensor, other: Tensor) -> Relation | None:
+    """Return that the rows, or the columns, stand in another order."""
+    for axis, told in ((0, "rows"), (1, "columns")):
+        if axis >= one.ndim or one.shape[axis] > 16_384:
+            continue
+        rows, theirs = (one, other) if axis == 0 else (one.T, other.T)
+        rows, theirs = rows.reshape(rows.shape[0], -1), theirs.reshape(theirs.shape[0], -1)
+        order = ((rows**2).sum(1)[:, None] - 2 * rows @ theirs.T).argmin(0)
+        if _near(rows[order], theirs):
+            moved = int((order != torch.arange(len(order))).sum())
+            return Relation("in another order", f"{moved} of {len(order)} {told} in another order")
+    return None
+
+
+def ideas(bench: Bench) -> Iterator[Idea]:
+    """Yield the reference's module with the candidate's weights, where they can be read."""
+    theirs = candidate_weights(bench.suspect, bench)
+    changed, owns = {}, dict(bench.module.named_parameters())
+    norm = norm_of(bench)
+    plus = 0.0 if norm is None else norm[0].plus
+    for name, own in owns.items():
+        other = theirs.get(name)
+        if other is None:
+            continue
+        found = relation(own, other)
+        if found.kind != "same" and other.numel() == own.numel():
+            changed[name] = (found, other if other.shape == own.shape else other.T)
+    if not changed:
+        return
+    from contextlib import ExitStack
+
+    with ExitStack() as undo:
+        for name, (_, tensor) in changed.items():
+            owner, _, last = name.rpartition(".")
+            undo.enter_context(put(bench.module.get_submodule(owner), **{last: tensor}))
+        got = bench.run()
+    factor = _beside_siblings(bench, owns, changed)
+    if factor is not None and abs(factor - 1) > NO_FACTOR:
+        how = f"with the candidate's own weights: those of its siblings have the same factors, these {factor:.4g} times as much"
+        yield Idea("DX948", got, {"factor": f"{factor:.4g}"}, how, rank=-1)
+        return
+    told = "; ".join(f"{name} is {found.told}" for name, (found, _) in list(changed.items())[:4])
+    named = [change_of(name, owns[name], tensor, plus=plus) for name, (_, tensor) in changed.items()]
+    if is_router(bench) and all(found.kind == "in another order" for found, _ in changed.values()):
+        named = [_experts_of(owns[name], tensor) for name, (_, tensor) in changed.items()]
+    codes = {None if each is None else each.code for each in named}
+    if len(codes) == 1 and named[0] is not None:
+        how = f"with the candidate's own weights: {named[0].values.get('what') or told}"
+        yield Idea(named[0].code, got, named[0].values, how, rank=-1)
+    code = "DX992" if is_vocabulary(bench) and _is_tied(bench) else "DX977"
+    # Whatever went wrong with a weight, this explains it: what says how it went wrong comes first.
+    yield Idea(code, got, {"what": told}, f"with the candidate's own weights: {told}", rank=4, freedom=3)
+
+
+def _experts_of(own: Tensor, other: Tensor) -> WeightChange:
+    """Return in which order the rows of a router, one for each expert, stand."""
+    rows, theirs = (each.detach().double().reshape(each.shape[0], -1) for each in (own, other))
+    order = torch.cdist(theirs, rows).argmin(1)
+    return WeightChange("DX956", {"order": " ".join(map(str, order[:16].tolist()))})
+
+
+def _beside_siblings(
+    bench: Bench, owns: Mapping[str, Tensor], changed: Mapping[str, tuple[Relation, Tensor]]
+) -> float | None:
+    """Return the factor that is left of a weight's change once a norm is made up for that was folded into its siblings."""
+    side = bench.suspect.candidate
+    if list(changed) != ["weight"] or side is None or side.spec.kind != "hf":
+        return None
+    siblings = (
+        (module.weight, held["weight"])
+        for path, module in bench.siblings()
+        if hasattr(module, "weight") and "weight" in (held := _from_folder(side, path))
+    )
+    return factor_beside(owns["weight"], changed["weight"][1], siblings)
+
+
+def _is_tied(bench: Bench) -> bool:
+    """Whether the reference's module has the weight of an embedding."""
+    own = getattr(bench.model.get_submodule(bench.path), "weight", None)
+    return any(is_embedding(each) and each.weight is own for each in bench.model.modules())
+
+
+def candidate_weights(suspect: Suspect, bench: Bench) -> dict[str, Tensor]:
+    """Return the candidate's weights of the module, by the reference's names; none where they cannot be read."""
+    side = suspect.candidate
+    if side is None:
+        return {}
+    if side.spec.kind == "hf":
+        return _from_folder(side, bench.path)
+    if side.spec.kind in ("onnx", "trt"):
+        return _from_onnx(side.spec.path, bench)
+    return {}
+
+
+def _from_folder(side: Any, path: str) -> dict[str, Tensor]:
+    engine = side.spec.open("")
+    try:
+        modules = dict(engine.model.named_modules())
+        if path not in modules:
+            return {}
+        return {name: each.detach().clone() for name, each in modules[path].named_parameters()}
+    finally:
+        engine.close()
+
+
+def _from_onnx(path: str, bench: Bench) -> dict[str, Tensor]:
+    """Return the constants of a graph that stand in the module's scope, for the weights they have the size of."""
+    found: dict[str, Tensor] = {}
+    constants = _constants(path, bench.path)
+    for name, own in bench.module.named_parameters():
+        owner = name.rpartition(".")[0]
+        scope = ".".join(each for each in (bench.path, owner) if each)
+        fitting = [
+            each for inner, each in constants if inner.endswith(scope) and each.numel() == own.numel() > 1
+        ]
+        same = [each for each in fitting if each.shape == own.shape]
+        if not fitting:
+            continue
+        chosen = (same or fitting)[0]
+        if own.ndim == 2 and chosen.ndim == 2 and (chosen.shape != own.shape or _is_multiplied(own, chosen)):
+            chosen = chosen.T  # graphs multiply by [in, out]
+        found[name] = chosen
+    return found
+
+
+def _is_multiplied(own: Tensor, found: Tensor) -> bool:
+    """Whether a square constant is kept as a graph multiplies by it: as its transpose is nearer."""
+    return (
+        own.shape == found.shape and own.shape[0] == own.shape[1] and not _near(own.double(), found.double())
+    )
+
+
+def _constants(path: str, scope: str) -> list[tuple[str, Tensor]]:
+    """Return the constants that nodes in a scope read, with the innermost module of the node."""
+    graph = graph_of(path)
+    found = []
+    for at, node in enumerate(graph.nodes):
+        if not graph.scopes[at] or not any(
+            each == scope or each.endswith(f".{scope}") for each in graph.scopes[at]
+        ):
+            continue
+        for value in node.inputs:
+            held = None if value is None else value.const_value
+            if held is not None and held.dtype.name in ("FLOAT", "FLOAT16", "DOUBLE"):
+                found.append((graph.scopes[at][-1], torch.from_numpy(held.numpy().copy())))
+    return found
+
+
+def evidence(suspect: Suspect, bench: Bench) -> list[str]:
+    """Return what differs in the files at this place, in words."""
+    told = []
+    theirs = candidate_weights(suspect, bench)
+    for name, own in bench.module.named_parameters():
+        if name in theirs:
+            found = relation(own, theirs[name])
+            if found.kind != "same":
+                told.append(f"the candidate's {bench.path}.{name} is {found.told}")
+    return told + [each.told for each in stated_settings(suspect, getattr(bench.model, "config", None))]
+
+
+class Node(NamedTuple):
+    """What a node of a graph is: its operator, its settings and its small constants."""
+
+    operator: str
+    settings: dict[str, str]
+    constants: list[Any]
+
+
+def graph_differences(reference: str, candidate: str, scope: str) -> list[str]:
+    """Return how two ONNX files differ in a module: operators, settings, constants."""
+    ours, theirs = _nodes(reference, scope), _nodes(candidate, scope)
+    told = []
+    names = [[each.operator for each in nodes] for nodes in (ours, theirs)]
+    if names[0] != names[1]:
+        lost, new = _less(names[0], names[1]), _less(names[1], names[0])
+        told.append(f"operators: {' '.join(lost) or 'none'} lost, {' '.join(new) or 'none'} new")
+        return told
+    for own, other in zip(ours, theirs, strict=True):
+        told += _node_differences(own, other)
+    return told
+
+
+def _node_differences(own: Node, other: Node) -> Iterator[str]:
+    for name in sorted(own.settings.keys() | other.settings.keys()):
+        if own.settings.get(name) != other.settings.get(name):
+            yield f"{own.operator}: {name} is {other.settings.get(name)}, not {own.settings.get(name)}"
+    for one, two in zip(own.constants, other.constants, strict=False):
+        found = relation(one, two)
+        single = one.numel() == two.numel() == 1
+        if found.kind == "same" and not (single and float(one) != float(two)):
+            continue
+        yield f"{own.operator}: a constant is " + (
+            f"{float(two):.5g}, not {float(one):.5g}" if single else found.told
+        )
+
+
+def _less(one: list[str], other: list[str]) -> list[str]:
+    left = list(other)
+    return [each for each in one if not (each in left and (left.remove(each) or True))]  # type: ignore[func-returns-value]
+
+
+def _nodes(path: str, scope: str) -> list[Node]:
+    graph = graph_of(path)
+    found = []
+    for at, node in enumerate(graph.nodes):
+        if not any(each == scope or each.endswith(f".{scope}") for each in graph.scopes[at]):
+            continue
+        constants = [
+            torch.from_numpy(value.const_value.numpy().copy())
+            for value in node.inputs
+            if value is not None
+            and value.const_value is not None
+            and value.const_value.dtype.name in ("FLOAT", "FLOAT16", "DOUBLE", "INT64", "INT8", "UINT8")
+        ]
+        found.append(
+            Node(node.op_type, {name: str(each.value) for name, each in node.attributes.items()}, constants)
+        )
+    return found

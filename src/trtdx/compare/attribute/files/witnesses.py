@@ -1,0 +1,60 @@
+"""Two witnesses of a cause: what explains the numbers when it is tried out, and what differs in the files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.compare.attribute.run import EXPLAINED
+from trtdx.compare.nouns import Explained
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.compare.attribute.files.constants import FileCause
+
+AS_MUCH = 0.01  # share by which two causes may differ and still explain as much
+FILES_ALONE = 0.7  # how sure a cause is that nothing but the files tells
+AGREED, ALONE = "agrees", "alone"
+WRONG_SCALE, SUMMED_TWICE = "DX948", "DX986"
+OTHER_WEIGHTS = "DX977"  # explains whatever is wrong with a weight, and does not say what
+
+
+def where_quantised(causes: Sequence[Explained]) -> list[Explained]:
+    """Return the causes of a difference in a quantised product: twice as much there is rather a scale than a sum taken twice."""
+    found = list(causes)
+    scale = next((each for each in found if each.code == WRONG_SCALE), None)
+    if scale is not None and found[0].code == SUMMED_TWICE and scale.share >= found[0].share - AS_MUCH:
+        found.remove(scale)
+        values = {name: value for name, value in scale.values.items() if name != "alike"}
+        return [msgspec.structs.replace(scale, values=values), *found]
+    return found
+
+
+def together(causes: Sequence[Explained], files: FileCause | None) -> list[Explained]:
+    """Return the causes with what the files say taken into account.
+
+    Where they name one that explains as much as the first, it comes first. Where nothing that was tried out explains the
+    difference, theirs is the cause, and less sure. In `values["files"]` is what they say, in `values["witness"]` whether
+    they agree or stand alone.
+    """
+    found = list(causes)
+    if files is None:
+        return found
+    best = found[0].share if found else 0.0
+    own = next((each for each in found if each.code == files.code), None)
+    if own is not None and own.share >= min(best - AS_MUCH, EXPLAINED):
+        found.remove(own)
+        values = {**own.values, "files": files.told, "witness": AGREED}
+        values.pop("alike", None)  # the files tell them apart
+        return [msgspec.structs.replace(own, values=values), *found]
+    if (
+        best >= EXPLAINED and found[0].code == OTHER_WEIGHTS
+    ):  # tried out with the very weights that the files explain
+        values = {**found[0].values, **files.values, "files": files.told, "witness": AGREED}
+        return [msgspec.structs.replace(found[0], code=files.code, values=values), *found]
+    if best >= EXPLAINED:
+        return found
+    values = {**files.values, "files": files.told, "witness": ALONE}
+    return [Explained(files.code, FILES_ALONE, values, files.told), *found]

@@ -1,0 +1,216 @@
+"""Matrix products: weights transposed, cut, ordered, summed or taken from elsewhere, and biases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.compare.attribute.experiment import Idea
+from trtdx.compare.attribute.ideas import sharding
+from trtdx.compare.attribute.ideas.attention import orders
+from trtdx.compare.attribute.ideas.mlp import GATES, INTERLEAVED
+from trtdx.compare.attribute.ideas.product import (
+    Product,
+    is_embedding,
+    is_vocabulary,
+    outputs_with,
+    product_of,
+)
+from trtdx.compare.attribute.ideas.sharding import RANKS
+from trtdx.compare.attribute.module_copies import put
+from trtdx.compare.attribute.scalar_fit import best
+from trtdx.engines.torch.lazy import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.compare.attribute.experiment import Bench, Outputs
+
+MOST_INNER = 16  # products inside a larger module that are tried
+CLIPS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
+PARTNERS = [set(each) for each in GATES]
+
+
+def ideas(bench: Bench) -> Iterator[Idea]:
+    """Yield what could be wrong with a matrix product, or with one inside the module."""
+    product = product_of(bench)
+    if product is None:
+        yield from _inside(bench)
+        return
+    yield from _lost(bench, product)
+    yield from _turned(bench, product)
+    yield from _clipped(bench, product)
+    yield from _woven(bench, product)
+    yield from _biases(bench, product)
+    yield from _elsewhere(bench, product)
+    yield from sharding.ideas(bench, product)
+
+
+def _lost(bench: Bench, product: Product) -> Iterator[Idea]:
+    """Yield a weight that is zero everywhere."""
+    nothing = product.of(torch.zeros_like(product.weight), product.bias)
+    values = {"what": "its weight is zero everywhere"}
+    yield Idea("DX933", outputs_with(bench, nothing), values, "the weight zero everywhere", rank=-1)
+
+
+def _clipped(bench: Bench, product: Product) -> Iterator[Idea]:
+    """Yield weights that are held at a limit."""
+    weight, peak = product.weight, float(product.weight.abs().max())
+
+    def outputs(limit: float) -> Outputs:
+        return outputs_with(bench, product.of(weight.clamp(-limit, limit), product.bias))
+
+    limit, got = best(bench, [peak * each for each in CLIPS], outputs)
+    held = float((weight.abs() > limit).double().mean())
+    values = {"limit": f"{limit:.4g}", "held": f"{100 * held:.2g} %"}
+    yield Idea("DX929", got, values, f"weights held at {limit:.4g}", freedom=1)
+
+
+def _woven(bench: Bench, product: Product) -> Iterator[Idea]:
+    """Yield gate and up that were kept row by row in turn, and cut as if one stood after the other."""
+    own = bench.path.rpartition(".")[2]
+    for path, other in bench.siblings():
+        name, weight = path.rpartition(".")[2], getattr(other, "weight", None)
+        order = next((pair for pair in GATES if {own, name} == set(pair)), None)
+        if order is None or not isinstance(weight, torch.Tensor) or product.turned:
+            continue
+        both = (product.weight, weight.to(product.x.dtype))
+        if product.weight.shape != weight.shape:
+            continue
+        woven = torch.stack(both if own == order[0] else both[::-1], 1).flatten(0, 1)
+        half = woven[: len(weight)] if own == order[0] else woven[len(weight) :]
+        values, how = {"how": INTERLEAVED}, f"rows of {order[0]} and {order[1]} in turn"
+        yield Idea("DX981", outputs_with(bench, product.of(half, product.bias)), values, how)
+
+
+def _turned(bench: Bench, product: Product) -> Iterator[Idea]:
+    weight = product.weight
+    if weight.shape[0] == weight.shape[1]:
+        yield Idea(
+            "DX982", outputs_with(bench, product.of(weight.T, product.bias)), {}, "the weight transposed"
+        )
+        return
+    rows, columns = weight.shape
+    read = weight.T.contiguous().reshape(rows, columns)
+    how = "the weight's memory read in the other order"
+    yield Idea("DX982", outputs_with(bench, product.of(read, product.bias)), {}, how)
+    read = weight.contiguous().reshape(columns, rows).T
+    yield Idea("DX982", outputs_with(bench, product.of(read, product.bias)), {}, how)
+
+
+def _biases(bench: Bench, product: Product) -> Iterator[Idea]:
+    plain = product.of(product.weight)
+    if product.bias is not None:
+        yield Idea("DX987", outputs_with(bench, plain), {}, "the product without its bias")
+        for ranks in RANKS:
+            many = outputs_with(bench, plain + ranks * product.bias)
+            yield Idea("DX988", many, {"ranks": str(ranks)}, f"the bias added {ranks} times")
+    for path, other in (*bench.siblings(), *bench.twins()):
+        bias = getattr(other, "bias", None)
+        if isinstance(bias, torch.Tensor) and bias.shape == product.weight.shape[:1]:
+            got = outputs_with(bench, plain + bias.double())
+            yield Idea("DX989", got, {"other": path}, f"with the bias of {path}")
+
+
+def _elsewhere(bench: Bench, product: Product) -> Iterator[Idea]:
+    """Yield the product with the weights of another module: of the same parent, of other layers, the embedding."""
+    own = bench.path.rpartition(".")[2]
+    for path, other in (*bench.siblings(), *bench.twins(), *_embeddings(bench)):
+        weight = getattr(other, "weight", None)
+        if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
+            continue
+        held = weight.T if product.turned and not is_embedding(other) else weight
+        if held.shape != product.weight.shape or torch.equal(held.double(), product.weight.double()):
+            continue
+        code = "DX990"
+        if {own, path.rpartition(".")[2]} in PARTNERS and path.rpartition(".")[0] == bench.path.rpartition(
+            "."
+        )[0]:
+            code = "DX981"
+        if is_embedding(other):
+            code = "DX992"
+        held, bias = held.to(product.x.dtype), getattr(other, "bias", None)
+        if bias is not None:
+            got = outputs_with(bench, product.of(held, bias.to(product.x.dtype)))
+            yield Idea(code, got, {"other": path}, f"with the weights of {path}")
+        got = outputs_with(bench, product.of(held, product.bias))
+        yield Idea(code, got, {"other": path}, f"with the weight of {path}")
+
+
+def _embeddings(bench: Bench) -> Iterator[tuple[str, Any]]:
+    if is_vocabulary(bench):
+        yield from ((path, each) for path, each in bench.model.named_modules() if is_embedding(each))
+
+
+def _inside(bench: Bench) -> Iterator[Idea]:
+    """Yield matrix products inside a larger module that have a plain mistake."""
+    inner = [(name, each) for name, each in bench.module.named_modules() if name and _is_product(each)]
+    yield from _other_layers(bench)
+    if bench.solved:
+        return
+    for name, module in inner[:MOST_INNER]:
+        weight, told = module.weight, {"inner": name}
+        if weight.shape[0] == weight.shape[1]:
+            with put(module, weight=weight.T):
+                yield Idea("DX982", bench.run(), told, f"the weight of {name} transposed", freedom=0.5)
+        bias = getattr(module, "bias", None)
+        if bias is not None:
+            with put(module, bias=torch.zeros_like(bias)):
+                yield Idea("DX987", bench.run(), told, f"{name} without its bias", freedom=0.5)
+            with put(module, bias=2 * bias):
+                yield Idea(
+                    "DX988",
+                    bench.run(),
+                    {**told, "ranks": "2"},
+                    f"the bias of {name} added twice",
+                    freedom=0.5,
+                )
+        yield from _inner_orders(bench, name, module)
+
+
+def _inner_orders(bench: Bench, name: str, module: Any) -> Iterator[Idea]:
+    for ranks in (2, 4):
+        for axis in (0, 1):
+            if module.weight.shape[axis] % ranks:
+                continue
+            chunks = module.weight.chunk(ranks, axis)
+            for told, order in list(orders(ranks))[:6]:
+                with put(module, weight=torch.cat([chunks[each] for each in order], axis)):
+                    values = {"inner": name, "ranks": str(ranks), "order": " ".join(map(str, order))}
+                    yield Idea("DX983", bench.run(), values, f"shards of {name}: {told}", freedom=1.5, rank=1)
+            for lost in range(ranks):
+                made = [torch.zeros_like(each) if at == lost else each for at, each in enumerate(chunks)]
+                with put(module, weight=torch.cat(made, axis)):
+                    values = {"inner": name, "ranks": str(ranks), "missing": str(lost)}
+                    yield Idea(
+                        "DX984",
+                        bench.run(),
+                        values,
+                        f"shard {lost} of {ranks} of {name} is missing",
+                        freedom=1,
+                    )
+
+
+def _is_product(module: Any) -> bool:
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, torch.Tensor) and weight.ndim == 2 and not is_embedding(module)
+
+
+def _other_layers(bench: Bench) -> Iterator[Idea]:
+    """Yield the module with all its weights, or one part's, of the same module in another layer."""
+    own = dict(bench.module.named_parameters())
+    for path, other in list(bench.twins())[:12]:
+        theirs = dict(other.named_parameters())
+        if (
+            own.keys() != theirs.keys()
+            or any(own[name].shape != theirs[name].shape for name in own)
+            or not own
+        ):
+            continue
+        kept = {name: each.data for name, each in own.items()}
+        try:
+            for name, each in own.items():
+                each.data = theirs[name].data.to(kept[name].dtype)
+            yield Idea("DX990", bench.run(), {"other": path}, f"with all weights of {path}")
+        finally:
+            for name, each in own.items():
+                each.data = kept[name]

@@ -1,0 +1,179 @@
+"""Candidates that throw dice: dropout left on, or results that differ from run to run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from trtdx.compare.attribute.experiment import Idea
+from trtdx.compare.attribute.ideas.attention_core import Call, Core, attended, own_call
+from trtdx.compare.attribute.ideas.product import NO_HEADS
+from trtdx.engines.torch.lazy import torch
+from trtdx.engines.torch.values import tensor_from_array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.compare.attribute.experiment import Bench, Tensor
+
+LEAST_WEIGHT = 0.02  # of a key: less is not seen well enough to say whether it was dropped
+LEAST_SEEN = 24  # weights
+LEAST_APART = 0.02  # of the values of keys: those that are alike cannot be told apart
+NAMES = ("attention_dropout", "dropout", "hidden_dropout", "resid_pdrop", "attn_pdrop", "embd_pdrop")
+
+
+def ideas(bench: Bench) -> Iterator[Idea]:
+    """Yield dropout, where its zeros are seen, and chance, where the candidate was computed twice."""
+    yield from _zeros(bench)
+    yield from _lost_weights(bench)
+    yield from _jitter(bench)
+    if bench.suspect.again is None or bench.solved:  # another run of the candidate is dear
+        return
+    _shake()
+    second = {bench._full(name): each for name, each in bench.suspect.again().items()}
+    if not all(name in second for name in bench.targets):
+        return
+    spread = sum(_spread(bench, name, tensor_from_array(second[name]).double()) for name in bench.targets)
+    if spread <= 4 * bench.noise:
+        return
+    other = bench.residual_of({name: tensor_from_array(second[name]).double() for name in bench.targets})
+    share = min(1.0, spread / max(bench.residual + other, 1e-300))
+    rate = rate_of(bench.module)
+    values = {"spread": f"{spread**0.5:.3g}", "rate": f"{rate:g}"}
+    how = f"the candidate computed twice differs by {spread**0.5:.3g} relative"
+    yield Idea("DX958" if rate else "DX959", bench.truth, values, how, share=share)
+
+
+def _shake() -> None:
+    """Give ONNX Runtime other dice: in one process they fall alike in each session."""
+    runtime = sys.modules.get("onnxruntime")
+    if runtime is not None:
+        runtime.set_seed(time.monotonic_ns() % 2**31)
+
+
+def _spread(bench: Bench, name: str, second: Tensor) -> float:
+    kept = bench._index(name)
+    gap = torch.nan_to_num((bench.targets[name] - second.reshape(bench.targets[name].shape))[kept])
+    return float((gap * gap).sum()) / bench._sizes[name]
+
+
+def rate_of(module: Any) -> float:
+    """Return the largest rate of dropout that a module has."""
+    rates = [each.p for each in module.modules() if isinstance(each, torch.nn.Dropout)]
+    for each in module.modules():
+        told = [getattr(each, name, 0.0) for name in NAMES]
+        rates += [rate for rate in told if isinstance(rate, float)]
+    return float(max(rates, default=0.0))
+
+
+def _zeros(bench: Bench) -> Iterator[Idea]:
+    """Yield outputs of which some are zero and all others are larger by the factor that makes up for them."""
+    theirs, truth = bench.targets[bench.main], bench.truth[bench.main]
+    real = truth.abs() > 1e-6 * truth.abs().max()
+    zero = (theirs == 0) & real
+    lost = float(zero.sum()) / max(1, int(real.sum()))
+    left = real & ~zero
+    if not 0.005 < lost < 0.95 or int(zero.sum()) < 3 or not bool(left.any()):
+        return
+    factor = float((theirs[left] / truth[left]).median())
+    rate = 1 - 1 / factor if factor > 1 else 0.0
+    if not 0 < rate < 1 or abs(rate - lost) > 0.1 + 0.5 * lost:
+        return
+    made = torch.where(theirs == 0, torch.zeros_like(truth), truth * factor)
+    values = {"rate": f"{rate:.2g}", "spread": f"{lost:.2g}"}
+    how = f"{100 * lost:.2g} % of the outputs are zero, the others larger by {factor:.4g}"
+    yield Idea("DX958", bench.changed({bench.main: made}), values, how, freedom=1)
+
+
+def _jitter(bench: Bench) -> Iterator[Idea]:
+    """Yield numbers that are each multiplied by one of its own: within a range, and the same way in no row or channel."""
+    for name in bench.wrong_targets:
+        truth, theirs = (
+            bench.truth[name][bench._index(name)].double(),
+            bench.targets[name][bench._index(name)],
+        )
+        rows, width = truth.reshape(-1, truth.shape[-1]), truth.shape[-1]
+        if not truth.is_floating_point() or rows.shape[0] < 8 or width < 8 or not bool((rows != 0).all()):
+            continue
+        over = torch.nan_to_num(theirs.reshape(rows.shape) / rows) - 1
+        spread = float(over.std())
+        if not 1e-4 < spread < 0.5 or float(theirs.to(torch.bfloat16).eq(theirs).double().mean()) > 0.5:
+            continue
+        kurtosis = float(((over - over.mean()) / spread).pow(4).mean())
+        alone = max(
+            float(over.mean(0).var()) * rows.shape[0] / spread**2,
+            float(over.mean(1).var()) * width / spread**2,
+        )
+        if (1.6 < kurtosis < 2.1 or 2.6 < kurtosis < 3.4) and alone < 2:
+            values = {"spread": f"{spread:.3g}", "rate": "0"}
+            how = f"each number of {name} is multiplied by one of its own, 1 +- {spread:.3g}"
+            yield Idea("DX959", bench.truth, values, how, share=0.8, freedom=1)
+            return
+
+
+def _lost_weights(bench: Bench) -> Iterator[Idea]:
+    """Yield weights of attention of which some are zero and all others larger: what was seen is solved for them."""
+    call, name = own_call(bench), _entering_projection(bench)
+    if call is None or not name:
+        return
+    core = Core()
+    attended(bench, core)
+    solved = _solved(bench, core, call, name)
+    if solved is None:
+        return
+    ratios, seen = solved
+    lost = ratios < 0.5
+    rate = float(lost[seen].double().mean())
+    kept = ratios[seen & ~lost]
+    if not 0.005 < rate < 0.95 or int(seen.sum()) < LEAST_SEEN:
+        return
+    factor = float(kept.median())
+    fitting = torch.where(lost, ratios.abs() < 0.15, (ratios / factor - 1).abs() < 0.1)[seen]
+    told = 1 - 1 / factor if factor > 1 else 0.0
+    if abs(told - rate) > 0.02 + 0.35 * rate or told <= 0:
+        return
+    values = {"rate": f"{told:.2g}", "spread": f"{rate:.2g}"}
+    how = f"{100 * rate:.2g} % of the weights of attention are zero, the others larger by {factor:.4g}"
+    yield Idea("DX958", bench.truth, values, how, share=float(fitting.double().mean()), freedom=1)
+
+
+def _entering_projection(bench: Bench) -> str:
+    """Return the name of what attention gives before its last projection."""
+    return next(
+        (
+            name
+            for name in bench.targets
+            if name.endswith(":in") and name.split(".")[-1].split(":")[0] in NO_HEADS
+        ),
+        "",
+    )
+
+
+def _solved(bench: Bench, core: Core, call: Call, name: str) -> tuple[Tensor, Tensor] | None:
+    """Return the candidate's weights over the reference's, and which of them are seen well."""
+    weights, values = core.weights.double(), call.value.double()
+    groups = weights.shape[1] // values.shape[1]
+    values = values.repeat_interleave(groups, 1)
+    batch, heads, new, _ = weights.shape
+    width = values.shape[-1]
+    theirs = torch.nan_to_num(bench.targets[name].double())
+    if theirs.numel() != batch * heads * new * width:
+        return None
+    theirs = theirs.reshape(batch, new, heads, width).transpose(1, 2)
+    ratios, seen = torch.zeros_like(weights), torch.zeros_like(weights, dtype=torch.bool)
+    counts = bench.suspect.counts
+    for query in range(new):
+        for row in range(batch):
+            keys = (weights[row, 0, query] > 0).nonzero()[:, 0]
+            counted = counts is None or counts.shape != (batch, new) or bool(counts[row, query])
+            if not counted or not 0 < len(keys) <= max(1, int(0.75 * width)):
+                continue
+            held = values[row][:, keys].transpose(1, 2)  # [heads, width, keys]
+            found = torch.linalg.lstsq(held, theirs[row, :, query, :, None]).solution[..., 0]
+            own = weights[row][:, query, keys]
+            ratios[row][:, query, keys] = found / own.clamp(min=1e-30)
+            sizes = torch.linalg.svdvals(held)  # a token that is there twice has the same values twice
+            apart = sizes[:, -1] > LEAST_APART * sizes[:, 0]
+            seen[row][:, query, keys] = (own > LEAST_WEIGHT) & apart[:, None]
+    return ratios, seen

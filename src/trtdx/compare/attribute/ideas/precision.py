@@ -1,0 +1,232 @@
+"""Numbers that leave the range of their type, vanish, are cut off, or are summed too coarsely."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.compare.attribute.experiment import Idea
+from trtdx.compare.attribute.ideas.norms import norm_of
+from trtdx.compare.attribute.ideas.product import Product, product_of
+from trtdx.compare.attribute.scalar_fit import best
+from trtdx.engines.torch.lazy import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.compare.attribute.experiment import Bench, Outputs, Tensor
+
+LARGEST_HALF = 65504.0
+NARROW = 0.01  # relative: one operation does not lose as much where its type is wide enough
+LEAST_SMALL = 0.02  # of all numbers that are too small for their type
+SMALLEST = {
+    "float16": 2.0**-24,
+    "normal float16": 2.0**-14,
+    "float8_e4m3": 2.0**-9,
+    "normal float8_e4m3": 2.0**-6,
+    "float8_e5m2": 2.0**-16,
+}
+NEARLY_ALL = 0.97  # of every other token
+LIMITS = (448.0, 240.0, 57344.0, 127.0, 65504.0)
+CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def ideas(bench: Bench) -> Iterator[Idea]:
+    """Yield what the range and the precision of types could have done."""
+    product = product_of(bench)
+    yield from _overflow(bench)
+    yield from _saturation(bench, product)
+    yield from _underflow(bench, product)
+    yield from _coarse(bench)
+    if product is not None:
+        yield from _coarse_products(bench, product)
+
+
+def too_narrow(bench: Bench) -> Iterator[Idea]:
+    """Yield what a type does by itself, where the reference computed in it is as wrong as the candidate."""
+    lossy = [name for name, truth in bench.truth.items() if bench.relative(name, truth) > NARROW]
+    if not lossy or bench.dtype not in ("float16", "bfloat16"):
+        return
+    low = getattr(torch, bench.dtype)
+    least = float(torch.finfo(low).tiny)
+    for name in lossy:
+        truth = bench.truth[name]
+        small = float(((truth.abs() < least) & (truth != 0)).double().mean())
+        if small > LEAST_SMALL:
+            rounded = bench.relative(name, truth.to(low).double()) / bench.relative(name, truth)
+            values = {"smallest": f"{least:.3g}", "dtype": bench.dtype, "where": name.rpartition(":")[2]}
+            how = f"{100 * small:.2g} % of {name} are below the smallest normal {bench.dtype}"
+            yield Idea("DX998", bench.truth, values, how, share=min(1.0, max(0.5 + small, 1 - rounded**2)))
+    how = f"all of it computed in {bench.dtype}, as the candidate does"
+    yield Idea("DX999", bench.truth, {"dtype": bench.dtype}, how, share=0.9, freedom=2, rank=1)
+
+
+def _overflow(bench: Bench) -> Iterator[Idea]:
+    """Yield float16 that ends at 65504: infinities, or values held there."""
+    theirs = bench.targets[bench.main]
+    strange = not bool(torch.isfinite(theirs).all())
+    peak = max(float(each.abs().max()) for each in bench.truth.values() if each.numel())
+    inside = f"numbers beyond {LARGEST_HALF:g} inside it, though it gives no more than {peak:.4g}"
+    values = {"largest": f"{peak:.4g}" if peak > LARGEST_HALF else inside}
+    if strange or bench.dtype == "float16":
+        try:
+            got = bench.in_precision(torch.float16)
+        except RuntimeError:
+            got = {}
+        if got and any(not bool(torch.isfinite(each).all()) for each in got.values()):
+            yield Idea("DX997", got, values, "computed in float16, where it is infinite too")
+    if peak > LARGEST_HALF:
+        held = {name: each.clamp(-LARGEST_HALF, LARGEST_HALF) for name, each in bench.truth.items()}
+        yield Idea("DX997", held, values, "held at the largest float16")
+        over = {name: each.to(torch.float16).double() for name, each in bench.truth.items()}
+        yield Idea("DX997", over, values, "infinite beyond the largest float16")
+    found = norm_of(bench)
+    if found is not None:
+        norm, x = found
+        for low in (torch.float16, torch.bfloat16):
+            small = x.to(low)
+            square = (small * small).mean(-1, keepdim=True).double()
+            if (
+                bool(torch.isfinite(square).all())
+                and low == torch.float16
+                and float((x * x).max()) < LARGEST_HALF
+            ):
+                continue
+            made = x * torch.rsqrt(square + norm.eps)
+            made = made if norm.weight is None else made * (norm.weight + norm.plus)
+            code, how = (
+                ("DX997", "squares in float16") if low == torch.float16 else ("DX999", "squares in bfloat16")
+            )
+            name = "float16" if low == torch.float16 else "bfloat16"
+            peak_square = {"largest": f"{float((x * x).max()):.4g}", "dtype": name}
+            yield Idea(code, bench.changed({bench.main: made}), peak_square, f"the norm's {how}")
+
+
+def _saturation(bench: Bench, product: Product | None) -> Iterator[Idea]:
+    """Yield outputs or inputs that are held at a largest value."""
+    theirs = torch.nan_to_num(bench.targets[bench.main])
+    truth = bench.truth[bench.main]
+    limit = float(theirs.abs().max())
+    held = int((theirs.abs() >= limit * (1 - 1e-6)).sum())
+    if limit and held >= 2 and float(truth.abs().max()) > limit * 1.001:
+        got = bench.changed({bench.main: truth.clamp(-limit, limit)})
+        share = f"{100 * held / theirs.numel():.2g} %"
+        yield Idea(
+            "DX947",
+            got,
+            {"limit": f"{limit:.5g}", "where": "output", "held": share},
+            f"outputs held at {limit:.5g}",
+        )
+    name = next((key for key, each in bench.inputs.items() if each.is_floating_point()), None)
+    if name is None:
+        return
+    x = bench.inputs[name]
+    peak = float(x.abs().max())
+    if not peak:
+        return
+
+    def outputs(limit: float) -> Outputs:
+        if product is not None:
+            return bench.changed(
+                {bench.main: _product(product, x.reshape(product.x.shape).clamp(-limit, limit))}
+            )
+        return bench.run({**bench.inputs, name: x.clamp(-limit, limit)})
+
+    grid = [peak * each for each in (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)]
+    limit, got = best(bench, [*grid, *(each for each in LIMITS if each < peak)], outputs, rounds=12)
+    free = 0.5 if limit in LIMITS else 1.0
+    held_share = f"{100 * float((x.abs() > limit).double().mean()):.2g} %"
+    values = {"limit": f"{limit:.5g}", "where": "input", "held": held_share}
+    # The right limit leaves little; one that was searched explains much of whatever makes large inputs smaller.
+    if limit in LIMITS or product is not None or bench.held_share(got) > NEARLY_ALL:
+        yield Idea("DX947", got, values, f"inputs held at {limit:.5g}", freedom=free)
+
+
+def _product(product: Product, x: Tensor, weight: Tensor | None = None) -> Tensor:
+    held = product._replace(x=x)
+    return held.of(product.weight if weight is None else weight, product.bias)
+
+
+def _underflow(bench: Bench, product: Product | None) -> Iterator[Idea]:
+    name = next((key for key, each in bench.inputs.items() if each.is_floating_point()), None)
+    if name is None:
+        return
+    x = bench.inputs[name]
+    for told, least in SMALLEST.items():
+        values = {"smallest": f"{least:.3g}", "dtype": told}
+        if bool(((x.abs() < least) & (x != 0)).any()):
+            small = _flushed(x, least)
+            got = (
+                bench.run({**bench.inputs, name: small})
+                if product is None
+                else bench.changed({bench.main: _product(product, small.reshape(product.x.shape))})
+            )
+            yield Idea("DX998", got, {**values, "where": "input"}, f"inputs below {least:.3g} are zero")
+        if product is not None and bool(((product.weight.abs() < least) & (product.weight != 0)).any()):
+            got = bench.changed({bench.main: _product(product, product.x, _flushed(product.weight, least))})
+            yield Idea("DX998", got, {**values, "where": "weight"}, f"weights below {least:.3g} are zero")
+        truth = bench.truth[bench.main]
+        if bool(((truth.abs() < least) & (truth != 0)).any()):
+            got = bench.changed({bench.main: _flushed(truth, least)})
+            yield Idea("DX998", got, {**values, "where": "output"}, f"outputs below {least:.3g} are zero")
+
+
+def _flushed(tensor: Tensor, least: float) -> Tensor:
+    return torch.where(tensor.abs() < least, torch.zeros_like(tensor), tensor)
+
+
+def _coarse(bench: Bench) -> Iterator[Idea]:
+    """Yield the module computed in a narrower type than the candidate says."""
+    lower: dict[str, tuple[Any, ...]] = {
+        "float64": (torch.float32, torch.float16, torch.bfloat16),
+        "float32": (torch.float16, torch.bfloat16),
+        "float16": (torch.bfloat16,),
+    }
+    for low in lower.get(bench.dtype, ()):
+        name = str(low).removeprefix("torch.")
+        try:
+            got = bench.in_precision(low)
+        except RuntimeError:
+            continue
+        yield Idea("DX999", got, {"dtype": name}, f"all of it computed in {name}", rank=1)
+
+
+def _coarse_products(bench: Bench, product: Product) -> Iterator[Idea]:
+    for name in ("bfloat16", "float16", "tf32"):
+        x, weight = _rounded(product.x, name), _rounded(product.weight, name)
+        if bench.dtype not in ("float16", "bfloat16"):
+            got = bench.changed({bench.main: _product(product, x, weight)})
+            yield Idea("DX999", got, {"dtype": name}, f"inputs and weights rounded to {name}")
+            got = bench.changed({bench.main: _product(product, product.x, weight)})
+            yield Idea("DX999", got, {"dtype": name}, f"weights rounded to {name}")
+    for name in ("float16", "bfloat16"):
+        if bench.dtype == "bfloat16" and name == "float16":
+            continue
+        for size in CHUNKS:
+            if product.x.shape[1] // size > 512 or size > product.x.shape[1]:
+                continue
+            for coarse, narrow in ((False, True), (True, True), (True, False)):
+                made = _summed(product, name, size, coarse=coarse, narrow=narrow)
+                got = bench.changed({bench.main: made})
+                how = f"sums rounded to {name} after each {size} products"
+                yield Idea("DX999", got, {"dtype": name}, how, freedom=0.3)
+
+
+def _rounded(tensor: Tensor, name: str) -> Tensor:
+    if name == "tf32":  # ten bits of fraction
+        bits = tensor.float().view(torch.int32)
+        return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(tensor.dtype)
+    return tensor.to(getattr(torch, name)).to(tensor.dtype)
+
+
+def _summed(product: Product, name: str, size: int, *, coarse: bool, narrow: bool) -> Tensor:
+    """Return a product whose sums are kept in a narrow type; its parts and its inputs too, if it is said."""
+    low = getattr(torch, name)
+    x, weight = product.x, product.weight
+    if narrow:
+        x, weight = _rounded(x, name), _rounded(weight, name)
+    total = torch.zeros((x.shape[0], weight.shape[0]), dtype=torch.float64)
+    for one, other in zip(x.split(size, 1), weight.split(size, 1), strict=True):
+        part = (one @ other.T).double()
+        total = (total + (part.to(low).double() if coarse else part)).to(low).double()
+    total = total.reshape(product.shape)
+    return total if product.bias is None else total + product.bias

@@ -1,0 +1,85 @@
+"""One matrix product: what it is computed from, and what the candidate gave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.engines.torch.lazy import torch
+
+if TYPE_CHECKING:
+    from trtdx.compare.attribute.experiment import Bench, Outputs, Tensor
+
+NO_HEADS = {"o_proj", "out_proj", "dense", "c_proj", "wo", "output"}  # what heads enter, and none leave
+
+
+class Product(NamedTuple):
+    """What a module computes: x W^T + b, a row for each token."""
+
+    x: Tensor  # [tokens, in]
+    weight: Tensor  # [out, in]
+    bias: Tensor | None
+    turned: bool  # whether the module keeps its weight as [in, out]
+    shape: tuple[int, ...]
+
+    def of(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        found = self.x @ weight.T
+        return (found if bias is None else found + bias).reshape(self.shape)
+
+
+def product_of(bench: Bench) -> Product | None:
+    """Return what the bench's module computes, if that is one matrix product."""
+    weight = getattr(bench.module, "weight", None)
+    if weight is None or weight.ndim != 2 or bench.main != f"{bench.path}:out" or not bench.inputs:
+        return None
+    x, truth = next(iter(bench.inputs.values())), bench.truth[bench.main]
+    if not x.is_floating_point():
+        return None
+    bias = getattr(bench.module, "bias", None)
+    rows = x.reshape(-1, x.shape[-1])
+    for turned in (False, True):
+        held = weight.T if turned else weight
+        if held.shape[1] != rows.shape[1] or held.shape[0] != truth.shape[-1]:
+            continue
+        product = Product(
+            rows, held.detach(), None if bias is None else bias.detach(), turned, tuple(truth.shape)
+        )
+        gap = product.of(product.weight, product.bias) - truth
+        if float((gap**2).sum()) <= 1e-9 * float((truth**2).sum()):
+            return product
+    return None
+
+
+def outputs_with(bench: Bench, tensor: Tensor) -> Outputs:
+    return bench.changed({bench.main: tensor})
+
+
+def target_of(bench: Bench) -> tuple[Tensor, Tensor]:
+    """Return what the candidate and the reference gave, the rows that count."""
+    kept = bench._index(bench.main)
+    theirs, own = bench.targets[bench.main][kept], bench.truth[bench.main][kept]
+    width = own.shape[-1]
+    return torch.nan_to_num(theirs.reshape(-1, width)), own.reshape(-1, width).double()
+
+
+def is_embedding(module: Any) -> bool:
+    return isinstance(module, torch.nn.Embedding)
+
+
+def is_vocabulary(bench: Bench) -> bool:
+    size = getattr(getattr(bench.model, "config", None), "vocab_size", None)
+    return bool(bench.truth[bench.main].shape[-1] == size)
+
+
+def head_widths(bench: Bench) -> set[int]:
+    """Return the widths that a head may have in what leaves the module; none where no heads leave it."""
+    parent, _, own = bench.path.lower().rpartition(".")
+    if "att" not in parent or own in NO_HEADS or "_a_" in own:
+        return set()
+    config = getattr(bench.model, "config", None)
+    owner = bench.model.get_submodule(bench.path.rpartition(".")[0])
+    names = ("head_dim", "qk_head_dim", "v_head_dim", "qk_rope_head_dim")
+    told = {getattr(each, name, None) for each in (owner, config) for name in names}
+    heads, width = getattr(config, "num_attention_heads", 0), getattr(config, "hidden_size", 0)
+    if heads and width % heads == 0:
+        told.add(width // heads)
+    return {each for each in told if isinstance(each, int) and each > 0}

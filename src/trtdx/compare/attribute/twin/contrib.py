@@ -1,0 +1,66 @@
+"""ONNX Runtime's own operators on torch, as its contrib_ops define them: what optimised and quantised graphs are made of.
+
+Held against ONNX Runtime itself by tests/compare/test_twin_ops.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.compare.attribute.twin import attention
+from trtdx.compare.attribute.twin import operators as plain
+from trtdx.compare.attribute.twin.norms import embed_norm, skip_norm
+from trtdx.compare.attribute.twin.quantised import QUANTISED_BY_MICROSOFT, UnknownOperatorError, filled
+from trtdx.engines.torch.lazy import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Tensor = Any
+    Operator = Callable[[Sequence[Any], Mapping[str, Any], Any], Any]
+
+
+def _fused_matmul(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    if settings.get("transBatchA") or settings.get("transBatchB"):
+        raise UnknownOperatorError("FusedMatMul with batches put elsewhere cannot be computed here")
+    one, other = given[0], given[1]
+    one = one.transpose(-1, -2) if settings.get("transA") and one.ndim > 1 else one
+    other = other.transpose(-1, -2) if settings.get("transB") and other.ndim > 1 else other
+    return torch.matmul(one, other.to(one.dtype)) * float(settings.get("alpha", 1.0))
+
+
+def _with_bias(function: Callable[[Any], Any]) -> Operator:
+    def run(given: Sequence[Any], _: Any, __: Any) -> Any:
+        bias = filled(given)[1]
+        return function(given[0] if bias is None else given[0] + bias)
+
+    return run
+
+
+def _exact_gelu(x: Tensor) -> Tensor:
+    return torch.nn.functional.gelu(x)
+
+
+def _tanh_gelu(x: Tensor) -> Tensor:
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def _fused_gemm(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    made = plain.OPERATORS["Gemm"](given, settings, dtype)
+    named = {
+        name.removeprefix("activation_"): value
+        for name, value in settings.items()
+        if name.startswith("activation_")
+    }
+    return plain.OPERATORS[str(settings["activation"])]([made], named, dtype)
+
+
+CONTRIB: dict[str, Operator] = {
+    "FusedMatMul": _fused_matmul, "FusedGemm": _fused_gemm, "BiasGelu": _with_bias(_exact_gelu),
+    "FastGelu": _with_bias(_tanh_gelu), "Gelu": _with_bias(_exact_gelu),
+    "QuickGelu": lambda given, settings, _: given[0] * torch.sigmoid(float(settings.get("alpha", 1.702)) * given[0]),
+    "SkipLayerNormalization": skip_norm(centred=True), "SkipSimplifiedLayerNormalization": skip_norm(centred=False),
+    "EmbedLayerNormalization": embed_norm, **QUANTISED_BY_MICROSOFT,
+    "RotaryEmbedding": attention.rotary_of_microsoft, "Attention": attention.attention_with_weights,
+    "MultiHeadAttention": attention.multi_head, "GroupQueryAttention": attention.grouped,
+}  # fmt: skip

@@ -1,0 +1,282 @@
+"""What an ONNX graph tells about its modules: weights and constants, and which of them is a norm, a product, a table.
+
+Names tell nothing here: what a module is, its operators and the shapes of its constants tell.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.attribute.twin.operators import compute, settings_of
+from trtdx.engines.onnxruntime.segments import Sizes
+from trtdx.engines.torch.values import tensor_from_array
+from trtdx.errors import InputError
+from trtdx.formats.onnx.graph import Graph, Kind
+from trtdx.formats.onnx.model import open_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import onnx_ir as ir
+
+    from trtdx.formats.onnx.places import Call
+
+    Tensor = Any
+
+PASSING = {"Reshape", "Transpose", "Identity", "Cast", "Squeeze", "Unsqueeze", "Flatten", "Dropout"}
+NORMS = {"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"}
+LARGEST_EPSILON = 0.3
+
+
+def graph_of(path: str) -> Graph:
+    """Return the graph of a file; the last two are kept, as both sides are looked at several times."""
+    at = Path(path).stat()
+    return _graph_of(path, at.st_mtime_ns, at.st_size)
+
+
+@lru_cache(maxsize=2)
+def _graph_of(path: str, _changed: int, _size: int) -> Graph:
+    return Graph(open_model(path))
+
+
+class Linear(NamedTuple):
+    """A matrix product: weight is [out, in]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Norm(NamedTuple):
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+    centred: bool
+
+
+class Table(NamedTuple):
+    """Rows that are looked up, and what they are multiplied by."""
+
+    weight: Tensor
+    scale: float
+
+
+class Reader:
+    """A graph whose constants can be asked for, with the shapes of one step."""
+
+    def __init__(self, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
+        self.graph, self.shapes = graph, shapes
+        known = {name: shape for name, shape in shapes.items() if name in graph.values}
+        self.sizes = Sizes(graph, known)
+        self._held: dict[ir.Value, Tensor] = {}
+
+    def is_data(self, value: ir.Value | None) -> bool:
+        return value is not None and self.graph.kind(value) is Kind.DATA
+
+    def is_weight(self, value: ir.Value | None) -> bool:
+        return value is not None and self.graph.kind(value) is Kind.CONSTANT
+
+    def producer(self, value: ir.Value | None) -> ir.Node | None:
+        at = None if value is None else self.graph.made.get(value)
+        return None if at is None else self.graph.nodes[at]
+
+    def constant(self, value: ir.Value) -> Tensor:
+        """Return what depends on weights and shapes alone, in the type it has in the file."""
+        if value not in self._held:
+            for found, tensor in self._computed(value):
+                self._held[found] = tensor
+        return self._held[value]
+
+    def _computed(self, value: ir.Value) -> Iterator[tuple[ir.Value, Tensor]]:
+        from trtdx.engines.torch.lazy import torch
+
+        if value.const_value is not None:
+            yield value, tensor_from_array(value.const_value.numpy())
+            return
+        node = self.producer(value)
+        if node is None:
+            raise InputError(f"{value.name} is not a constant")
+        settings = settings_of(node) | {"_outputs": len(node.outputs)}
+        first = node.inputs[0] if node.inputs else None
+        if node.op_type in ("Shape", "Size") and first is not None and self.is_data(first):
+            shape = self.shapes.get(str(first.name)) or self.sizes.shape_of(str(first.name))
+            if shape is None:
+                raise InputError(f"the shape of {first.name} is not known")
+            given: list[Any] = [torch.empty(tuple(shape), device="meta")]
+        else:
+            given = [None if each is None else self.constant(each) for each in node.inputs]
+        yield from zip(
+            node.outputs,
+            compute(node.op_type, given, settings, torch.float32, domain=node.domain),
+            strict=False,
+        )
+
+    def scalar(self, value: ir.Value | None) -> float | None:
+        """Return the number that a constant is, if it is one."""
+        if value is None or not self.is_weight(value):
+            return None
+        held = self.constant(value)
+        return float(held) if held.numel() == 1 and held.dtype.is_floating_point else None
+
+    def vector(self, value: ir.Value | None, width: int = 0) -> Tensor | None:
+        """Return the row of numbers that a constant is, if it is one."""
+        if value is None or not self.is_weight(value):
+            return None
+        held = self.constant(value)
+        if held.numel() < 2 or held.shape[-1] != held.numel() or not held.dtype.is_floating_point:
+            return None
+        return held.reshape(-1) if not width or held.numel() == width else None
+
+    def with_constant(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+        """Return what a node of two inputs computes with, data first, if the other is a constant."""
+        if len(node.inputs) != 2:
+            return None
+        one, other = node.inputs
+        if one is None or other is None:
+            return None
+        if self.is_data(one) and self.is_weight(other):
+            return one, other
+        return (other, one) if self.is_data(other) and self.is_weight(one) else None
+
+    def data_nodes(self, numbers: Iterable[int]) -> list[ir.Node]:
+        """Return the nodes that compute with what is fed, not with weights or shapes alone."""
+        nodes = (self.graph.nodes[at] for at in numbers)
+        return [node for node in nodes if any(self.is_data(value) for value in node.outputs)]
+
+
+def part_of(reader: Reader, call: Call) -> Linear | Norm | Table | None:
+    """Return what a module is, if it is one of the simple parts."""
+    if len(call.inputs) != 1 or len(call.outputs) != 1:
+        return None
+    nodes = reader.data_nodes(call.nodes)
+    try:
+        return _linear(reader, nodes) or _norm(reader, nodes) or _table(reader, nodes)
+    except (InputError, RuntimeError, TypeError, ValueError):  # a constant nobody can compute here
+        return None
+
+
+def _linear(reader: Reader, nodes: list[ir.Node]) -> Linear | None:
+    products = [node for node in nodes if node.op_type in ("MatMul", "Gemm")]
+    others = {node.op_type for node in nodes} - PASSING - {"MatMul", "Gemm", "Add"}
+    if len(products) != 1 or others:
+        return None
+    product, settings = products[0], settings_of(products[0])
+    if not reader.is_data(product.inputs[0]) or not reader.is_weight(product.inputs[1]):
+        return None
+    assert product.inputs[1] is not None
+    held = reader.constant(product.inputs[1])
+    if held.ndim != 2 or settings.get("transA"):
+        return None
+    weight = (held if settings.get("transB") else held.T) * float(settings.get("alpha", 1.0))
+    bias = _bias(reader, nodes, product, int(weight.shape[0]))
+    added = [node for node in nodes if node.op_type == "Add"]
+    return None if added and bias is None else Linear(weight, bias)
+
+
+def _bias(reader: Reader, nodes: list[ir.Node], product: ir.Node, width: int) -> Tensor | None:
+    beta = settings_of(product).get("beta", 1.0)
+    if product.op_type == "Gemm" and len(product.inputs) > 2 and product.inputs[2] is not None:
+        found = reader.vector(product.inputs[2], width)
+        return None if found is None else found * float(beta)
+    for node in nodes:
+        both = reader.with_constant(node) if node.op_type == "Add" else None
+        if both is not None:
+            return reader.vector(both[1], width)
+    return None
+
+
+def _norm(reader: Reader, nodes: list[ir.Node]) -> Norm | None:
+    whole = [node for node in nodes if node.op_type in NORMS]
+    if whole:
+        return _whole_norm(reader, nodes, whole[0])
+    means = [node for node in nodes if node.op_type == "ReduceMean"]
+    if not means or not {"Sqrt", "Pow", "Rsqrt"} & {node.op_type for node in nodes}:
+        return None
+    if any(node.op_type in ("MatMul", "Gemm", "Softmax") for node in nodes):
+        return None
+    weight = bias = eps = None
+    for node in nodes:
+        both = reader.with_constant(node)
+        if both is None or node.op_type not in ("Add", "Mul"):
+            continue
+        row, number = reader.vector(both[1]), reader.scalar(both[1])
+        if row is not None and node.op_type == "Mul":
+            weight = row
+        elif row is not None:
+            bias = row
+        elif number is not None and node.op_type == "Add" and 0 < number < LARGEST_EPSILON:
+            eps = number
+    centred = any(node.op_type == "Sub" for node in nodes)
+    return None if eps is None else Norm(weight, bias, eps, centred)
+
+
+def _whole_norm(reader: Reader, nodes: list[ir.Node], norm: ir.Node) -> Norm | None:
+    if {node.op_type for node in nodes} - PASSING - NORMS or len(norm.inputs) < 2:
+        return None
+    inputs = [*norm.inputs, None]
+    eps = float(settings_of(norm).get("epsilon", 1e-5))
+    bias = reader.vector(inputs[2])
+    return Norm(reader.vector(inputs[1]), bias, eps, norm.op_type == "LayerNormalization")
+
+
+def _table(reader: Reader, nodes: list[ir.Node]) -> Table | None:
+    gathers = [node for node in nodes if node.op_type == "Gather"]
+    if len(gathers) != 1 or {node.op_type for node in nodes} - PASSING - {"Gather", "Mul"}:
+        return None
+    rows, ids = gathers[0].inputs[:2]
+    if rows is None or not reader.is_weight(rows) or not reader.is_data(ids):
+        return None
+    held, scale = reader.constant(rows), 1.0
+    if held.ndim != 2 or int(settings_of(gathers[0]).get("axis", 0)):
+        return None
+    for node in nodes:
+        both = reader.with_constant(node) if node.op_type == "Mul" else None
+        factor = reader.scalar(both[1]) if both else None
+        if node.op_type == "Mul" and factor is None:
+            return None
+        scale *= factor or 1.0
+    return Table(held, scale)
+
+
+def head_width(reader: Reader, numbers: Iterable[int]) -> int:
+    """Return how wide the heads are into which a module reshapes; 0 where it makes none."""
+    found = []
+    for at in numbers:
+        node = reader.graph.nodes[at]
+        if node.op_type != "Reshape" or not reader.is_data(node.outputs[0]) or len(node.inputs) < 2:
+            continue
+        shape = node.inputs[1]
+        if shape is None:
+            continue
+        last = reader.producer(shape)
+        if last is not None and last.op_type == "Concat" and len(last.inputs) == 4:
+            shape = last.inputs[3]
+        elif not reader.is_weight(shape) or reader.constant(shape).numel() != 4:
+            continue
+        if shape is not None and reader.is_weight(shape):
+            found.append(int(reader.constant(shape).reshape(-1)[-1]))
+    return max(set(found), key=found.count) if found else 0
+
+
+def speeds_in(reader: Reader, nodes: list[ir.Node]) -> Tensor | None:
+    """Return the frequencies of a module that makes cosines and sines, or the angles that they are of."""
+    for node in nodes:
+        if node.op_type not in ("Mul", "MatMul", "Einsum"):
+            continue
+        for value in node.inputs:
+            if value is None or not reader.is_weight(value):
+                continue
+            held = reader.constant(value)
+            if is_frequencies(held):
+                return held.reshape(-1)
+    return None
+
+
+def is_frequencies(held: Tensor) -> bool:
+    """Whether a constant is a row of rotary frequencies: from at most one down, never up, none of them negative."""
+    if held.numel() < 2 or max(held.shape) != held.numel() or not held.dtype.is_floating_point:
+        return False
+    row = held.double().reshape(-1)
+    falls = bool((row[1:] <= row[:-1]).all()) and float(row[-1]) < float(row[0])
+    return falls and float(row[-1]) > 0 and 1e-3 < float(row[0]) < 1.01

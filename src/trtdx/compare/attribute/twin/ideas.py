@@ -1,0 +1,24 @@
+"""Mistakes that only a file shows: what an exporter folded into a constant, and is elsewhere a setting of the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtdx.compare.attribute.experiment import Idea
+from trtdx.compare.attribute.ideas.norms import norm_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.compare.attribute.experiment import Bench
+
+
+def ideas(bench: Bench) -> Iterator[Idea]:
+    """Yield a norm whose weight lacks the one that is added to it: exporters add it beforehand."""
+    found = norm_of(bench)
+    if found is None or found[0].weight is None or found[0].plus:
+        return
+    norm, x = found
+    less = norm._replace(plus=-1.0).of(x)
+    how = "one not added to the weight, which has it in the reference"
+    yield Idea("DX979", bench.changed({bench.main: less}), {"found": "not added"}, how)

@@ -1,0 +1,397 @@
+"""Parts of a module that are no modules of their own, found in its nodes: attention, rotary embedding, activation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.attribute.twin.operators import settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import onnx_ir as ir
+
+    from trtdx.compare.attribute.twin.graph import Reader
+
+SAME = {"Cast", "Identity", "Dropout"}
+CURVES = {"Sigmoid", "Tanh", "Erf", "Relu", "Gelu", "FastGelu", "QuickGelu", "Swish", "Silu", "HardSwish", "Softplus", "Mish", "LeakyRelu", "Elu"}  # fmt: skip
+ELEMENTWISE = {*CURVES, "Mul", "Add", "Sub", "Div", "Pow", "Neg", "Sqrt", "Cast", "Identity", "Exp", "Clip"}
+MASKED = -1e4
+
+
+class Masking(NamedTuple):
+    """What hides keys: added to scores, or a condition under which they are seen (or hidden)."""
+
+    value: ir.Value
+    how: str  # "add", "seen" or "hidden"
+
+
+class Attention(NamedTuple):
+    """Softmax of scores, and what its weights are for."""
+
+    query: ir.Value
+    key: ir.Value
+    value: ir.Value
+    output: ir.Value
+    scale: float  # 0 where it is one over the root of the width
+    softcap: float | None
+    masks: tuple[Masking, ...]
+    turned: bool  # whether the key is kept as scores want it, [..., width, all]
+    causal: bool = False
+
+
+class Rotation(NamedTuple):
+    """One tensor that is turned: which of its numbers belong together, and how they are put together again."""
+
+    given: ir.Value
+    cosine: ir.Value
+    sine: ir.Value
+    output: ir.Value
+    taken: str  # "halves" or "pairs"
+    put: str
+    single: bool  # whether there is one cosine for two numbers
+
+
+class Curve(NamedTuple):
+    """An activation: the nodes from one value to another, in order."""
+
+    given: ir.Value
+    output: ir.Value
+    nodes: tuple[ir.Node, ...]
+
+
+class _Scores(NamedTuple):
+    query: ir.Value
+    key: ir.Value
+    scale: float = 1.0
+    softcap: float | None = None
+    bent: bool = False  # by tanh, not yet multiplied by its cap
+    masks: tuple[Masking, ...] = ()
+
+
+def attentions(reader: Reader, nodes: Iterable[ir.Node]) -> Iterator[Attention]:
+    """Yield the attentions in some nodes."""
+    for node in nodes:
+        if node.op_type == "Attention":
+            yield from _whole(reader, node)
+        if node.op_type != "Softmax" or node.inputs[0] is None:
+            continue
+        scores = _scores(reader, node.inputs[0])
+        product = _weighted(reader, node.outputs[0])
+        if scores is None or product is None or scores.bent or product.inputs[1] is None:
+            continue
+        query, before = _unscaled(reader, scores.query)
+        key, factor, turned = _key(reader, scores.key)
+        yield Attention(
+            query,
+            repeated(reader, key),
+            repeated(reader, product.inputs[1]),
+            product.outputs[0],
+            scores.scale * before * factor,
+            scores.softcap,
+            scores.masks,
+            turned,
+        )
+
+
+def _whole(reader: Reader, node: ir.Node) -> Iterator[Attention]:
+    """Yield an attention that is one operator, if its heads are apart and it has no cache of its own."""
+    query, key, value, mask, *cache = [*node.inputs, None, None][:6]
+    settings = settings_of(node)
+    if query is None or key is None or value is None or any(cache) or settings.get("q_num_heads"):
+        return
+    masks = []
+    if mask is not None:
+        told = mask.dtype is not None and mask.dtype.name == "BOOL"
+        masks.append(Masking(mask, "seen" if told else "add"))
+    cap = float(settings.get("softcap") or 0.0) or None
+    scale, causal = float(settings.get("scale") or 0.0), bool(settings.get("is_causal"))
+    yield Attention(
+        query, repeated(reader, key), repeated(reader, value), node.outputs[0], scale, cap, tuple(masks), False, causal
+    )  # fmt: skip
+
+
+def _scores(reader: Reader, value: ir.Value, depth: int = 0) -> _Scores | None:
+    """Return what scores are made from, walking back from where they enter the softmax."""
+    node = reader.producer(value)
+    if node is None or depth > 12:
+        return None
+    if node.op_type in SAME and node.inputs[0] is not None:
+        return _scores(reader, node.inputs[0], depth + 1)
+    if node.op_type == "MatMul" and all(map(reader.is_data, node.inputs)):
+        query, key = node.inputs
+        return None if query is None or key is None else _Scores(query, key)
+    if node.op_type in ("Mul", "Div"):
+        return _multiplied(reader, node, depth)
+    if node.op_type == "Tanh" and node.inputs[0] is not None:
+        found = _scores(reader, node.inputs[0], depth + 1)
+        return None if found is None or found.masks else found._replace(bent=True)
+    return _masked(reader, node, depth)
+
+
+def _multiplied(reader: Reader, node: ir.Node, depth: int) -> _Scores | None:
+    both = reader.with_constant(node)
+    factor = reader.scalar(both[1]) if both else None
+    if both is None or not factor or (node.op_type == "Div" and both[0] is not node.inputs[0]):
+        return None
+    found = _scores(reader, both[0], depth + 1)
+    if found is None or found.masks:
+        return None
+    factor = 1 / factor if node.op_type == "Div" else factor
+    if found.bent:
+        return found._replace(bent=False, softcap=factor, scale=found.scale * factor)
+    return None if found.softcap else found._replace(scale=found.scale * factor)
+
+
+def _masked(reader: Reader, node: ir.Node, depth: int) -> _Scores | None:
+    if node.op_type == "Add":
+        for one, other in ((0, 1), (1, 0)):
+            inner, mask = node.inputs[one], node.inputs[other]
+            found = None if inner is None else _scores(reader, inner, depth + 1)
+            if found is not None and mask is not None:
+                return found._replace(masks=(*found.masks, Masking(mask, "add")))
+    if node.op_type == "Where" and node.inputs[0] is not None:
+        for at, fill, how in ((1, 2, "seen"), (2, 1, "hidden")):
+            number, value = reader.scalar(node.inputs[fill]), node.inputs[at]
+            if number is None or number > MASKED or value is None:
+                continue
+            found = _scores(reader, value, depth + 1)
+            if found is not None:
+                return found._replace(masks=(*found.masks, Masking(node.inputs[0], how)))
+    return None
+
+
+def _weighted(reader: Reader, weights: ir.Value) -> ir.Node | None:
+    """Return the product that attention's weights enter first."""
+    for _ in range(6):
+        users = [reader.graph.nodes[at] for at in reader.graph.users.get(weights, ())]
+        product = next((each for each in users if each.op_type == "MatMul"), None)
+        if product is not None:
+            return product if product.inputs[0] is weights else None
+        passing = next((each for each in users if each.op_type in (*SAME, "Where")), None)
+        if passing is None:
+            return None
+        weights = passing.outputs[0]
+    return None
+
+
+def _unscaled(reader: Reader, value: ir.Value) -> tuple[ir.Value, float]:
+    """Return a value before it was multiplied by numbers, and their product."""
+    factor = 1.0
+    for _ in range(4):
+        node = reader.producer(value)
+        both = reader.with_constant(node) if node is not None and node.op_type in ("Mul", "Div") else None
+        number = reader.scalar(both[1]) if both else None
+        if (
+            node is None
+            or both is None
+            or not number
+            or (node.op_type == "Div" and both[0] is not node.inputs[0])
+        ):
+            break
+        value, factor = both[0], factor / number if node.op_type == "Div" else factor * number
+    return value, factor
+
+
+def _key(reader: Reader, value: ir.Value) -> tuple[ir.Value, float, bool]:
+    """Return keys before they were turned and scaled, the scale, and whether they are still turned."""
+    value, factor = _unscaled(reader, value)
+    node = reader.producer(value)
+    flat = (
+        node is not None and node.op_type == "Reshape"
+    )  # batch and heads put together while they are turned
+    if node is not None and flat:
+        node = reader.producer(node.inputs[0])
+    if node is None or node.op_type != "Transpose" or node.inputs[0] is None:
+        return value, factor, True
+    order = list(settings_of(node).get("perm") or ())
+    if order != [*range(len(order) - 2), len(order) - 1, len(order) - 2]:
+        return value, factor, True
+    source: ir.Value | None = node.inputs[0]
+    if flat:
+        before = reader.producer(source)
+        source = before.inputs[0] if before is not None and before.op_type == "Reshape" else None
+    if source is None:
+        return value, factor, True
+    value, more = _unscaled(reader, source)
+    return value, factor * more, False
+
+
+def repeated(reader: Reader, value: ir.Value) -> ir.Value:
+    """Return keys or values before each head was repeated for its group, if they were."""
+    reshape = reader.producer(value)
+    expand = (
+        reader.producer(reshape.inputs[0]) if reshape is not None and reshape.op_type == "Reshape" else None
+    )
+    before = reader.producer(expand.inputs[0]) if expand is not None and expand.op_type == "Expand" else None
+    if before is None or before.op_type != "Unsqueeze" or before.inputs[0] is None:
+        return value
+    axes = settings_of(before).get("axes")
+    if len(before.inputs) > 1 and before.inputs[1] is not None and reader.is_weight(before.inputs[1]):
+        axes = reader.constant(before.inputs[1]).reshape(-1).tolist()
+    return before.inputs[0] if axes and list(axes) == [2] else value
+
+
+def rotations(reader: Reader, nodes: Iterable[ir.Node]) -> Iterator[Rotation]:
+    """Yield the tensors in some nodes that are turned by cosines and sines."""
+    for node in nodes:
+        found = _half_turned(reader, node) if node.op_type == "Add" else _embedded(node)
+        if found is None and node.op_type == "Concat" and len(node.inputs) == 2:
+            found = _apart_turned(reader, node)
+        if found is not None:
+            yield found
+
+
+def _embedded(node: ir.Node) -> Rotation | None:
+    """Return a rotation that is one operator, if it is given the rows of its tables."""
+    if node.op_type != "RotaryEmbedding" or node.domain not in ("", "ai.onnx") or len(node.inputs) != 3:
+        return None
+    x, cosine, sine = node.inputs
+    settings = settings_of(node)
+    if x is None or cosine is None or sine is None or settings.get("rotary_embedding_dim"):
+        return None
+    how = "pairs" if settings.get("interleaved") else "halves"
+    return Rotation(x, cosine, sine, node.outputs[0], how, how, single=True)
+
+
+def origin(reader: Reader, value: ir.Value) -> Any:
+    """Return what a table is made of, the same for two that are made alike."""
+    node = reader.producer(value)
+    same = node is not None and node.op_type in ("Cos", "Sin") and node.inputs[0] is not None
+    return (node.op_type, node.inputs[0]) if node is not None and same else value
+
+
+def _factors(reader: Reader, value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+    node = reader.producer(value)
+    if node is None or node.op_type != "Mul" or node.inputs[0] is None or node.inputs[1] is None:
+        return None
+    return node.inputs[0], node.inputs[1]
+
+
+def _half_turned(reader: Reader, node: ir.Node) -> Rotation | None:
+    """Return it from x * cos + (-second half, first half) * sin."""
+    for one, other in ((0, 1), (1, 0)):
+        plain, swapped = _factors(reader, node.inputs[one]), _factors(reader, node.inputs[other])
+        if plain is None or swapped is None:
+            continue
+        for turned, sine in (swapped, swapped[::-1]):
+            source = _swapped(reader, turned)
+            for x, cosine in (plain, plain[::-1]):
+                if source is not None and x is source[0]:
+                    return Rotation(x, cosine, sine, node.outputs[0], source[1], source[1], single=False)
+    return None
+
+
+def _swapped(reader: Reader, value: ir.Value) -> tuple[ir.Value, str] | None:
+    """Return what was cut in two, of which the second was negated and put first, and how it was cut."""
+    node = reader.producer(value)
+    woven = node is not None and node.op_type in ("Reshape", "Flatten")
+    if node is not None and woven:
+        node = reader.producer(node.inputs[0])
+    if node is None or node.op_type != "Concat" or len(node.inputs) != 2:
+        return None
+    ends = []
+    for each in node.inputs:
+        inner = reader.producer(each) if woven else None
+        if woven and (inner is None or inner.op_type != "Unsqueeze"):
+            return None
+        ends.append(each if inner is None else inner.inputs[0])
+    negated = reader.producer(ends[0])
+    if negated is None or negated.op_type != "Neg":
+        return None
+    second, first = _cut(reader, negated.inputs[0]), _cut(reader, ends[1])
+    if first is None or second is None or first[0] is not second[0] or first[1] == second[1]:
+        return None
+    return first[0], "pairs" if woven else "halves"
+
+
+def _cut(reader: Reader, value: ir.Value | None) -> tuple[ir.Value, str] | None:
+    """Return what a slice or a split is a part of, and which part."""
+    node = reader.producer(value)
+    if node is None or node.op_type not in ("Slice", "Split") or node.inputs[0] is None:
+        return None
+    if node.op_type == "Split":
+        return node.inputs[0], f"halves number {list(node.outputs).index(value)}"  # type: ignore[arg-type]
+    start = node.inputs[1] if len(node.inputs) > 1 else None
+    step = node.inputs[4] if len(node.inputs) > 4 else None
+    if start is None or not reader.is_weight(start) or (step is not None and not reader.is_weight(step)):
+        return node.inputs[0], "slice from somewhere"
+    at = int(reader.constant(start).reshape(-1)[0])
+    by = 1 if step is None else int(reader.constant(step).reshape(-1)[0])
+    return node.inputs[0], f"{'pairs' if by == 2 else 'halves'} from {at}"
+
+
+def _apart_turned(reader: Reader, node: ir.Node) -> Rotation | None:
+    """Return it from (a * cos - b * sin, b * cos + a * sin), put together."""
+    first, second = (reader.producer(each) for each in node.inputs)
+    if first is None or second is None or first.op_type != "Sub" or second.op_type != "Add":
+        return None
+    one, two = _factors(reader, first.inputs[0]), _factors(reader, first.inputs[1])
+    rest = [_factors(reader, each) for each in second.inputs]
+    if one is None or two is None or None in rest:
+        return None
+    for a, cosine in (one, one[::-1]):
+        for b, sine in (two, two[::-1]):
+            source, other = _cut(reader, a), _cut(reader, b)
+            wanted = {frozenset((id(b), id(cosine))), frozenset((id(a), id(sine)))}
+            if source is None or other is None or source[0] is not other[0]:
+                continue
+            if {frozenset(map(id, each)) for each in rest if each} == wanted:
+                taken = "pairs" if source[1].startswith("pairs") else "halves"
+                return Rotation(source[0], cosine, sine, node.outputs[0], taken, "halves", single=True)
+    return None
+
+
+def curves(reader: Reader, nodes: Iterable[ir.Node]) -> Iterator[Curve]:
+    """Yield the activations in some nodes: everything between one value and what is made of it and numbers alone."""
+    inside = list(nodes)
+    known = set(map(id, inside))
+    for node in inside:
+        if node.op_type in CURVES:
+            found = _curve(reader, node, known)
+            if found is not None:
+                yield found
+
+
+def _curve(reader: Reader, seed: ir.Node, known: set[int]) -> Curve | None:
+    source = seed.inputs[0]
+    for _ in range(8):  # back to where it was no longer one value and numbers
+        node = reader.producer(source)
+        if node is None or id(node) not in known or node.op_type not in ELEMENTWISE:
+            break
+        data = [each for each in node.inputs if reader.is_data(each)]
+        before = data[0] if len(data) == 1 else _common(reader, data)
+        if before is None or any(not _is_number(reader, each) for each in node.inputs if each not in data):
+            break
+        source = before
+    if source is None:
+        return None
+    made, order = {source}, []
+    result = seed.outputs[0]
+    for node in (each for each in reader.graph.nodes if id(each) in known):
+        if node.op_type not in ELEMENTWISE or not any(each in made for each in node.inputs):
+            continue
+        if all(each in made or _is_number(reader, each) for each in node.inputs if each is not None):
+            made.update(node.outputs)
+            order.append(node)
+            result = node.outputs[0]
+    return Curve(source, result, tuple(order)) if seed in order else None
+
+
+def _common(reader: Reader, data: list[Any]) -> ir.Value | None:
+    """Return what two values of a polynomial are both made of: x in x + 0.04 x ** 3."""
+    ways = []
+    for value in data:
+        way = [value]
+        for _ in range(4):
+            node = reader.producer(way[-1])
+            more = [each for each in node.inputs if reader.is_data(each)] if node is not None else []
+            if node is None or node.op_type not in ELEMENTWISE or len(more) != 1 or more[0] is None:
+                break
+            way.append(more[0])
+        ways.append(way)
+    return next((each for each in ways[0] if all(each in way for way in ways)), None) if ways else None
+
+
+def _is_number(reader: Reader, value: Any) -> bool:
+    return value is None or reader.scalar(value) is not None

@@ -1,0 +1,195 @@
+"""The modules of a twin: torch's own kinds where a part is known, else the graph's nodes computed on torch.
+
+Imported only where a twin is built: the classes here need torch.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from trtdx.compare.attribute.ideas.attention_core import NAME, _interface, causal_mask
+from trtdx.engines.torch.lazy import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.compare.attribute.twin.graph import Linear, Norm, Table
+    from trtdx.compare.attribute.twin.lifts import Attention
+    from trtdx.compare.attribute.twin.program import Program
+
+    Tensor = Any
+
+
+def _parameter(tensor: Tensor | None) -> Any:
+    return None if tensor is None else torch.nn.Parameter(tensor.contiguous(), requires_grad=False)
+
+
+class TwinLinear(torch.nn.Module):  # type: ignore[misc]
+    """A matrix product; what enters it may still be in heads."""
+
+    def __init__(self, part: Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = _parameter(part.weight), _parameter(part.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.promote_types(x.dtype, self.weight.dtype)
+        rows = in_rows(x, self.weight.shape[1])
+        return torch.nn.functional.linear(
+            rows.to(wide), self.weight.to(wide), None if self.bias is None else self.bias.to(wide)
+        )
+
+
+def in_rows(x: Tensor, width: int) -> Tensor:
+    """Return a tensor with its last axes put together until they are as wide as is wanted."""
+    for axis in range(x.ndim - 1, -1, -1):
+        if math.prod(x.shape[axis:]) == width:
+            return x.reshape(*x.shape[:axis], width)
+    return x
+
+
+class TwinNorm(torch.nn.Module):  # type: ignore[misc]
+    """RMS norm, or LayerNorm where it is centred."""
+
+    def __init__(self, part: Norm) -> None:
+        super().__init__()
+        self.weight, self.bias = _parameter(part.weight), _parameter(part.bias)
+        self.eps, self.centred = part.eps, part.centred
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x if x.dtype.itemsize > 2 else x.float()  # as all norms are computed
+        wide = wide - wide.mean(-1, keepdim=True) if self.centred else wide
+        made = (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        made = made if self.weight is None else made * self.weight
+        return made if self.bias is None else made + self.bias
+
+
+class TwinEmbedding(torch.nn.Embedding):  # type: ignore[misc]
+    """Rows that are looked up."""
+
+    def __init__(self, part: Table) -> None:
+        super().__init__(*part.weight.shape, _weight=part.weight, _freeze=True)
+        self.scale = part.scale
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return torch.nn.functional.embedding(ids.long(), self.weight) * self.scale
+
+
+def apply_rotary_pos_emb(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    axis: int = 1,
+    taken: str = "halves",
+    put: str = "halves",
+) -> tuple[Tensor, Tensor]:
+    """Turn queries and keys; called so that hypotheses about rotary embeddings find it, as in transformers."""
+    cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
+    return tuple(_turned(each, cos, sin, taken, put) for each in (q, k))
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, taken: str, put: str) -> Tensor:
+    (a, b), (c1, c2), (s1, s2) = _parted(x, taken), _parted(cos, put), _parted(sin, put)
+    first, second = a * c1 - b * s1, b * c2 + a * s2
+    if put == "halves":
+        return torch.cat((first, second), -1)
+    return torch.stack((first, second), -1).flatten(-2)
+
+
+def _parted(x: Tensor, how: str) -> tuple[Tensor, Tensor]:
+    half = x.shape[-1] // 2
+    return (x[..., :half], x[..., half:]) if how == "halves" else (x[..., ::2], x[..., 1::2])
+
+
+class Scope(torch.nn.Module):  # type: ignore[misc]
+    """A module of the graph, computed node by node; modules inside it are called.
+
+    Attributes:
+        program: what is computed; shared by copies.
+        also: names of values to keep besides what leaves, in `left`.
+        act_fn: the activation among its own nodes, if there is one.
+        config: where the kind of attention is told, as in transformers.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.program, self.also, self.left = program, frozenset[str](), {}  # type: ignore[var-annotated]
+        self.register_buffer("_kind", torch.zeros(()), persistent=False)
+        for name, tensor in program.weights.items():
+            self.register_parameter(name, _parameter(tensor))
+        if program.speeds is not None:
+            self.register_buffer("inv_freq", program.speeds, persistent=False)
+        if program.attention:
+            self.config: Any = SimpleNamespace(_attn_implementation="eager")
+            self.head_dim = program.head_dim
+        if program.curve is not None:
+            self.act_fn = program.curve
+
+    def forward(self, *given: Tensor) -> Any:
+        """Compute what leaves the module from what enters it, in the order in which a capture has it."""
+        made, self.left = self.program.run(self, given)
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def turned(self, given: Sequence[Tensor], taken: str, put: str, *, single: bool) -> tuple[Tensor, Tensor]:
+        """Turn queries and keys by tables as the graph has them."""
+        q, k, cos, sin = given
+        cos, sin, axis = *_flat(cos, sin), 2 if cos.ndim == 4 and cos.shape[1] != 1 else 1
+        if single and put == "halves":
+            cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
+        elif single:
+            cos, sin = cos.repeat_interleave(2, -1), sin.repeat_interleave(2, -1)
+        return apply_rotary_pos_emb(q, k, cos, sin, axis=axis, taken=taken, put=put)
+
+    def attended(self, part: Attention, given: Sequence[Tensor]) -> Tensor:
+        """Compute attention between its projections."""
+        query, key, value, *masks = given
+        key = key.transpose(-1, -2) if part.turned else key
+        mask = _mask(masks, [each.how for each in part.masks], query)
+        scale = part.scale or query.shape[-1] ** -0.5
+        if part.causal:
+            seen = causal_mask(query.shape[-2], key.shape[-2])
+            low = torch.zeros((), dtype=query.dtype).masked_fill(~seen, _lowest(query.dtype))
+            mask = low if mask is None else mask + low
+        if self.config._attn_implementation == NAME and query.ndim == 4:
+            made, _ = _interface(
+                self, query, key, value, mask, scaling=scale, softcap=part.softcap, is_causal=False
+            )
+            return made.transpose(1, 2)
+        groups = query.shape[1] // key.shape[1] if query.ndim == 4 else 1
+        key, value = (each.repeat_interleave(groups, 1) if groups > 1 else each for each in (key, value))
+        scores = query @ key.transpose(-1, -2) * scale
+        if part.softcap:
+            scores = part.softcap * torch.tanh(scores / part.softcap)
+        if mask is not None:
+            scores = scores + mask.to(scores.dtype)
+        return torch.softmax(scores, -1).to(value.dtype) @ value
+
+
+def _flat(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return tables without the axis of heads, [batch, sequence, width]."""
+    axis = 2 if cos.ndim == 4 and cos.shape[1] != 1 else 1
+    made = [each.squeeze(axis) if each.ndim == 4 else each for each in (cos, sin)]
+    return tuple(each[None] if each.ndim == 2 else each for each in made)
+
+
+def _mask(masks: Sequence[Tensor], how: Sequence[str], query: Tensor) -> Tensor | None:
+    """Return what is added to scores, [batch, heads, new, all]; very small where a key is hidden."""
+    total: Tensor | None = None
+    for mask, kind in zip(masks, how, strict=True):
+        added = mask
+        if kind != "add":
+            seen = mask.bool() if kind == "seen" else ~mask.bool()
+            added = torch.zeros((), dtype=query.dtype).masked_fill(~seen, _lowest(query.dtype))
+        total = added if total is None else total + added
+    if total is not None:
+        total = total.clamp(min=_lowest(total.dtype))
+        total = total.reshape((*(1,) * (query.ndim - total.ndim), *total.shape))
+    return total
+
+
+def _lowest(dtype: Any) -> float:
+    """Return what hides a key: in float64 what float32 has, as graphs do."""
+    return float(torch.finfo(torch.float32 if dtype.itemsize > 2 else dtype).min)

@@ -1,0 +1,394 @@
+"""ONNX's operators on torch, in whatever precision is asked for: what a twin of a graph is computed with.
+
+Only what inference graphs of language models are made of. Casts between floating types follow the precision that is
+asked for: in float64 and float32 nothing is rounded on the way, in sixteen bits the graph's own casts are made.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from trtdx.compare.attribute.twin.attention import rotary_of_onnx, standard
+from trtdx.compare.attribute.twin.norms import norm
+from trtdx.compare.attribute.twin.quantised import QUANTISED, UnknownOperatorError
+from trtdx.engines.torch.lazy import torch
+from trtdx.engines.torch.values import tensor_from_array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Tensor = Any
+    Operator = Callable[[Sequence[Any], Mapping[str, Any], Any], Any]
+
+FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
+_WHOLE = {2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool"}
+MOST = 2**62
+MICROSOFT = "com.microsoft"
+
+
+def compute(
+    op: str, given: Sequence[Any], settings: Mapping[str, Any], dtype: Any, *, domain: str = ""
+) -> tuple[Any, ...]:
+    """Return what one operator makes.
+
+    Args:
+        op: its type.
+        given: its inputs; none where one is left out.
+        settings: its attributes as plain values.
+        dtype: the floating type that everything is computed in.
+        domain: of the operator; ONNX Runtime has others of the same name.
+    """
+    from trtdx.compare.attribute.twin.contrib import CONTRIB
+
+    own = CONTRIB.get(op) if domain == MICROSOFT else None
+    found = own or OPERATORS.get(op) or CONTRIB.get(op)
+    if found is None:
+        raise UnknownOperatorError(f"the operator {op} cannot be computed here")
+    made = found(given, settings, dtype)
+    return made if isinstance(made, tuple) else (made,)
+
+
+def settings_of(node: Any) -> dict[str, Any]:
+    """Return a node's attributes as plain values; graphs inside it are not known here."""
+    return {name: each.value for name, each in node.attributes.items() if "GRAPH" not in each.type.name}
+
+
+def _both(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two tensors in the wider of their types."""
+    wide = torch.promote_types(one.dtype, other.dtype)
+    return one.to(wide), other.to(wide)
+
+
+def _binary(function: Callable[[Any, Any], Any]) -> Operator:
+    def run(given: Sequence[Any], _: Any, __: Any) -> Any:
+        return function(*_both(given[0], given[1]))
+
+    return run
+
+
+def _unary(function: Callable[[Any], Any]) -> Operator:
+    return lambda given, _, __: function(given[0])
+
+
+def _many(function: Callable[[Any, Any], Any]) -> Operator:
+    def run(given: Sequence[Any], _: Any, __: Any) -> Any:
+        made = given[0]
+        for each in given[1:]:
+            made = function(*_both(made, each))
+        return made
+
+    return run
+
+
+def _div(one: Tensor, other: Tensor) -> Tensor:
+    return one / other if one.is_floating_point() else torch.div(one, other, rounding_mode="trunc")
+
+
+def _numbers(tensor: Tensor) -> list[int]:
+    return [int(each) for each in tensor.reshape(-1).tolist()]
+
+
+def _cast(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    return cast_to(given[0], int(settings["to"]), dtype)
+
+
+def cast_to(tensor: Tensor, to: int, dtype: Any) -> Tensor:
+    if to in _WHOLE:
+        return tensor.to(getattr(torch, _WHOLE[to]))
+    if dtype.itemsize > 2 or not tensor.is_floating_point():
+        return tensor.to(dtype)
+    return tensor.to(torch.float32 if to in (FLOAT, DOUBLE) else dtype)
+
+
+def _matmul(given: Sequence[Any], _: Any, __: Any) -> Any:
+    return torch.matmul(*_both(given[0], given[1]))
+
+
+def _gemm(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    one, other = _both(given[0], given[1])
+    made = (one.T if settings.get("transA") else one) @ (other.T if settings.get("transB") else other)
+    made = made * float(settings.get("alpha", 1.0))
+    bias = given[2] if len(given) > 2 else None
+    return made if bias is None else made + float(settings.get("beta", 1.0)) * bias
+
+
+def _transpose(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    order = settings.get("perm")
+    return given[0].permute(*(order if order is not None else range(given[0].ndim)[::-1]))
+
+
+def _reshape(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    shape = _numbers(given[1])
+    if not settings.get("allowzero"):
+        shape = [given[0].shape[at] if size == 0 else size for at, size in enumerate(shape)]
+    return given[0].reshape(shape)
+
+
+def _axes(given: Sequence[Any], settings: Mapping[str, Any]) -> list[int] | None:
+    if len(given) > 1 and given[1] is not None:
+        return _numbers(given[1])
+    told = settings.get("axes")
+    return None if told is None else [int(each) for each in told]
+
+
+def _squeeze(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    axes = _axes(given, settings)
+    return given[0].squeeze() if axes is None else given[0].squeeze(tuple(axes))
+
+
+def _unsqueeze(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    made, axes = given[0], _axes(given, settings) or []
+    rank = made.ndim + len(axes)
+    for axis in sorted(axis % rank for axis in axes):
+        made = made.unsqueeze(axis)
+    return made
+
+
+def _concat(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    wide = given[0].dtype
+    for each in given[1:]:
+        wide = torch.promote_types(wide, each.dtype)
+    return torch.cat([each.to(wide) for each in given], int(settings["axis"]))
+
+
+def _split(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x, axis = given[0], int(settings.get("axis", 0))
+    if len(given) > 1 and given[1] is not None:
+        return tuple(x.split(_numbers(given[1]), axis))
+    told = settings.get("split")
+    if told is not None:
+        return tuple(x.split([int(each) for each in told], axis))
+    count = int(settings.get("num_outputs") or settings["_outputs"])
+    return tuple(x.split(-(-x.shape[axis] // count), axis))
+
+
+def _slice(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x = given[0]
+    if len(given) == 1:
+        starts, ends = list(settings["starts"]), list(settings["ends"])
+        axes, steps = list(settings.get("axes", range(len(starts)))), [1] * len(starts)
+    else:
+        starts, ends = _numbers(given[1]), _numbers(given[2])
+        more = [*given[3:], None, None]
+        axes = _numbers(more[0]) if more[0] is not None else list(range(len(starts)))
+        steps = _numbers(more[1]) if more[1] is not None else [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        at = range(x.shape[axis])[slice(start, None if step < 0 and end < -MOST else end, step)]
+        chosen = torch.tensor(list(at), dtype=torch.int64)
+        x = x.narrow(axis, at.start, len(at)) if step == 1 and len(at) else x.index_select(axis, chosen)
+    return x
+
+
+def _gather(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x, at, axis = given[0], given[1].long(), int(settings.get("axis", 0))
+    axis %= x.ndim
+    at = torch.where(at < 0, at + x.shape[axis], at)
+    made = x.index_select(axis, at.reshape(-1))
+    return made.reshape((*x.shape[:axis], *at.shape, *x.shape[axis + 1 :]))
+
+
+def _gather_elements(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    axis, at = int(settings.get("axis", 0)), given[1].long()
+    return given[0].gather(axis, torch.where(at < 0, at + given[0].shape[axis], at))
+
+
+def _gather_nd(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x, at, batches = given[0], given[1].long(), int(settings.get("batch_dims", 0))
+    ranges = [torch.arange(size) for size in x.shape[:batches]]
+    own = [
+        each.reshape([-1 if axis == number else 1 for axis in range(at.ndim - 1)])
+        for number, each in enumerate(ranges)
+    ]
+    return x[(*own, *at.unbind(-1))]
+
+
+def _scatter_nd(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x, at, values = given[0], given[1].long(), given[2]
+    x = x.to(torch.promote_types(x.dtype, values.dtype))
+    depth, how = (
+        at.shape[-1],
+        {"mul": "prod", "max": "amax", "min": "amin"}.get(str(settings.get("reduction"))),
+    )
+    if how is None:
+        return x.index_put(
+            tuple(at.unbind(-1)), values.to(x.dtype), accumulate=settings.get("reduction") == "add"
+        )
+    numbers = torch.arange(math.prod(x.shape[:depth])).reshape(x.shape[:depth])[tuple(at.unbind(-1))]
+    rows = x.reshape(math.prod(x.shape[:depth]), -1)
+    new = values.to(x.dtype).reshape(numbers.numel(), -1)
+    return rows.scatter_reduce(0, numbers.reshape(-1, 1).expand_as(new), new, how).reshape(x.shape)
+
+
+def _expand(given: Sequence[Any], _: Any, __: Any) -> Any:
+    return given[0].expand(torch.broadcast_shapes(tuple(given[0].shape), tuple(_numbers(given[1]))))
+
+
+def _constant(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    for name in ("value", "value_float", "value_int", "value_floats", "value_ints"):
+        if name in settings:
+            return _held(settings[name], dtype)
+    raise UnknownOperatorError("a constant of text cannot be computed with")
+
+
+def _held(value: Any, dtype: Any) -> Any:
+    made = tensor_from_array(value.numpy()) if hasattr(value, "numpy") else torch.tensor(value)
+    return made.to(dtype) if made.is_floating_point() else made
+
+
+def _constant_of_shape(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    value = _held(settings["value"], dtype) if "value" in settings else torch.zeros((), dtype=dtype)
+    return value.reshape(()).expand(_numbers(given[0])).clone()
+
+
+def _range(given: Sequence[Any], _: Any, __: Any) -> Any:
+    start, end, step = (each.reshape(()).item() for each in given)
+    return torch.arange(start, end, step, dtype=given[0].dtype)
+
+
+def _shape(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    shape = list(given[0].shape)[int(settings.get("start", 0)) : settings.get("end")]
+    return torch.tensor(shape, dtype=torch.int64)
+
+
+def _reduced(function: Callable[[Any, list[int], bool], Any]) -> Operator:
+    def run(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+        axes = _axes(given, settings)
+        if not axes and settings.get("noop_with_empty_axes"):
+            return function(given[0][None], [0], False)
+        return function(given[0], axes or list(range(given[0].ndim)), bool(settings.get("keepdims", 1)))
+
+    return run
+
+
+def _softmax(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    return torch.softmax(given[0], int(settings.get("axis", -1)))
+
+
+def _gelu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    told = settings.get("approximate", "none")
+    return torch.nn.functional.gelu(given[0], approximate=str(told))
+
+
+def _clip(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    low, high = [*given[1:], None, None][:2] if len(given) > 1 else (settings.get("min"), settings.get("max"))
+    made = given[0]
+    made = made if low is None else made.clamp(min=float(low))
+    return made if high is None else made.clamp(max=float(high))
+
+
+def _topk(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    axis, largest = int(settings.get("axis", -1)), bool(settings.get("largest", 1))
+    return tuple(given[0].topk(_numbers(given[1])[0], axis, largest))
+
+
+def _trilu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    by = _numbers(given[1])[0] if len(given) > 1 and given[1] is not None else 0
+    return torch.triu(given[0], by) if settings.get("upper", 1) else torch.tril(given[0], by)
+
+
+def _cumsum(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    axis, x = _numbers(given[1])[0], given[0]
+    x = x.flip(axis) if settings.get("reverse") else x
+    made = x.cumsum(axis, dtype=x.dtype)
+    made = made - x if settings.get("exclusive") else made
+    return made.flip(axis) if settings.get("reverse") else made
+
+
+def _flatten(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    shape = tuple(given[0].shape)
+    axis = int(settings.get("axis", 1))
+    axis += len(shape) if axis < 0 else 0
+    return given[0].reshape(math.prod(shape[:axis]), -1 if math.prod(shape) else math.prod(shape[axis:]))
+
+
+def _mod(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    one, other = _both(given[0], given[1])
+    return torch.fmod(one, other) if settings.get("fmod") else torch.remainder(one, other)
+
+
+def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    for axis in sorted((axis % x.ndim for axis in axes), reverse=True):
+        x = x.prod(axis, keep, dtype=x.dtype)
+    return x
+
+
+def _where(given: Sequence[Any], _: Any, __: Any) -> Any:
+    return torch.where(given[0], *_both(given[1], given[2]))
+
+
+def _is_inf(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x = given[0]
+    low, high = bool(settings.get("detect_negative", 1)), bool(settings.get("detect_positive", 1))
+    return (torch.isneginf(x) & low) | (torch.isposinf(x) & high)
+
+
+def _argmax(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x, axis, keep = given[0], int(settings.get("axis", 0)), bool(settings.get("keepdims", 1))
+    if not settings.get("select_last_index"):
+        return x.argmax(axis, keep)
+    return x.shape[axis] - 1 - x.flip(axis).argmax(axis, keep)
+
+
+def _conv(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    x, weight, bias = [*given, None][:3]
+    if settings.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        raise UnknownOperatorError("a convolution that pads by itself cannot be computed here")
+    many = weight.ndim - 2
+    pads = list(settings.get("pads") or [0] * (2 * many))
+    both = [size for axis in reversed(range(many)) for size in (pads[axis], pads[axis + many])]
+    run = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[many - 1]
+    steps, apart = (list(settings.get(name) or [1] * many) for name in ("strides", "dilations"))
+    groups = int(settings.get("group", 1))
+    return run(torch.nn.functional.pad(x, both), weight, bias, steps, 0, apart, groups)
+
+
+def _first(given: Sequence[Any], _: Any, __: Any) -> Any:
+    return given[0]
+
+
+def _silu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    return given[0] * torch.sigmoid(float(settings.get("alpha", 1.0)) * given[0])
+
+
+OPERATORS: dict[str, Operator] = {
+    "Add": _binary(lambda a, b: a + b), "Sub": _binary(lambda a, b: a - b), "Mul": _binary(lambda a, b: a * b),
+    "Div": _binary(_div), "Pow": lambda given, _, __: torch.pow(given[0], given[1].to(given[0].dtype)),
+    "Mod": _mod, "MatMul": _matmul, "Gemm": _gemm,
+    "Max": _many(lambda a, b: torch.maximum(a, b)), "Min": _many(lambda a, b: torch.minimum(a, b)),
+    "Sum": _many(lambda a, b: a + b),
+    "And": _binary(lambda a, b: a & b), "Or": _binary(lambda a, b: a | b), "Xor": _binary(lambda a, b: a ^ b),
+    "Not": _unary(lambda x: ~x), "Equal": _binary(lambda a, b: a == b), "Less": _binary(lambda a, b: a < b),
+    "LessOrEqual": _binary(lambda a, b: a <= b), "Greater": _binary(lambda a, b: a > b),
+    "GreaterOrEqual": _binary(lambda a, b: a >= b), "Where": _where,
+    "Neg": _unary(lambda x: -x), "Abs": _unary(lambda x: x.abs()), "Sqrt": _unary(lambda x: x.sqrt()),
+    "Reciprocal": _unary(lambda x: x.reciprocal()), "Exp": _unary(lambda x: x.exp()), "Log": _unary(lambda x: x.log()),
+    "Sin": _unary(lambda x: x.sin()), "Cos": _unary(lambda x: x.cos()), "Tanh": _unary(lambda x: x.tanh()),
+    "Sigmoid": _unary(lambda x: x.sigmoid()), "Relu": _unary(lambda x: x.relu()), "Erf": _unary(lambda x: x.erf()),
+    "Floor": _unary(lambda x: x.floor()), "Ceil": _unary(lambda x: x.ceil()), "Round": _unary(lambda x: x.round()),
+    "Sign": _unary(lambda x: x.sign()), "IsNaN": _unary(lambda x: x.isnan()), "IsInf": _is_inf,
+    "Softplus": _unary(lambda x: torch.nn.functional.softplus(x)), "Mish": _unary(lambda x: torch.nn.functional.mish(x)),
+    "Gelu": _gelu, "Swish": _silu, "Silu": _silu, "HardSwish": _unary(lambda x: torch.nn.functional.hardswish(x)),
+    "LeakyRelu": lambda given, settings, _: torch.nn.functional.leaky_relu(given[0], float(settings.get("alpha", 0.01))),
+    "Elu": lambda given, settings, _: torch.nn.functional.elu(given[0], float(settings.get("alpha", 1.0))),
+    "Softmax": _softmax, "LogSoftmax": lambda given, settings, _: torch.log_softmax(given[0], int(settings.get("axis", -1))),
+    "Clip": _clip, "Cast": _cast, "CastLike": lambda given, _, dtype: given[0].to(given[1].dtype),
+    "Identity": _first, "Dropout": _first, "Transpose": _transpose, "Reshape": _reshape, "Squeeze": _squeeze,
+    "Flatten": _flatten, "Unsqueeze": _unsqueeze, "Concat": _concat, "Split": _split, "Slice": _slice, "Gather": _gather,
+    "GatherElements": _gather_elements, "GatherND": _gather_nd, "ScatterND": _scatter_nd, "Expand": _expand,
+    "Tile": lambda given, _, __: given[0].repeat(*_numbers(given[1])), "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape, "Range": _range, "Shape": _shape,
+    "Size": lambda given, _, __: torch.tensor(given[0].numel()), "CumSum": _cumsum, "Trilu": _trilu, "TopK": _topk,
+    "ArgMax": _argmax, "Conv": _conv,
+    "ReduceMean": _reduced(lambda x, axes, keep: x.mean(axes, keep)), "ReduceSum": _reduced(lambda x, axes, keep: x.sum(axes, keep)),
+    "ReduceMax": _reduced(lambda x, axes, keep: x.amax(axes, keep)), "ReduceMin": _reduced(lambda x, axes, keep: x.amin(axes, keep)),
+    "ReduceProd": _reduced(_product),
+    "ReduceL1": _reduced(lambda x, axes, keep: x.abs().sum(axes, keep)),
+    "ReduceLogSumExp": _reduced(lambda x, axes, keep: x.logsumexp(axes, keep)),
+    "ReduceL2": _reduced(lambda x, axes, keep: (x * x).sum(axes, keep).sqrt()),
+    "ReduceSumSquare": _reduced(lambda x, axes, keep: (x * x).sum(axes, keep)),
+    "LayerNormalization": norm(centred=True), "RMSNormalization": norm(centred=False),
+    "SimplifiedLayerNormalization": norm(centred=False), "Attention": standard, "RotaryEmbedding": rotary_of_onnx,
+    **QUANTISED,
+    "Einsum": lambda given, settings, _: torch.einsum(str(settings["equation"]), *given),
+}  # fmt: skip

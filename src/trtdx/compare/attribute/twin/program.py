@@ -1,0 +1,320 @@
+"""What a module of a graph computes, put in order: calls of the modules inside it, known parts, single nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.attribute.twin.graph import head_width, speeds_in
+from trtdx.compare.attribute.twin.lifts import (
+    Attention,
+    Curve,
+    Rotation,
+    attentions,
+    curves,
+    origin,
+    rotations,
+)
+from trtdx.compare.attribute.twin.operators import FLOAT, compute, settings_of
+from trtdx.errors import InputError
+from trtdx.formats.onnx.places import calls_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import onnx_ir as ir
+
+    from trtdx.compare.attribute.twin.graph import Reader
+    from trtdx.formats.onnx.places import Call
+
+    Tensor = Any
+
+LARGE = 2  # from how many elements on a constant is a weight
+LIFTS = ("attention", "rotation", "curve")
+
+
+class Unit(NamedTuple):
+    """One thing to do: from these values to those."""
+
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    run: Callable[[Any, Sequence[Any]], Sequence[Any]]
+    child: str = ""
+
+
+class Formula:
+    """An activation, as a function."""
+
+    def __init__(self, reader: Reader, curve: Curve) -> None:
+        self._reader, self._curve = reader, curve
+
+    def __call__(self, x: Tensor) -> Tensor:
+        held: dict[Any, Any] = {self._curve.given: x}
+        for node in self._curve.nodes:
+            given = [self._of(each, held, x.dtype) for each in node.inputs]
+            made = compute(node.op_type, given, settings_of(node), x.dtype, domain=node.domain)
+            held.update(zip(node.outputs, made, strict=False))
+        return held[self._curve.output]
+
+    def _of(self, value: ir.Value | None, held: Mapping[Any, Any], dtype: Any) -> Any:
+        if value is None or value in held:
+            return None if value is None else held[value]
+        found = self._reader.constant(value)
+        return found.to(dtype) if found.is_floating_point() else found
+
+    def __deepcopy__(self, _: Any) -> Formula:
+        return self
+
+
+class Program:
+    """The computation of one module.
+
+    Attributes:
+        inputs: what enters, as data, in the order in which a capture has it.
+        outputs: what leaves.
+        weights: its own large constants, by the names of parameters.
+        speeds: its rotary frequencies, where it makes cosines and sines.
+        curve: the activation among its own nodes.
+        attention: whether it computes attention.
+        head_dim: how wide its heads are.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        path: str,
+        call: Call,
+        *,
+        typed: Callable[[str], bool],
+        lifts: Iterable[str] = LIFTS,
+    ) -> None:
+        """Read a module.
+
+        Args:
+            reader: the graph.
+            path: of the module, "" for all of it.
+            call: its nodes.
+            typed: whether a module inside is of a kind that torch knows, and keeps nothing but its output.
+            lifts: which parts among its own nodes are looked for.
+        """
+        self.reader, self.path, self.call, self._typed = reader, path, call, typed
+        self.inputs = [value for value, _ in call.inputs]
+        self.outputs = list(call.outputs)
+        self._inside, self._given = set(call.nodes), set(self.inputs)
+        self._inlined: set[str] = set()
+        own = [reader.graph.nodes[at] for at in call.nodes if not self._child_at(at)]
+        self.weights, self._names = self._own_weights(own)
+        data = [node for node in own if any(reader.is_data(value) for value in node.outputs)]
+        self.speeds = speeds_in(reader, data)
+        self._lifted: dict[ir.Value, Unit] = {}
+        self.attention = False
+        self.curve: Formula | None = None
+        self._lift(data, set(lifts))
+        self.head_dim = head_width(reader, call.nodes)
+        self._units: dict[frozenset[str], list[Unit]] = {}
+
+    def __deepcopy__(self, _: Any) -> Program:
+        return self
+
+    def _child_at(self, at: int) -> str:
+        """Return the direct child that a node is in, "" where it is the module's own."""
+        scopes = self.reader.graph.scopes[at]
+        inner = (
+            scopes[scopes.index(self.path) + 1 :] if self.path in scopes else scopes if not self.path else ()
+        )
+        return next((each for each in inner if each != self.path), "")
+
+    def _own_weights(self, nodes: Iterable[ir.Node]) -> tuple[dict[str, Tensor], dict[ir.Value, str]]:
+        found: dict[str, Tensor] = {}
+        names: dict[ir.Value, str] = {}
+        for node in nodes:
+            if not any(self.reader.is_data(value) for value in node.outputs):
+                continue
+            for value in node.inputs:
+                if value is None or value in names or not self.reader.is_weight(value):
+                    continue
+                held = self.reader.constant(value)
+                if held.numel() >= LARGE and held.is_floating_point():
+                    names[value] = f"weight_{len(names) + 1}" if names else "weight"
+                    found[names[value]] = held
+        return found, names
+
+    def _lift(self, nodes: list[ir.Node], lifts: set[str]) -> None:
+        for part in attentions(self.reader, nodes) if "attention" in lifts else ():
+            self.attention = True
+            inputs = (part.query, part.key, part.value, *(each.value for each in part.masks))
+            self._lifted[part.output] = Unit(inputs, (part.output,), _attending(part))
+        turned: dict[tuple[Any, ...], list[Rotation]] = {}
+        for each in rotations(self.reader, nodes) if "rotation" in lifts else ():
+            made_of = origin(self.reader, each.cosine), origin(self.reader, each.sine)
+            turned.setdefault((*made_of, each.taken, each.put), []).append(each)
+        for both in turned.values():
+            if len(both) == 2:
+                one, other = both
+                unit = Unit(
+                    (one.given, other.given, one.cosine, one.sine), (one.output, other.output), _turning(one)
+                )
+                self._lifted |= dict.fromkeys(unit.outputs, unit)
+        bent = list(curves(self.reader, nodes)) if "curve" in lifts and not self.attention else []
+        if len(bent) == 1:
+            self.curve = Formula(self.reader, bent[0])
+            unit = Unit((bent[0].given,), (bent[0].output,), lambda module, given: (module.act_fn(given[0]),))
+            self._lifted[bent[0].output] = unit
+
+    def run(self, module: Any, given: Sequence[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Return what leaves, and what else was asked for by `module.also`."""
+        dtype = module._kind.dtype
+        if len(given) != len(self.inputs):
+            raise ValueError(f"{self.path} takes {len(self.inputs)} tensors, not {len(given)}")
+        held: dict[Any, Any] = dict(zip(self.inputs, given, strict=True))
+        for unit in self._ordered(module.also):
+            made = unit.run(module, [self._value(each, held, module, dtype) for each in unit.inputs])
+            held.update(zip(unit.outputs, made, strict=False))
+        left = {name: held[self.reader.graph.values[name]] for name in module.also}
+        return [self._value(each, held, module, dtype) for each in self.outputs], left
+
+    def _value(self, value: ir.Value, held: Mapping[Any, Any], module: Any, dtype: Any) -> Any:
+        if value in held:
+            return held[value]
+        if value in self._names:
+            return getattr(module, self._names[value])
+        found = self.reader.constant(value)
+        if not found.is_floating_point():
+            return found
+        narrow = (
+            dtype.itemsize <= 2 and value.dtype is not None and value.dtype.value == FLOAT and self._mixed
+        )
+        return found.float() if narrow else found.to(dtype)
+
+    @property
+    def _mixed(self) -> bool:
+        """Whether the module's own nodes change between floating types, so that constants have theirs."""
+        nodes = (self.reader.graph.nodes[at] for at in self.call.nodes)
+        return any(
+            node.op_type == "Cast"
+            and settings_of(node).get("to") == FLOAT
+            and self.reader.is_data(node.outputs[0])
+            for node in nodes
+        )
+
+    def _ordered(self, also: frozenset[str]) -> list[Unit]:
+        """Return what there is to do, in order; a module that cannot be called as one is computed node by node."""
+        while also not in self._units:
+            wanted = [*self.outputs, *(self.reader.graph.values[name] for name in also)]
+            circle, units = _Order(self).of(wanted)
+            if circle:
+                self._inlined.add(circle)
+                continue
+            self._units[also] = units
+        return self._units[also]
+
+    def unit_of(self, value: ir.Value, extras: dict[str, set[str]]) -> Unit | None:
+        """Return what makes a value here; none where it is given or a constant."""
+        if value in self._given or not self.reader.is_data(value):
+            return None
+        if value in self._lifted:
+            return self._lifted[value]
+        at = self.reader.graph.made.get(value)
+        if at is None or at not in self._inside:
+            raise InputError(f"{value.name} is made outside of {self.path}")
+        child = self._child_at(at)
+        if child and child not in self._inlined:
+            call = self._call_of(child)
+            if call is None:
+                self._inlined.add(child)
+            elif value in call.outputs or not self._typed(child):
+                if value not in call.outputs:
+                    extras.setdefault(child, set()).add(str(value.name))
+                return _calling(self.reader, child, self.path, call, extras.get(child, ()))
+        return _single(self.reader.graph.nodes[at])
+
+    def _call_of(self, child: str) -> Call | None:
+        graph = self.reader.graph
+        nodes = [at for at in self.call.nodes if child in graph.scopes[at]]
+        calls = calls_of(graph, nodes)
+        return calls[0] if len(calls) == 1 else None
+
+
+class _Order:
+    """Units put in an order in which each has what it needs."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.extras: dict[str, set[str]] = {}
+        self.done: dict[str, Unit] = {}
+        self.open: list[str] = []
+
+    def of(self, wanted: Iterable[ir.Value]) -> tuple[str, list[Unit]]:
+        """Return the units for some values, or the module because of which they go in a circle."""
+        stack: list[tuple[str, Unit, Iterator[ir.Value]]] = []
+        for value in wanted:
+            circle = self._begin(value, stack)
+            while stack and not circle:
+                key, unit, rest = stack[-1]
+                following = next(rest, None)
+                if following is None:
+                    stack.pop()
+                    self.open.remove(key)
+                    self.done[key] = unit
+                else:
+                    circle = self._begin(following, stack)
+            if circle:
+                return circle, []
+        return "", list(self.done.values())
+
+    def _begin(self, value: ir.Value, stack: list[tuple[str, Unit, Iterator[ir.Value]]]) -> str:
+        unit = self.program.unit_of(value, self.extras)
+        if unit is None:
+            return ""
+        key = unit.child or "/".join(str(each.name) for each in unit.outputs)
+        if key in self.open:
+            found = next((unit.child for _, unit, _ in reversed(stack) if unit.child), "")
+            if not found:
+                raise InputError("the nodes of a module need one another in a circle")
+            return found
+        if key in self.done:
+            if unit.child:
+                self.done[key] = unit  # more of what it makes is asked for
+            return ""
+        self.open.append(key)
+        stack.append((key, unit, iter(unit.inputs)))
+        return ""
+
+
+def _single(node: ir.Node) -> Unit:
+    settings = settings_of(node) | {"_outputs": len(node.outputs)}
+    present = [each is not None for each in node.inputs]
+
+    def run(module: Any, given: Sequence[Any]) -> Sequence[Any]:
+        rest = iter(given)
+        whole = [next(rest) if there else None for there in present]
+        return compute(node.op_type, whole, settings, module._kind.dtype, domain=node.domain)
+
+    return Unit(tuple(each for each in node.inputs if each is not None), tuple(node.outputs), run)
+
+
+def _calling(reader: Reader, child: str, path: str, call: Call, also: Iterable[str]) -> Unit:
+    """Return the call of a module inside, with what it makes on the way where that is wanted."""
+    name, wanted = child[len(path) + 1 :] if path else child, tuple(sorted(also))
+    more = tuple(reader.graph.values[each] for each in wanted)
+
+    def run(module: Any, given: Sequence[Any]) -> Sequence[Any]:
+        called = module.get_submodule(name)
+        if wanted:
+            called.also = frozenset(wanted)
+        made = called(*given)
+        made = tuple(made) if isinstance(made, tuple) else (made,)
+        return (*made, *(called.left[each] for each in wanted))
+
+    return Unit(tuple(value for value, _ in call.inputs), (*call.outputs, *more), run, child)
+
+
+def _attending(part: Attention) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
+    return lambda module, given: (module.attended(part, given),)
+
+
+def _turning(part: Rotation) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
+    def run(module: Any, given: Sequence[Any]) -> Sequence[Any]:
+        turned: Sequence[Any] = module.turned(given, part.taken, part.put, single=part.single)
+        return turned
+
+    return run

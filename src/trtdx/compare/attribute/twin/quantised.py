@@ -1,0 +1,209 @@
+"""Quantised operators on torch: ONNX's own, and those of ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.engines.torch.lazy import torch
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Tensor = Any
+    Operator = Callable[[Sequence[Any], Mapping[str, Any], Any], Any]
+
+MOST_INPUTS = 16
+
+
+class UnknownOperatorError(InputError):
+    """A graph has an operator that twins do not know."""
+
+
+def filled(given: Sequence[Any]) -> list[Any]:
+    """Return inputs with none for those that are left out at the end."""
+    return [*given, *[None] * (MOST_INPUTS - len(given))]
+
+
+def _dequantize(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    x, scale, zero = given[0], given[1].to(dtype), [*given, None][2]
+    axis, block = int(settings.get("axis", 1)), int(settings.get("block_size", 0))
+    scale = along(scale, x, axis, block)
+    made = x.to(dtype)
+    if zero is not None:
+        made = made - along(zero, x, axis, block).to(dtype)
+    return made * scale
+
+
+def _quantize(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    x, scale, zero = given[0], given[1].to(dtype), [*given, None][2]
+    axis = int(settings.get("axis", 1))
+    limits = torch.iinfo(torch.uint8 if zero is None else zero.dtype)
+    made = torch.round(x / along(scale, x, axis, 0))
+    made = made if zero is None else made + along(zero, x, axis, 0).to(made.dtype)
+    return made.clamp(limits.min, limits.max).to(limits.dtype and getattr(torch, limits.dtype))
+
+
+def along(scale: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+    if scale.numel() == 1:
+        return scale.reshape(())
+    if block:
+        return scale.repeat_interleave(block, axis).narrow(axis, 0, x.shape[axis])
+    shape = [1] * x.ndim
+    shape[axis % x.ndim] = -1
+    return scale.reshape(shape)
+
+
+def _dynamic_quantize(given: Sequence[Any], _: Any, dtype: Any) -> Any:
+    x = given[0]
+    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
+    scale = ((high - low) / 255).clamp(min=1e-30)
+    zero = torch.round(-low / scale).clamp(0, 255)
+    return (torch.round(x / scale) + zero).clamp(0, 255).to(torch.uint8), scale, zero.to(torch.uint8)
+
+
+def _matmul_integer(given: Sequence[Any], _: Any, dtype: Any) -> Any:
+    one, other = given[0].to(torch.float64), given[1].to(torch.float64)
+    zeros = [*given[2:], None, None]
+    one = one if zeros[0] is None else one - zeros[0].to(torch.float64)
+    other = other if zeros[1] is None else other - zeros[1].to(torch.float64)
+    return (one @ other).to(torch.int64)
+
+
+def unpacked(data: Tensor, bits: int) -> Tensor:
+    """Return the numbers that bytes hold along the last axis, the lowest bits first."""
+    if bits == 8:
+        return data.to(torch.int16)
+    parts = [(data.to(torch.int16) >> at) & (2**bits - 1) for at in range(0, 8, bits)]
+    return torch.stack(parts, -1).flatten(-2)
+
+
+def weight_of_blocks(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Tensor:
+    """Return the weight of a MatMulNBits, [out, in]."""
+    data, scales, zeros, groups = filled(given)[1:5]
+    if groups is not None:
+        raise UnknownOperatorError("MatMulNBits with an order of groups cannot be computed here")
+    rows, columns, bits = int(settings["N"]), int(settings["K"]), int(settings.get("bits", 4))
+    numbers = unpacked(data.reshape(rows, -1, data.shape[-1]), bits).to(dtype)
+    blocks = numbers.shape[1]
+    centre: Any = float(2 ** (bits - 1))
+    if zeros is not None:
+        whole = zeros if zeros.is_floating_point() else unpacked(zeros.reshape(rows, -1), bits)
+        centre = whole.reshape(rows, -1)[:, :blocks, None].to(dtype)
+    weight = (numbers - centre) * scales.reshape(rows, blocks, 1).to(dtype)
+    return weight.reshape(rows, -1)[:, :columns]
+
+
+def _matmul_nbits(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    bias = filled(given)[5]
+    made = given[0] @ weight_of_blocks(given, settings, given[0].dtype).T
+    return made if bias is None else made + bias
+
+
+def _gather_blocks(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    data, at, scales, zeros = filled(given)[:4]
+    bits, packed = int(settings.get("bits", 4)), data.dtype == torch.uint8
+    axis, stepped = int(settings.get("gather_axis", 0)), int(settings.get("quantize_axis", 1))
+    if axis % data.ndim or stepped % data.ndim != data.ndim - 1:
+        raise UnknownOperatorError("GatherBlockQuantized along these axes cannot be computed here")
+    numbers = unpacked(data, bits) if packed else data
+    block = int(settings.get("block_size", 128))
+    centre: Any = float(2 ** (bits - 1)) if packed else 0.0
+    if zeros is not None:
+        held = unpacked(zeros, bits) if packed else zeros
+        centre = along(held[..., : scales.shape[-1]], numbers, -1, block).to(dtype)
+    table = (numbers.to(dtype) - centre) * along(scales.to(dtype), numbers, -1, block)
+    return table[at.long()]
+
+
+def _real(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: Any, axis: int = -1) -> Tensor:
+    """Return integers as the numbers that they stand for."""
+    made = x.to(dtype)
+    if zero is not None:
+        made = made - along(zero, x, axis, 0).to(dtype)
+    return made * along(scale.to(dtype), x, axis, 0)
+
+
+def _stepped(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """Return numbers as integers."""
+    kind = torch.uint8 if zero is None else zero.dtype
+    limits = torch.iinfo(kind)
+    made = torch.round(x / scale.to(x.dtype))
+    made = made if zero is None else made + zero.to(made.dtype)
+    return made.clamp(limits.min, limits.max).to(kind)
+
+
+def _quantised_binary(function: Callable[[Any, Any], Any]) -> Operator:
+    def run(given: Sequence[Any], _: Any, dtype: Any) -> Any:
+        one, one_scale, one_zero, other, other_scale, other_zero, scale, zero = filled(given)[:8]
+        made = function(_real(one, one_scale, one_zero, dtype), _real(other, other_scale, other_zero, dtype))
+        return _stepped(made, scale, zero)
+
+    return run
+
+
+def _quantised_unary(function: Callable[[Any, Mapping[str, Any]], Any]) -> Operator:
+    def run(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+        x, scale, zero, new_scale, new_zero = filled(given)[:5]
+        return _stepped(function(_real(x, scale, zero, dtype), settings), new_scale, new_zero)
+
+    return run
+
+
+def _quantised_softmax(x: Tensor, settings: Mapping[str, Any]) -> Tensor:
+    return torch.softmax(x, int(settings.get("axis", -1)))
+
+
+def _quantised_leaky(x: Tensor, settings: Mapping[str, Any]) -> Tensor:
+    return torch.nn.functional.leaky_relu(x, float(settings.get("alpha", 0.01)))
+
+
+def _quantised_concat(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    scale, zero, *rest = given
+    parts = [_real(rest[at], rest[at + 1], rest[at + 2], dtype) for at in range(0, len(rest), 3)]
+    return _stepped(torch.cat(parts, int(settings["axis"])), scale, zero)
+
+
+def _quantised_matmul(given: Sequence[Any], _: Any, dtype: Any) -> Any:
+    one, one_scale, one_zero, other, other_scale, other_zero, scale, zero = given
+    made = _real(one, one_scale, one_zero, dtype, -2) @ _real(other, other_scale, other_zero, dtype)
+    return _stepped(made, scale, zero)
+
+
+def _quantised_gemm(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    one, one_scale, one_zero, other, other_scale, other_zero, bias, scale, zero = filled(given)[:9]
+    axis = 0 if settings.get("transB") else -1
+    left, right = _real(one, one_scale, one_zero, dtype), _real(other, other_scale, other_zero, dtype, axis)
+    left = left.T if settings.get("transA") else left
+    right = right.T if settings.get("transB") else right
+    made = left @ right * float(settings.get("alpha", 1.0))
+    if bias is not None:  # in steps of the product of both scales
+        made = made + bias.to(dtype) * (one_scale * other_scale).to(dtype)
+    return made if scale is None else _stepped(made, scale, zero)
+
+
+def _dynamic_matmul(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+    x, weight, scale, zero, bias = filled(given)[:5]
+    steps, own, centre = _dynamic_quantize([x], settings, dtype)
+    return _to_float([steps, weight, own, scale, centre, zero, bias], settings, dtype)
+
+
+def _to_float(given: Sequence[Any], _: Any, dtype: Any) -> Any:
+    one, other, one_scale, other_scale, one_zero, other_zero, bias = filled(given)[:7]
+    made = _real(one, one_scale, one_zero, dtype) @ _real(other, other_scale, other_zero, dtype)
+    return made if bias is None else made + bias
+
+
+QUANTISED: dict[str, Operator] = {
+    "DequantizeLinear": _dequantize, "QuantizeLinear": _quantize, "DynamicQuantizeLinear": _dynamic_quantize,
+    "MatMulInteger": _matmul_integer, "QLinearMatMul": _quantised_matmul,
+}  # fmt: skip
+QUANTISED_BY_MICROSOFT: dict[str, Operator] = {
+    "MatMulNBits": _matmul_nbits, "GatherBlockQuantized": _gather_blocks,
+    "DequantizeLinear": _dequantize, "QuantizeLinear": _quantize,
+    "QLinearAdd": _quantised_binary(lambda a, b: a + b), "QLinearMul": _quantised_binary(lambda a, b: a * b),
+    "QLinearConcat": _quantised_concat, "QGemm": _quantised_gemm,
+    "QLinearSigmoid": _quantised_unary(lambda x, _: torch.sigmoid(x)), "QLinearSoftmax": _quantised_unary(_quantised_softmax),
+    "QLinearLeakyRelu": _quantised_unary(_quantised_leaky),
+    "DynamicQuantizeMatMul": _dynamic_matmul, "MatMulIntegerToFloat": _to_float,
+}  # fmt: skip

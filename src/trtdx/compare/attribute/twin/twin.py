@@ -1,0 +1,270 @@
+"""What stands for a reference that is no torch model, so that mistakes can be tried out in it.
+
+A capture names its model: that is opened again. An ONNX file, on whatever engine, is read: each module of its graph
+becomes a torch module that computes the same, its *twin*. Either is used only where it gives, from what entered the
+suspect module in the reference, what left it there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from trtdx.compare.attribute.experiment import Bench
+from trtdx.compare.attribute.twin.graph import Linear, Norm, Reader, Table, graph_of, part_of
+from trtdx.compare.attribute.twin.program import LIFTS, Program
+from trtdx.engines.torch.lazy import torch
+from trtdx.errors import InputError, TrtdxError
+from trtdx.formats.onnx.places import Call, all_taps, calls_of, module_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from trtdx.capture.store.reader import Record
+    from trtdx.compare.attribute.suspect import Suspect
+    from trtdx.compare.sides.side import Side, Spec
+    from trtdx.formats.onnx.graph import Graph
+
+# How far a twin may be from what it stands for: relative, by the reference's precision.
+LIMITS = {"float64": 1e-5, "float32": 2e-4, "float16": 1e-2, "bfloat16": 6e-2}
+GRAPHS = ("onnx", "trt")
+OF_ENGINE = {"torch": "hf", "onnxruntime": "onnx", "tensorrt": "trt"}
+# From much known to little: where a part was read wrongly, the module is computed node by node.
+LEVELS: tuple[tuple[bool, tuple[str, ...]], ...] = (
+    (True, LIFTS),
+    (True, ("attention", "curve")),
+    (True, ("attention",)),
+    (True, ()),
+    (False, ()),
+)
+
+
+class StandIn(NamedTuple):
+    """What mistakes are tried out in.
+
+    Attributes:
+        suspect: the place, with the model on an engine.
+        told: in words, what it is and how well it stands for the reference.
+    """
+
+    suspect: Suspect
+    told: str
+
+
+def stand_in(suspect: Suspect) -> StandIn:
+    """Return what stands for a reference that is no torch model.
+
+    Raises:
+        InputError: there is nothing that does, and why.
+    """
+    side = suspect.reference
+    spec = None if side is None else model_of(side)
+    if side is None or spec is None:
+        raise InputError(
+            "the reference is not a model, and names none",
+            fix="give the reference as hf:DIR or onnx:FILE",
+        )
+    return _of_graph(suspect, side, spec) if spec.kind in GRAPHS else _of_folder(suspect, spec)
+
+
+def model_of(side: Side) -> Spec | None:
+    """Return the model of a side: its own, or that which its capture names, if it is still there."""
+    from trtdx.compare.sides.side import Spec
+
+    if side.spec.is_model:
+        return side.spec
+    details = side.capture.header.details
+    named, kind = details.get("model"), OF_ENGINE.get(side.capture.header.engine)
+    if not isinstance(named, str) or kind is None or not Path(named).exists():
+        return None
+    options = {
+        name: str(details[name]) for name in ("dtype", "attention") if kind == "hf" and details.get(name)
+    }
+    return Spec(kind, named, options)
+
+
+def _of_folder(suspect: Suspect, spec: Spec) -> StandIn:
+    engine = spec.open("")
+    try:
+        far = proved(suspect, engine)
+    except TrtdxError:
+        engine.close()
+        raise
+    told = f"in {spec.path}, which the capture names; it gives the captured values within {far:.2g}"
+    return StandIn(suspect._replace(engine=engine), told)
+
+
+def _of_graph(suspect: Suspect, side: Side, spec: Spec) -> StandIn:
+    from trtdx.engines.torch.engine import TorchEngine
+
+    graph = graph_of(spec.path)
+    reader = Reader(graph, _shapes(graph, side, suspect.step))
+    problem = "nothing is captured of it"
+    for typed, lifts in LEVELS:
+        try:
+            model = built(reader, suspect.path, typed=typed, lifts=lifts)
+            engine = TorchEngine(model)
+            ready = _in_rows(suspect, model)
+            far = proved(ready, engine)
+        except (TrtdxError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as err:
+            problem = getattr(err, "message", "") or repr(err)
+            continue
+        told = (
+            f"in a torch twin of it, made from {spec.path}; it gives the reference's values within {far:.2g}"
+        )
+        return StandIn(ready._replace(engine=engine), told)
+    raise InputError(
+        f"no torch twin of {suspect.path or 'the model'} gives what the reference gave: {problem}"
+    )
+
+
+def _shapes(graph: Graph, side: Side, step: int) -> Mapping[str, Sequence[int]]:
+    """Return the shapes of the tensors that are captured of a step, by their names in the graph."""
+    records = side.capture.records(step=step, rank=side.capture.ranks[0])
+    known = {each.name: each.layout.shape for each in records}
+    fed = {name: shape for name, shape in known.items() if name in graph.values}
+    taps = all_taps(graph)
+    return fed | {tap.value: known[tap.place.name] for tap in taps if tap.place.name in known}
+
+
+def proved(suspect: Suspect, engine: Any) -> float:
+    """Return how far a stand-in is from what the reference gave, relative.
+
+    Raises:
+        InputError: it is further than precision explains, or nothing is captured that it could be held against.
+    """
+    assert suspect.reference is not None
+    kept = dict(_left(suspect, suspect.reference))
+    own = suspect._replace(candidate_inputs={}, candidate_outputs=_values(suspect.reference, kept), dtype="")
+    if not kept:
+        raise InputError(f"nothing that left {suspect.path or 'the model'} in the reference is captured")
+    with torch.no_grad():
+        bench = Bench(own, engine)
+        far: float = max(bench._error(name, bench.truth[name]) ** 0.5 for name in bench.targets)
+    dtype = min((each.layout.dtype for each in kept.values()), key=lambda name: -LIMITS.get(name, 0.0))
+    if not far <= LIMITS.get(dtype, LIMITS["float32"]):
+        raise InputError(
+            f"what stands for {suspect.path or 'the model'} is {far:.2g} away from the reference"
+        )
+    return far
+
+
+def _left(suspect: Suspect, side: Side) -> Iterator[tuple[str, Record]]:
+    """Yield what left the module in the reference, and passed inside it, as far as the candidate has it too."""
+    for record in side.capture.records(step=suspect.step, rank=side.capture.ranks[0]):
+        if record.kept and record.name in suspect.candidate_outputs:
+            yield record.name, record
+
+
+def _values(side: Side, records: Mapping[str, Record]) -> dict[str, Any]:
+    return {name: side.capture.values(record) for name, record in records.items()}
+
+
+def _in_rows(suspect: Suspect, model: Any) -> Suspect:
+    """Return the suspect with heads that enter a matrix product put together, as such a product takes them."""
+    from trtdx.compare.attribute.twin.modules import TwinLinear, in_rows
+
+    module = model.get_submodule(suspect.path)
+    if not isinstance(module, TwinLinear):
+        return suspect
+    width = module.weight.shape[1]
+    own, theirs = (
+        {name: in_rows(each, width) for name, each in given.items()}
+        for given in (suspect.reference_inputs, suspect.candidate_inputs)
+    )
+    return suspect._replace(reference_inputs=own, candidate_inputs=theirs)
+
+
+def built(reader: Reader, suspect: str, *, typed: bool = True, lifts: Sequence[str] = LIFTS) -> Any:
+    """Return all modules of a graph as torch modules, inside one another as they are in the file.
+
+    Args:
+        reader: the graph.
+        suspect: the module that is looked at.
+        typed: whether that one may be of a kind that torch knows.
+        lifts: which parts are looked for among the nodes of modules.
+    """
+    from trtdx.compare.attribute.twin.modules import Scope
+
+    graph = reader.graph
+    parts: dict[str, Linear | Norm | Table | None] = {}
+    calls = {path: calls_of(graph, nodes)[0] for path, nodes in module_nodes(graph).items()}
+    leaves = {path for path in calls if not any(each.startswith(f"{path}.") for each in calls)}
+    for path in leaves:
+        parts[path] = part_of(reader, calls[path]) if typed or path != suspect else None
+
+    def is_typed(path: str) -> bool:
+        return parts.get(path) is not None
+
+    everything = Call(
+        list(range(len(graph.nodes))),
+        [(value, 0) for value in graph.inputs],
+        [value for value in graph.outputs if reader.is_data(value)],
+    )
+    root = Scope(Program(reader, "", everything, typed=is_typed, lifts=lifts))
+    modules = {path: _module(part) for path, part in parts.items() if part is not None}
+    _tie([each for each in modules.values() if getattr(each, "weight", None) is not None])
+    for path in sorted(calls, key=lambda each: (each.count("."), each)):
+        if path not in modules:
+            modules[path] = Scope(Program(reader, path, calls[path], typed=is_typed, lifts=lifts))
+        _put(root, path, modules[path])
+    root.config = _config(reader, modules)
+    return root
+
+
+def _module(part: Linear | Norm | Table) -> Any:
+    """Return a part as a torch module."""
+    from trtdx.compare.attribute.twin.modules import TwinEmbedding, TwinLinear, TwinNorm
+
+    if isinstance(part, Norm):
+        return TwinNorm(part)
+    return TwinEmbedding(part) if isinstance(part, Table) else TwinLinear(part)
+
+
+def _tie(modules: Sequence[Any]) -> None:
+    """Give heads that have the values of an embedding its very weight: a file keeps two copies."""
+    tables = [each for each in modules if isinstance(each, torch.nn.Embedding)]
+    for module in modules:
+        for table in tables:
+            same = module is not table and module.weight.shape == table.weight.shape
+            if same and torch.equal(module.weight.float(), table.weight.float()):
+                module.weight = table.weight
+
+
+def _put(root: Any, path: str, module: Any) -> None:
+    owner = root
+    *above, last = path.split(".")
+    for name in above:
+        if name not in owner._modules:
+            owner.add_module(name, torch.nn.Module())
+        owner = owner._modules[name]
+    for name, child in (owner._modules.get(last) or torch.nn.Module()).named_children():
+        module.add_module(name, child)
+    owner.add_module(last, module)
+
+
+class _Config(msgspec.Struct):
+    """The settings that hypotheses ask a model for."""
+
+    vocab_size: int = 0
+    hidden_size: int = 0
+    _attn_implementation: str = "eager"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {}
+
+
+def _config(reader: Reader, modules: Mapping[str, Any]) -> _Config:
+    """Return the settings that a model's embedding tells: the one with a row for each of the scores that come out."""
+    tables = [
+        modules[path].weight for path in sorted(modules) if isinstance(modules[path], torch.nn.Embedding)
+    ]
+    shapes = [
+        reader.shapes.get(str(each.name)) or reader.sizes.shape_of(str(each.name))
+        for each in reader.graph.outputs
+    ]
+    widths = {shape[-1] for shape in shapes if shape}
+    likely = [each for each in tables if int(each.shape[0]) in widths] or tables
+    return _Config(int(likely[0].shape[0]), int(likely[0].shape[1])) if likely else _Config()

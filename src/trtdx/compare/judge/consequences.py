@@ -1,0 +1,86 @@
+"""How grave a difference is: whether the answer changes, and numbers that are not finite on both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.compare.align.pair_rows import arrays
+from trtdx.compare.judge.error_model import role
+from trtdx.compare.judge.exact_types import is_mask
+from trtdx.compare.judge.metrics import is_float
+from trtdx.compare.nouns import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from trtdx.compare.nouns import Judged, Pair
+    from trtdx.compare.sides.side import Side
+
+NEAR_TIE = 4.0  # times the error that the precision explains: so near two logits may change places
+SAME_KIND = 4.0  # times as far off as the first: the same tolerated step in another layer
+
+
+class Answers(NamedTuple):
+    """How many tokens the candidate would choose otherwise, beyond near ties."""
+
+    changed: int
+    compared: int
+
+
+def answers_changed(judged: Sequence[Judged], reference: Side, candidate: Side) -> Answers:
+    """Return for how many tokens the largest logit is another one, where logits are further off than precision explains."""
+    import numpy as np
+
+    changed = compared = 0
+    for each in judged:
+        if not _are_logits(each.pair) or not each.pair.kept:
+            continue
+        for ours, theirs in arrays(each.pair, reference, candidate):
+            own, other = ours.astype("f8"), theirs.astype("f8")
+            compared += len(own)
+            if each.verdict not in (Verdict.WRONG, Verdict.POISONED):
+                continue
+            rows = np.arange(len(own))
+            strange = ~np.isfinite(other).all(1)
+            gap = own[rows, own.argmax(1)] - own[rows, np.nan_to_num(other).argmax(1)]
+            tie = NEAR_TIE * each.expected * np.sqrt((own**2).mean(1))
+            changed += int((strange | (gap > tie)).sum())
+    return Answers(changed, compared)
+
+
+def _are_logits(pair: Pair) -> bool:
+    place = pair.reference.first.place
+    return is_float(pair) and place.port == "out" and "logits" in (place.argument or place.tensor)
+
+
+def first_not_finite(judged: Sequence[Judged]) -> Judged | None:
+    """Return the first tensor that holds NaN or infinities in the candidate, whatever the reference has; masks may."""
+    for each in judged:
+        pair = each.pair
+        if not is_float(pair) or is_mask(pair):
+            continue
+        seen = pair.candidate.first.statistics
+        leaves = pair.reference.first.place.port == "out"
+        if seen.nan or (leaves and (seen.pos_inf or seen.neg_inf)):
+            return each
+    return None
+
+
+def like_the_first(judged: Sequence[Judged], first: Judged) -> set[tuple[int, str]]:
+    """Return the step and name of what is wrong as the first is: the same tensor of all layers, no more than somewhat worse."""
+    kind, most = role(first.pair.name), SAME_KIND * first.ratio
+    return {
+        (each.pair.step, each.pair.name)
+        for each in judged
+        if each.verdict is Verdict.WRONG and role(each.pair.name) == kind and each.ratio <= most
+    }
+
+
+def as_noise(judged: Sequence[Judged], explained: Collection[tuple[int, str]]) -> list[Judged]:
+    """Return the verdicts with what is explained and tolerated taken for noise."""
+    return [
+        each._replace(verdict=Verdict.NOISE, note="explained")
+        if (each.pair.step, each.pair.name) in explained
+        else each
+        for each in judged
+    ]

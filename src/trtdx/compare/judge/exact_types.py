@@ -1,0 +1,66 @@
+"""Tensors that precision cannot blur: token ids, positions, masks. They are equal or wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.compare.align.pair_rows import arrays
+from trtdx.tensors.dtypes import FLOATS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trtdx.compare.nouns import Pair
+    from trtdx.compare.sides.side import Side
+
+    Array = np.ndarray[Any, Any]
+
+HIDDEN = -1e3  # what a mask adds to hide a key is far below this, whatever it is
+MOST_ROWS = 1 << 12
+MANY_CHOICES = 0.25  # of all tokens: so many near ties there are not
+
+
+def is_mask(pair: Pair) -> bool:
+    """Whether a pair says who sees whom, in numbers to add or as truth values."""
+    place = pair.reference.first.place
+    kinds = {each.first.layout.dtype for each in (pair.reference, pair.candidate)}
+    told = "mask" in (place.argument or place.tensor or place.path).lower()
+    return told or ("bool" in kinds and bool(kinds & FLOATS))
+
+
+def is_exact(pair: Pair) -> bool:
+    """Whether two tensors that are not both floating have to be equal: masks, and integers of both."""
+    kinds = {each.first.layout.dtype in FLOATS for each in (pair.reference, pair.candidate)}
+    return is_mask(pair) or kinds == {False}
+
+
+def is_chosen(pair: Pair) -> bool:
+    """Whether integers were chosen by numbers that precision blurs: which experts, which token is the largest."""
+    place = pair.reference.first.place
+    fed = (place.argument or place.tensor).lower()
+    told = any(word in fed for word in ("ids", "position", "mask", "length"))
+    embedded = any(word in f"{place.path} {place.op}".lower() for word in ("embed", "wte", "wpe", "rotary"))
+    return bool(place.path) and not told and not embedded and not is_mask(pair)
+
+
+def unequal_rows(pair: Pair, reference: Side, candidate: Side) -> tuple[list[int], int]:
+    """Return the rows in which two tensors are not equal, and how many elements are not."""
+    import numpy as np
+
+    mask = is_mask(pair)
+    rows: list[int] = []
+    elements = done = 0
+    for ours, theirs in arrays(pair, reference, candidate):
+        first, second = (_visible(ours), _visible(theirs)) if mask else (ours, theirs)
+        apart = np.asarray(first != second)
+        elements += int(apart.sum())
+        rows += (done + np.flatnonzero(apart.any(1))).tolist()[: MOST_ROWS - len(rows)]
+        done += len(apart)
+    return rows, elements
+
+
+def _visible(array: Array) -> Array:
+    """Return what a mask lets see: true, any integer but 0, or nothing large taken away."""
+    if array.dtype.kind == "b":
+        return array
+    return array != 0 if array.dtype.kind in "iu" else array.astype("f4") > HIDDEN

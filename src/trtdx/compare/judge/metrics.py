@@ -1,0 +1,172 @@
+"""How the two tensors of a pair differ: one pass over comparable rows, in pieces, so that memory stays bounded.
+
+A row is a token where tokens are known. Logits are also looked at as what they are for: which token they choose, and
+how far the distribution moved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.align.pair_rows import arrays
+from trtdx.tensors.difference import Comparer, Difference
+from trtdx.tensors.dtypes import FLOATS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+    from trtdx.compare.nouns import Pair
+    from trtdx.compare.sides.side import Side
+
+    Array = np.ndarray[Any, Any]
+
+LOGITS = ("logits", "lm_head:out", "score:out", "embed_out:out")
+TOP = 5
+LEAST_VOCABULARY = 16
+
+
+class Logits(NamedTuple):
+    """How two sets of logits differ in what they are for."""
+
+    rows: int
+    top1: float  # share of rows that choose the same token
+    topk: float  # share of the reference's TOP tokens that are among the candidate's
+    kl_mean: float
+    kl_p99: float
+    kl_max: float
+    gap: float  # of the reference, in nats, at the row that disagrees most surely; 0 where all agree
+
+
+class Measured(NamedTuple):
+    """How a pair differs: in all, row by row, and as logits if it is such."""
+
+    difference: Difference
+    rows: Array  # for each: squared difference, squared reference, elements compared
+    width: int  # elements in a row
+    logits: Logits | None = None
+
+    @property
+    def errors(self) -> Array:
+        """The mean squared difference of each row."""
+        import numpy as np
+
+        return np.asarray(self.rows[:, 0] / np.maximum(self.rows[:, 2], 1))
+
+    @property
+    def sizes(self) -> Array:
+        """The mean square of each row of the reference."""
+        import numpy as np
+
+        return np.asarray(self.rows[:, 1] / np.maximum(self.rows[:, 2], 1))
+
+
+def measure(pair: Pair, reference: Side, candidate: Side, *, logits: bool = False) -> Measured:
+    """Return how the two tensors of a pair differ.
+
+    Args:
+        pair: what is to be compared; its records are of the two sides.
+        reference: whose values its reference's records are.
+        candidate: whose values its candidate's are.
+        logits: whether to look at them as logits too, if that is what they are.
+    """
+    pieces = arrays(pair, reference, candidate)
+    comparer: Comparer | None = None
+    judge = _LogitsJudge() if logits and is_logits(pair) else None
+    width = 0
+    for ours, theirs in pieces:
+        if comparer is None:
+            width = ours.shape[-1]
+            comparer = Comparer(pair.reference.first.layout.elements, row_length=max(width, 1))
+        comparer.add(ours, theirs)
+        if judge is not None:
+            judge.add(ours, theirs)
+    comparer = comparer or Comparer(0, row_length=1)
+    return Measured(comparer.result(), comparer.rows(), width, judge.result() if judge else None)
+
+
+def is_same(pair: Pair) -> bool:
+    """Whether the hashes tell that two tensors are bitwise the same; then no value has to be read."""
+    one, other = pair.reference, pair.candidate
+    if len(one.records) != 1 or len(other.records) != 1 or one.changes or other.changes:
+        return False
+    first, second = one.first, other.first
+    return (
+        first.statistics.hash == second.statistics.hash
+        and first.layout.dtype == second.layout.dtype
+        and first.layout.shape == second.layout.shape
+    )
+
+
+def is_float(pair: Pair) -> bool:
+    """Whether both are numbers that precision can blur."""
+    return {pair.reference.first.layout.dtype, pair.candidate.first.layout.dtype} <= FLOATS
+
+
+def is_logits(pair: Pair) -> bool:
+    """Whether a pair is what the next token is chosen by."""
+    shape = pair.reference.first.layout.shape
+    named = any(pair.name.endswith(end) for end in LOGITS)
+    return named and len(shape) > 1 and shape[-1] >= LEAST_VOCABULARY and is_float(pair)
+
+
+class _LogitsJudge:
+    """Adds up how logits differ, row by row."""
+
+    def __init__(self) -> None:
+        self._same, self._overlap = 0, 0.0
+        self._kl: list[Array] = []
+        self._gap = 0.0
+
+    def add(self, reference: Array, candidate: Array) -> None:
+        for first, second in _small(reference, candidate):
+            self._add(first, second)
+
+    def _add(self, reference: Array, candidate: Array) -> None:
+        import numpy as np
+
+        p, q = _log_softmax(reference), _log_softmax(candidate)
+        mine, theirs = p.argmax(1), q.argmax(1)
+        self._same += int((mine == theirs).sum())
+        top = min(TOP, p.shape[1])
+        of_p, of_q = (np.argpartition(-each, top - 1, 1)[:, :top] for each in (p, q))
+        self._overlap += float((of_p[:, :, None] == of_q[:, None, :]).any(2).mean(1).sum())
+        with np.errstate(all="ignore"):
+            self._kl.append(np.maximum(np.where(np.exp(p) > 0, np.exp(p) * (p - q), 0.0).sum(1), 0.0))
+        apart = np.flatnonzero(mine != theirs)
+        if apart.size:
+            gaps = p[apart, mine[apart]] - p[apart, theirs[apart]]
+            self._gap = max(self._gap, float(np.nan_to_num(gaps).max()))
+
+    def result(self) -> Logits | None:
+        import numpy as np
+
+        kl = np.sort(np.concatenate(self._kl)) if self._kl else np.zeros(0)
+        if not kl.size:
+            return None
+        return Logits(
+            rows=int(kl.size),
+            top1=self._same / kl.size,
+            topk=self._overlap / kl.size,
+            kl_mean=float(kl.mean()),
+            kl_p99=float(kl[(99 * (kl.size - 1) + 50) // 100]),
+            kl_max=float(kl[-1]),
+            gap=self._gap,
+        )
+
+
+def _small(reference: Array, candidate: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield some rows at a time: in double precision logits are eight times as large."""
+    together = max(1, (1 << 18) // max(reference.shape[-1], 1))
+    for start in range(0, len(reference), together):
+        yield reference[start : start + together], candidate[start : start + together]
+
+
+def _log_softmax(values: Array) -> Array:
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        wide = values.astype(np.float64)
+        wide = wide - wide.max(1, keepdims=True)
+        return np.asarray(wide - np.log(np.exp(wide).sum(1, keepdims=True)))

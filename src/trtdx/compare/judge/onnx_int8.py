@@ -1,0 +1,129 @@
+"""A float graph computed as an honest quantiser would have it: its own weights on the grid that the candidate declares.
+
+So what quantisation costs is known from the weights themselves, module by module, and need not be guessed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.formats.onnx.casts import is_float, onnx_ir
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx_ir as ir
+
+    from trtdx.compare.judge.quantised import How, Quantised
+    from trtdx.formats.onnx.graph import Graph
+
+    Array = np.ndarray[Any, Any]
+
+BLOCK = 32
+MATRIX = 2
+TINY = 1e-30
+
+
+def as_quantised(graph: Graph, quantised: Quantised) -> int:
+    """Round the weights of products, and what enters them, as a quantised candidate does; returns how many.
+
+    Args:
+        graph: changed in place; its values keep their names.
+        quantised: which modules are quantised, and how.
+    """
+    changed = 0
+    for at, node in enumerate(graph.nodes):
+        path = graph.scopes[at][-1] if graph.scopes[at] else ""
+        how = quantised.how(path) if node.op_type in ("MatMul", "Gemm", "Gather") else None
+        if how is not None:
+            inputs = how.activations or quantised.inputs
+            changed += _Honest(graph, node, how._replace(activations=inputs)).change(quantised.by_channel)
+    return changed
+
+
+class _Honest:
+    """The change of one product."""
+
+    def __init__(self, graph: Graph, node: ir.Node, how: How) -> None:
+        self._graph, self._node, self._how = graph, node, how
+        self._ir: Any = onnx_ir()
+
+    def change(self, by_channel: bool) -> bool:
+        is_table = self._node.op_type == "Gather"
+        at = 0 if is_table else 1
+        held = _held(self._node.inputs[at])
+        if held is None or held.ndim != MATRIX or held.dtype.kind != "f":
+            return False
+        across = 0 if is_table or not self._node.attributes.get_int("transB", 0) else 1  # what is summed over
+        made = rounded(held, self._how.bits, across, by_channel=by_channel and not is_table)
+        self._node.replace_input_with(at, self._constant(made, "weight"))
+        if not is_table and self._how.activations:
+            self._quantise_input()
+        return True
+
+    def _quantise_input(self) -> None:
+        given: Any = self._node.inputs[0]
+        if given is None or not is_float(given) or given.dtype != self._ir.DataType.FLOAT:
+            return
+        types = self._ir.DataType
+        small, scale, zero = (
+            self._ir.Value(name=self._name(each), type=self._ir.TensorType(dtype))
+            for each, dtype in (("small", types.UINT8), ("scale", types.FLOAT), ("zero", types.UINT8))
+        )
+        wide = self._ir.Value(name=self._name("wide"), type=given.type)
+        graph = self._graph.model.graph
+        for op, reads, makes in (
+            ("DynamicQuantizeLinear", [given], [small, scale, zero]),
+            ("DequantizeLinear", [small, scale, zero], [wide]),
+        ):
+            graph.insert_before(
+                self._node, self._ir.Node("", op, reads, outputs=makes, name=f"{makes[0].name}_{op}")
+            )
+        self._node.replace_input_with(0, wide)
+
+    def _constant(self, array: Array, what: str) -> Any:
+        name = self._name(what)
+        tensor = self._ir.tensor(array, name=name)
+        value = self._ir.Value(
+            name=name, shape=tensor.shape, type=self._ir.TensorType(tensor.dtype), const_value=tensor
+        )
+        self._graph.model.graph.register_initializer(value)
+        return value
+
+    def _name(self, what: str) -> str:
+        return f"__honest_{self._node.outputs[0].name}_{what}"
+
+
+def _held(value: ir.Value | None) -> Array | None:
+    """Return a constant, also one that is turned before it is used."""
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return value.const_value.numpy()
+    maker = value.producer()
+    if maker is None or maker.op_type != "Transpose" or len(maker.inputs) != 1:
+        return None
+    inner = _held(maker.inputs[0])
+    return None if inner is None or inner.ndim != MATRIX else inner.T.copy()
+
+
+def rounded(weight: Array, bits: int, across: int, *, by_channel: bool) -> Array:
+    """Return a weight on the grid of a symmetrical quantiser: a step for each channel, or one for all; in blocks where bits are few.
+
+    Args:
+        weight: a matrix.
+        bits: of an integer.
+        across: the axis that is summed over; the other one has the channels.
+        by_channel: whether each has its own step.
+    """
+    import numpy as np
+
+    most = 2 ** (bits - 1) - 1
+    if bits < 8 and weight.shape[across] % BLOCK == 0:
+        rows = weight if across == 1 else weight.T
+        blocks = rows.reshape(rows.shape[0], -1, BLOCK)
+        step = np.maximum(np.abs(blocks).max(2, keepdims=True), TINY) / most
+        found = (np.rint(blocks / step) * step).reshape(rows.shape).astype(weight.dtype)
+        return np.ascontiguousarray(found if across == 1 else found.T)
+    peak = np.abs(weight).max(across, keepdims=True) if by_channel else np.abs(weight).max()
+    step = np.maximum(peak, TINY) / most
+    return np.asarray(np.rint(weight / step) * step, weight.dtype)

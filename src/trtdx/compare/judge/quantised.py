@@ -1,0 +1,165 @@
+"""Which modules of a candidate are quantised, and the same done to the reference: the step of a quantiser is precision."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from trtdx.tensors.taps import path_matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import onnx_ir as ir
+
+    from trtdx.compare.sides.side import Side
+    from trtdx.engines.torch.engine import TorchEngine
+
+# Operators that compute with quantised weights; those that quantise what enters as well; bits of the weights.
+WEIGHTS_ONLY = {"MatMulNBits": 4, "DequantizeLinear": 8, "GatherBlockQuantized": 4}
+ACTIVATIONS = {
+    "MatMulInteger": 8, "MatMulIntegerToFloat": 8, "DynamicQuantizeMatMul": 8, "QLinearMatMul": 8, "QGemm": 8,
+    "ConvInteger": 8, "QLinearConv": 8, "DynamicQuantizeLinear": 8, "QuantizeLinear": 8,
+}  # fmt: skip
+BLOCK = 32  # weights that share a scale where they have four bits
+
+
+class How(NamedTuple):
+    """How a module is quantised."""
+
+    bits: int
+    activations: bool
+    by_channel: bool = False  # whether each channel of the weights has its own scale
+
+
+class Quantised(NamedTuple):
+    """The modules of a candidate that are quantised; under "" what belongs to none."""
+
+    modules: Mapping[str, How] = MappingProxyType({})
+    inputs: bool = (
+        False  # whether its engine may quantise what enters a product too, if the weights are quantised
+    )
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether most modules have a scale for each channel: then one that has not is no honest exception."""
+        ways = [how.by_channel for how in self.modules.values()]
+        return 2 * sum(ways) > len(ways)
+
+    def how(self, path: str) -> How | None:
+        """Return how a module of the reference is quantised in the candidate."""
+        for theirs, how in self.modules.items():
+            if theirs and (path_matches(theirs, path, {}) or path_matches(path, theirs, {})):
+                return how
+        above = path.rpartition(".")[0]  # a quantiser may not tell which part of a module a product is
+        return self.how(above) if above else self.modules.get("")
+
+    def inside(self, path: str) -> How | None:
+        """Return how something in a module is quantised, or the module itself."""
+        prefix = f"{path}." if path else ""
+        return self.how(path) or next(
+            (how for theirs, how in self.modules.items() if f"{theirs}.".startswith(prefix)), None
+        )
+
+
+def quantised_in(side: Side) -> Quantised:
+    """Return which modules of a side are quantised, as far as its graph or its config tells."""
+    if side.spec.kind == "hf":
+        return _told_by_config(Path(side.spec.path) / "config.json")
+    if side.spec.kind not in ("onnx", "trt"):
+        return Quantised()
+    from trtdx.formats.onnx.graph import Graph
+    from trtdx.formats.onnx.model import open_model
+
+    graph = Graph(open_model(side.spec.path))
+    found: dict[str, How] = {}
+    for at, node in enumerate(graph.nodes):
+        bits = WEIGHTS_ONLY.get(node.op_type) or ACTIVATIONS.get(node.op_type)
+        if bits is None:
+            continue
+        path = graph.scopes[at][-1] if graph.scopes[at] else ""
+        before = found.get(path, How(bits, False))
+        found[path] = How(
+            min(bits, before.bits),
+            before.activations or node.op_type in ACTIVATIONS,
+            before.by_channel or _has_channels(node),
+        )
+    optimised = side.spec.options.get("level", "all") != "none"
+    return Quantised(found, inputs=side.spec.kind == "onnx" and optimised)
+
+
+def _has_channels(node: ir.Node) -> bool:
+    """Whether a node's weights have a scale, or at least a zero point, for each channel."""
+    at = {"DequantizeLinear": 1, "MatMulInteger": 3, "QLinearMatMul": 4, "QGemm": 4}.get(node.op_type)
+    value = node.inputs[at] if at is not None and at < len(node.inputs) else None
+    return value is not None and value.const_value is not None and value.const_value.size > 1
+
+
+def _told_by_config(path: Path) -> Quantised:
+    """Return what a Hugging Face config says: one way for all linear modules."""
+    try:
+        config = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return Quantised()
+    told = config.get("quantization_config") if isinstance(config, dict) else None
+    if not isinstance(told, dict):
+        return Quantised()
+    bits = 4 if told.get("load_in_4bit") or told.get("bits") == 4 else 8
+    return Quantised({"": How(bits, activations=False)})
+
+
+@contextmanager
+def quantising(engine: TorchEngine, quantised: Quantised) -> Iterator[None]:
+    """Let linear modules compute as quantised ones inside the block, with the coarsest step of the candidate's way."""
+    hooks, weights = [], []
+    for path, module in engine.model.named_modules():
+        weight = getattr(module, "weight", None)
+        if weight is None or weight.ndim != 2:
+            continue
+        how = quantised.how(path)
+        if how is None:
+            continue
+        weights.append((weight, weight.data))  # a tied one twice: the later is put back first
+        table = "Embedding" in type(module).__name__
+        channels = (
+            None if table or not quantised.by_channel else 0 if type(module).__name__ == "Conv1D" else 1
+        )
+        weight.data = _rounded(weight.data, how.bits, channels)
+        if (how.activations or quantised.inputs) and not table:
+            hooks.append(module.register_forward_pre_hook(_quantise_input))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for weight, data in reversed(weights):
+            weight.data = data
+
+
+def _rounded(weight: Any, bits: int, across: int | None = None) -> Any:
+    """Return a weight on the grid of a symmetrical quantiser: one step for all, in blocks where bits are few.
+
+    With an axis to sum over, each channel has its own step.
+    """
+    most = 2 ** (bits - 1) - 1
+    if bits < 8 and weight.shape[1] % BLOCK == 0:
+        blocks = weight.reshape(weight.shape[0], -1, BLOCK)
+        step = blocks.abs().amax(2, keepdim=True).clamp_min(1e-30) / most
+        return ((blocks / step).round() * step).reshape(weight.shape)
+    peak = weight.abs().max() if across is None else weight.abs().amax(across, keepdim=True)
+    step = peak.clamp_min(1e-30) / most
+    return (weight / step).round() * step
+
+
+def _quantise_input(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Put what enters on a grid of 256 steps between its least and largest value, as dynamic quantisation does."""
+    first = args[0]
+    if not hasattr(first, "is_floating_point") or not first.is_floating_point():
+        return args
+    low, high = first.min().clamp_max(0), first.max().clamp_min(0)
+    step = ((high - low) / 255).clamp_min(1e-30)
+    return (((first / step).round() * step).to(first.dtype), *args[1:])

@@ -1,0 +1,217 @@
+"""Tensors that differ and do no harm: what follows has the reference's values again, so they are computed otherwise, not wrongly.
+
+A norm whose weight was folded into the products behind it, neurons in another order, a scale that was moved from one weight
+to the next, or a pair that is none. Such a difference is a note. Three things show it:
+
+- A result has the reference's values, though the reference's own operation, given what the candidate gave it, makes
+  something else: the operation was changed to match its input.
+- A tensor that differs enters a matrix product whose result is of that kind.
+- A tensor differs inside a layer, and all that leaves the layer has the reference's values, caches included.
+
+If something that leaves the model differs all the same and nothing else is left to blame, nothing is taken back.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.compare.align.side_tensors import layer_of
+from trtdx.compare.judge.error_model import rounding
+from trtdx.compare.judge.metrics import is_float
+from trtdx.compare.locate.data_flow import Flow, cache_of, parent_of, place_of
+from trtdx.compare.nouns import Judged, Verdict
+from trtdx.words import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.compare.nouns import Pair
+
+BAD = (Verdict.WRONG, Verdict.POISONED)
+HEALTHY = (Verdict.SAME, Verdict.NOISE)
+NEARER = 8.0  # times that a result is nearer to the reference's own than to what its input should have given
+GROWTH = {"float32": 8.0, "float64": 8.0}  # of honest differences through one layer
+GROWTH_ELSE = 2.0  # where a type's own noise is large
+ROUNDINGS = 4.0  # that a healthy tensor is off by at least
+STANDS_OUT = 4.0  # times that a tensor differs more than what follows may
+LEAST = 0.05  # relative difference of a tensor that is computed otherwise: less may be a small mistake
+MOST_NAMED = 3
+COMPENSATED = (
+    "the result is the reference's, though what it is computed from is not: both were changed together"
+)
+OTHERWISE = "differs, but all that is computed from it has the reference's values again"
+_PRODUCT = re.compile(
+    r"(?:^|\.)(?:\w*_proj|c_attn|c_fc|dense\w*|query\w*|key|value|qkv|fc\w*|w[123oqkv]|wqkv|Wqkv|lm_head|gate|up|down|out_lin|\w_lin)$"
+)
+
+
+class Settled(NamedTuple):
+    """Verdicts, and what is to be said of those that were taken back."""
+
+    judged: list[Judged]
+    notes: tuple[str, ...] = ()
+
+
+def settle_rewrites(judged: Sequence[Judged]) -> Settled:
+    """Return verdicts in which what does no harm is no longer called wrong."""
+    if not any(each.verdict is Verdict.WRONG for each in judged):
+        return Settled(list(judged))
+    search = _Rewrites(judged)
+    found = search.settled()
+    left = [each for each in found if each.verdict in BAD]
+    if not search.harmless or (left and not any(each.verdict is Verdict.WRONG for each in left)):
+        return Settled(list(judged))
+    names = dict.fromkeys(each.pair.name for each in judged if id(each) in search.harmless)
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    note = f"computed otherwise, to the same result: {listed(list(names)[:MOST_NAMED])}{more}"
+    return Settled(found, (note,))
+
+
+class _Rewrites:
+    def __init__(self, judged: Sequence[Judged]) -> None:
+        self.judged = list(judged)
+        self.flow = Flow(each.pair for each in judged)
+        self.by_pair = {id(each.pair): each for each in judged}
+        self.harmless: set[int] = set()
+
+    def settled(self) -> list[Judged]:
+        compensated = {id(each.pair) for each in self.judged if self._is_compensated(each)}
+        feeding = {
+            id(before)
+            for each in self.judged
+            if id(each.pair) in compensated and _is_product(each.pair)
+            for before in self._inputs(each.pair)
+        }
+        found = []
+        for each in self.judged:
+            if each.verdict in BAD and id(each.pair) in compensated:
+                found.append(_beside_the_reference(self._taken_back(each, Verdict.NOISE, COMPENSATED)))
+            elif each.verdict in BAD and (id(each.pair) in feeding or self._is_left_behind(each)):
+                found.append(self._taken_back(each, Verdict.UNKNOWN, OTHERWISE))
+            else:
+                found.append(each)
+        return found
+
+    def _taken_back(self, each: Judged, verdict: Verdict, note: str) -> Judged:
+        self.harmless.add(id(each))
+        return each._replace(verdict=verdict, note=note, tokens=(), confidence=0.8)
+
+    def _is_compensated(self, each: Judged) -> bool:
+        """Whether a result is the reference's own, and not what the reference makes of the candidate's input."""
+        if each.verdict is not Verdict.WRONG or not each.basis.startswith("local") or each.difference is None:
+            return False
+        return _apart(each) * NEARER < each.observed and self._enters_otherwise(each)
+
+    def _enters_otherwise(self, each: Judged) -> bool:
+        """Whether something that enters the operation differs far more than its result does."""
+        entering = [self.by_pair[id(pair)] for pair in self._inputs(each.pair)]
+        return any(_apart(one) > NEARER * _apart(each) and _apart(one) > LEAST for one in entering)
+
+    def _inputs(self, pair: Pair) -> list[Pair]:
+        """Return what enters the module that computes a pair, and the tensors that these are the very same as."""
+        entering = self._entering(pair)
+        same = [other for each in entering if (other := self.flow.handed_on(each)) is not None]
+        hashes = {each.candidate.first.statistics.hash for each in entering}
+        twins = [
+            each.pair
+            for each in self.judged
+            if each.pair.step == pair.step and each.pair.candidate.first.statistics.hash in hashes
+        ]
+        return [*entering, *same, *twins]
+
+    def _entering(self, pair: Pair) -> list[Pair]:
+        """Return what enters the module that computes a pair; of what is cached, what enters any module of its layer."""
+        place = place_of(pair)
+        if cache_of(pair):
+            return [
+                other
+                for other in self.flow.pairs
+                if other.step == pair.step and _layer(other) == _layer(pair) and place_of(other).port == "in"
+            ]
+        scope = place.path if place.port == "out" else parent_of(place.path)
+        return list(self.flow.entering(pair.step, scope)) if scope else []
+
+    def _is_left_behind(self, each: Judged) -> bool:
+        """Whether a tensor differs inside a layer of which nothing that differs leaves."""
+        layer, step = _layer(each.pair), each.pair.step
+        if layer is None or self._leaves(each.pair):
+            return False
+        leaving = [self.by_pair[id(pair)] for pair in self._end_of(layer, step)]
+        entering = [_apart(self.by_pair[id(pair)]) for pair in self._end_of(layer - 1, step)]
+        # What was chosen is whole numbers; how far off a layer may be is told by what leaves it.
+        kinds = [
+            other.pair.candidate.first.layout.dtype for other in (each, *leaving) if is_float(other.pair)
+        ]
+        dtype = kinds[0] if kinds else "float32"
+        usual = max([ROUNDINGS * rounding(dtype), *entering])
+        most = usual * GROWTH.get(dtype, GROWTH_ELSE)
+        nearest: dict[str, float] = {}  # of one tensor of the reference, that may be paired twice
+        for other in leaving:
+            held = other.pair.reference.first.statistics.hash
+            nearest[held] = min(nearest.get(held, math.inf), _apart(other))
+        agrees = all(apart <= most for apart in nearest.values())
+        return bool(leaving) and agrees and _apart(each) > max(LEAST, STANDS_OUT * most)
+
+    def _leaves(self, pair: Pair) -> bool:
+        return any(pair is other for other in self._end_of(_layer(pair) or 0, pair.step))
+
+    def _end_of(self, layer: int, step: int) -> list[Pair]:
+        """Return what leaves a layer: its output, under whatever name the next one has it, and its caches."""
+        caches = [
+            pair
+            for pair in self.flow.pairs
+            if pair.step == step and cache_of(pair).split(".")[0] == str(layer)
+        ]
+        own = [pair for pair in self.flow.pairs if pair.step == step and _is_end(pair, layer)]
+        if not own:
+            own = [pair for pair in self.flow.pairs if pair.step == step and _begins(pair, layer + 1)]
+        return [*own, *caches] if own else []
+
+
+def _apart(each: Judged) -> float:
+    """Return how far a candidate's tensor is from the reference's, relative."""
+    if each.verdict is Verdict.SAME:
+        return 0.0
+    return each.difference.relative_l2 if each.difference is not None else 1.0
+
+
+def _beside_the_reference(each: Judged) -> Judged:
+    """Return a verdict with the distance from the reference's own tensor: that from a replay of other inputs says nothing."""
+    apart, dtype = _apart(each), each.pair.candidate.first.layout.dtype
+    usual = max(ROUNDINGS * rounding(dtype), apart)
+    return each._replace(observed=apart, expected=usual, limit=NEARER, basis="the reference's own tensor")
+
+
+def _layer(pair: Pair) -> int | None:
+    cache = cache_of(pair)
+    return int(cache.split(".")[0]) if cache else layer_of(f"{place_of(pair).path}.")
+
+
+def _is_product(pair: Pair) -> bool:
+    place = place_of(pair)
+    return place.op in ("Linear", "Conv1D") or bool(_PRODUCT.search(place.path))
+
+
+def _is_end(pair: Pair, layer: int) -> bool:
+    place = place_of(pair)
+    return (
+        place.port == "out"
+        and place.path.endswith(f".{layer}")
+        and _layer(pair) == layer
+        and place.number == 0
+    )
+
+
+def _begins(pair: Pair, layer: int) -> bool:
+    """Whether a pair is what enters a layer or its first norm, or what the last layer hands on to the last norm."""
+    place = place_of(pair)
+    if place.port != "in":
+        return False
+    if _layer(pair) == layer:
+        return bool(re.search(rf"\.{layer}(?:\.(?:input_layernorm|ln_1|attention_norm|norm1))?$", place.path))
+    return (
+        bool(re.search(r"(?:^|\.)(?:norm|ln_f|final_layernorm|final_layer_norm)$", place.path))
+        and _layer(pair) is None
+    )

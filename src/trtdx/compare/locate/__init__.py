@@ -1,0 +1,1 @@
+"""Where two runs first go wrong."""

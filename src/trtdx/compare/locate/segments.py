@@ -1,0 +1,117 @@
+"""One module of both sides computed again with taps inside it, from the inputs that were captured of it.
+
+Nothing else of the models is computed. Where that cannot be done (its inputs were not captured, the engine cannot
+compute parts), the caller runs the models as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.capture.session.record import Recorder
+from trtdx.capture.session.replay import replay_from
+from trtdx.capture.session.selection import Wanted
+from trtdx.capture.store.format import Header
+from trtdx.capture.store.writer import CaptureWriter
+from trtdx.compare.judge.envelope import Runs
+from trtdx.compare.sides.side import EVERYTHING, Side
+from trtdx.tensors.statistics import source_from_array
+from trtdx.tensors.taps import parse_selector
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from trtdx.capture.store.reader import Capture
+    from trtdx.compare.sides.side import Question
+    from trtdx.engines.engine import Array, Engine
+
+
+def replayed_side(side: Side, scope: str, selector: str, step: int, folder: Path) -> Side:
+    """Return a capture of one module of a side, computed alone from its captured inputs.
+
+    Args:
+        side: with values of what enters the module, and a model.
+        scope: the module's path, or its end.
+        selector: what to look at inside it.
+        step: of which step the inputs are.
+        folder: where the new capture goes.
+
+    Raises:
+        TrtdxError: it cannot be computed alone.
+    """
+    engine = side.spec.open(selector)
+    try:
+        _replay_into(engine, side.capture, scope, step, folder)
+    finally:
+        engine.close()
+    return Side(side.spec, folder)
+
+
+def _replay_into(engine: Engine, capture: Capture, scope: str, step: int, folder: Path) -> None:
+    header = Header(
+        run=f"replay of {scope}", engine=engine.kind, selector=scope, details=capture.header.details
+    )
+    with CaptureWriter(folder, header, parquet=False) as writer:
+        _copy_fed(capture, writer, step)
+        engine.sink = Recorder(writer, Wanted(values=parse_selector(EVERYTHING)), engine.places())
+        replay_from(capture, _Casting(engine), scope, step=step)  # type: ignore[arg-type]
+
+
+def _copy_fed(capture: Capture, writer: CaptureWriter, step: int) -> None:
+    """Copy what the model was fed at a step: it tells which row is which token."""
+    rank = capture.ranks[0]
+    for note in capture.notes(rank=rank):
+        writer.note(note.step, note.data)
+    for record in capture.records(step=step, rank=rank):
+        if not record.place.path and record.place.port == "in" and record.kept:
+            writer.add(step, record.place, source_from_array(capture.values(record)), values=True)
+
+
+class _Casting:
+    """An engine on torch that takes floating-point numbers of any type for those of its weights; others as they are."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def replay(self, scope: str, inputs: Mapping[str, Array], *, step: int = 0) -> Any:
+        if self._engine.kind == "torch":
+            dtype = next(
+                (each.dtype for each in self._engine.model.parameters() if each.is_floating_point()), None
+            )
+            inputs = {name: _cast(array, dtype) for name, array in inputs.items()}
+        return self._engine.replay(scope, inputs, step=step)
+
+
+def _cast(array: Array, dtype: Any) -> Any:
+    from trtdx.engines.torch.values import tensor_from_array
+
+    tensor = tensor_from_array(array, "cpu")
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+
+
+class SegmentRuns(Runs):
+    """Runs of one module of the reference instead of the whole: only local ones, which need no more."""
+
+    def __init__(self, around: Runs, reference: Side, candidate: Side, folder: Path, scope: str, step: int):
+        """Plan runs.
+
+        Args:
+            around: runs of the whole.
+            reference: the module's capture, of the reference; `candidate` of the candidate.
+            candidate: see there.
+            folder: where the captures go.
+            scope: the module.
+            step: of which step.
+        """
+        super().__init__(
+            around.host, around.question, folder, reference, candidate, selector=f"{scope}, {scope}.**"
+        )
+        self._whole, self._scope, self._step = around.reference, scope, step
+
+    def _into(self, engine: Any, question: Question, name: str, forced: list[list[int]] | None) -> None:
+        engine.step = self._step + 1  # what is exchanged is told by it
+        _replay_into(engine, self._whole.capture, self._scope, self._step, self.folder / name)

@@ -1,0 +1,116 @@
+"""The first wrong place of a comparison, with all that hypotheses about it are tested on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtdx.capture.session.steps import PROMPT_MASK, state_after, step_notes
+from trtdx.compare.attribute.suspect import Suspect
+from trtdx.compare.judge.envelope import candidate_dtype, in_reference_layout
+from trtdx.compare.judge.exact_types import is_mask
+from trtdx.engines.generate import cache_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trtdx.compare.nouns import Array, Pair
+    from trtdx.compare.sides.side import Side
+    from trtdx.model import Where
+
+
+def suspect_at(
+    where: Where,
+    pairs: Sequence[Pair],
+    reference: Side,
+    candidate: Side,
+    *,
+    again: Callable[[], dict[str, Array]] | None = None,
+) -> Suspect:
+    """Return the module at a place, with what entered and left it on both sides.
+
+    Args:
+        where: the first wrong place.
+        pairs: of the whole comparison.
+        reference: one side.
+        candidate: the other.
+        again: computes the candidate once more and gives what left the module.
+    """
+    path, step = where.module, where.step
+    inside = [
+        pair
+        for pair in pairs
+        # What is compared in another form than modules take it (masks) says nothing to a module.
+        if pair.step == step and _is_in(pair.name, path) and not pair.reference.after
+        if not _is_in_a_layer_of(pair.name, path)
+    ]
+    entering = [pair for pair in inside if pair.name.startswith(f"{path}:in")]
+    found = {pair.name: in_reference_layout(pair, reference, candidate) for pair in inside}
+    arrays = {name: array for name, array in found.items() if array is not None}
+    return Suspect(
+        path=path,
+        reference=reference,
+        candidate=candidate,
+        step=step,
+        reference_inputs=_entering(reference, path, step) | _cache(reference, step),
+        candidate_inputs={pair.name: arrays[pair.name] for pair in entering if pair.name in arrays}
+        | _cache(candidate, step),
+        candidate_outputs={
+            name: array for name, array in arrays.items() if not name.startswith(f"{path}:in")
+        },
+        counts=_counts(reference, step),
+        dtype=candidate_dtype(pairs),
+        again=again,
+        masks=_masks(path, step, pairs, reference, candidate),
+    )
+
+
+def _masks(
+    path: str, step: int, pairs: Sequence[Pair], reference: Side, candidate: Side
+) -> dict[str, tuple[Array, Array]]:
+    """Return who sees whom on both sides, as it was captured, where both have the same rows."""
+    found = {}
+    for pair in pairs:
+        one, other = pair.reference.first, pair.candidate.first
+        same = pair.kept and len(pair.candidate.records) == 1 and one.layout.shape == other.layout.shape
+        if pair.step == step and same and _is_in(pair.name, path) and is_mask(pair):
+            found[pair.name] = reference.capture.values(one), candidate.capture.values(other)
+    return found
+
+
+def _is_in(name: str, path: str) -> bool:
+    return name.startswith((f"{path}:", f"{path}.")) if path else True
+
+
+def _is_in_a_layer_of(name: str, path: str) -> bool:
+    """Whether a tensor passes inside one of the layers that a module holds: it has a layer's borders, and there are many."""
+    inner = name.partition(":")[0][len(path) + 1 if path else 0 :]
+    return any(part.isdigit() for part in inner.split(".")[:-1])
+
+
+def _entering(side: Side, path: str, step: int) -> dict[str, Array]:
+    records = [
+        record
+        for record in side.capture.records(step=step, rank=side.capture.ranks[0])
+        if record.place.path == path and record.place.port == "in" and record.kept
+    ]
+    own = [
+        record for record in records if not record.place.tensor
+    ]  # what the run itself was given is there twice
+    return {record.name: side.capture.values(record) for record in own or records}
+
+
+def _cache(side: Side, step: int) -> dict[str, Array]:
+    """Return what was in the cache before a step, under the names a replay takes."""
+    names = side.capture.header.details.get("caches")
+    if not step or not isinstance(names, dict) or step - 1 not in step_notes(side.capture):
+        return {}
+    past = state_after(side.capture, step - 1, caches=names).past
+    return {f"past.{cache_key(name)}": array for name, array in past.items()}
+
+
+def _counts(side: Side, step: int) -> Array | None:
+    """Return which tokens of the prompt count, [batch, sequence]; of later steps all do."""
+    if step:
+        return None
+    found = [each for each in side.capture.records(step=0, name=PROMPT_MASK) if each.kept]
+    return side.capture.values(found[0]).copy() if found else None  # torch warns of what is read-only

@@ -1,0 +1,192 @@
+"""A comparison as a picture of its drift, and as HTML for notebooks and files. Nothing but the report is read here."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtdx.compare.report.report import layer_of_row
+from trtdx.errors import InputError, MissingExtraError
+from trtdx.host import RealHost
+from trtdx.render.charts import BLUE, GREEN, ORANGE, RED, Chart, Curve, Mark, check_drawing, inline_svg, write
+from trtdx.render.table import cell_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trtdx.compare.report.report import ComparisonReport, TensorRow
+    from trtdx.model import Finding, Section
+
+KINDS = (".html", ".png", ".svg")
+SHOWN_FIRST, FOLDED = ("changes", "way"), ("unmatched", "about")
+MOST_EVIDENCE = 4
+MOST_MARKED = 100
+_BAD = ("wrong", "poisoned")
+# The colours of the page around are inherited; what is added to them is seen in dark and in light mode.
+STYLE = """<style>
+.trtdx { max-width: 56em; line-height: 1.4 }
+.trtdx table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9em; margin: 0.4em 0; }
+.trtdx th, .trtdx td { padding: 0.15em 0.7em; text-align: left; background: none; color: inherit;
+  border-bottom: 1px solid rgba(128,128,128,.35); }
+.trtdx td.n, .trtdx th.n { text-align: right }
+.trtdx .tensor { font-family: monospace }
+.trtdx .wrong { color: #d64545; font-weight: 600 }
+.trtdx .poisoned { color: #c8701a }
+.trtdx .good { color: #2e9e5b; font-weight: 600 }
+.trtdx .dim { opacity: .7 }
+.trtdx summary { cursor: pointer }
+.trtdx svg { max-width: 46em; height: auto }
+</style>"""
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="color-scheme" content="light dark"><meta name="viewport" content="width=device-width">
+<style>body {{ font-family: system-ui, sans-serif; margin: 2em auto; max-width: 58em; padding: 0 1em }}</style>
+</head><body>
+{body}
+</body></html>
+"""
+
+
+def drift_chart(report: ComparisonReport) -> Chart:
+    """Return the error over depth beside what the precision explains.
+
+    Over the layers where tensors leave layers, else over all tensors in the order of the data's flow. What is bitwise
+    the same has no place on a scale of decades: it stands below.
+    """
+    step, rows = _drifting(report.tensors)
+    by_layer = any(layer_of_row(row.tensor) is not None for _, row in rows)
+    over = "layers" if by_layer else "tensors, in the order of their flow"
+    sizes = [size for _, row in rows for size in (row.observed, row.expected) if 0 < size < math.inf]
+    return Chart(
+        title=f"drift over the {over}" + (f" at step {step}" if step else ""),
+        x="layer" if by_layer else "tensor",
+        y="relative error",
+        curves=tuple(curve for curve in _curves(rows, min(sizes, default=0.0) / 2) if len(curve.x)),
+        marks=tuple(Mark(number, "first that is wrong") for number, row in rows if row.verdict in _BAD)[:1],
+        log_y=bool(sizes),
+        whole_x=True,
+    )
+
+
+def _curves(rows: Sequence[tuple[int, TensorRow]], floor: float) -> Iterator[Curve]:
+    x = [number for number, _ in rows]
+    if any(row.observed for _, row in rows):
+        limits = [row.expected * row.limit if row.expected else None for _, row in rows]
+        marker = "o" if len(x) <= MOST_MARKED else ""
+        yield Curve("observed", x, [row.observed or None for _, row in rows], BLUE, "-", marker)
+        yield Curve("expected of this precision", x, [row.expected or None for _, row in rows], ORANGE, "-")
+        yield Curve("limit", x, limits, ORANGE, "--")
+    yield Curve("wrong", *_points(rows, "wrong", "poisoned"), RED, "", "o")
+    same, _ = _points(rows, "same")
+    yield Curve("bitwise the same", same, [floor] * len(same), GREEN, "", "o")
+
+
+def _points(rows: Sequence[tuple[int, TensorRow]], *verdicts: str) -> tuple[list[float], list[float | None]]:
+    found = [(number, row.observed) for number, row in rows if row.verdict in verdicts]
+    return [number for number, _ in found], [observed for _, observed in found]
+
+
+def _drifting(rows: Sequence[TensorRow]) -> tuple[int, list[tuple[int, TensorRow]]]:
+    """Return a step and its rows by depth: the first step at which one is wrong, or else the first."""
+    judged = [row for row in rows if row.verdict != "unknown"]
+    layers = [(number, row) for row in judged if (number := layer_of_row(row.tensor)) is not None]
+    found = layers if len({number for number, _ in layers}) > 1 else list(enumerate(judged))
+    bad = next((row.step for _, row in found if row.verdict in _BAD), None)
+    step = bad if bad is not None else min((row.step for _, row in found), default=0)
+    return step, [(number, row) for number, row in found if row.step == step]
+
+
+def check_picture(path: str) -> None:
+    """Raise where a picture cannot be written: better before the models are run than after."""
+    kind = Path(path).suffix.lower()
+    if kind not in KINDS:
+        raise InputError(
+            f"{path} is not a kind of picture that can be written", fix="name it .png, .svg or .html"
+        )
+    if not Path(path).absolute().parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {Path(path).parent}")
+    if kind != ".html":
+        check_drawing()
+
+
+def write_picture(report: ComparisonReport, path: str) -> None:
+    """Write the drift as a PNG or SVG file, or with verdict and tables as one HTML file that needs no other."""
+    check_picture(path)
+    if Path(path).suffix.lower() != ".html":
+        write(drift_chart(report), path)
+        return
+    page = PAGE.format(title=escape(report.summary.text[:120]), body=comparison_html(report))
+    RealHost().write(path, page.encode())
+
+
+def comparison_html(report: ComparisonReport) -> str:
+    """Return a comparison as HTML: verdict, cause, the short table, the drift; what explains less is folded."""
+    parts = [STYLE, '<div class="trtdx">', f"<p>{_verdict(report)}</p>"]
+    parts += [part for finding in report.findings for part in _finding(finding)]
+    sections = {section.key: section for section in report.sections}
+    parts += [_table(sections[key]) for key in SHOWN_FIRST if key in sections]
+    parts.append(_curve(report))
+    for key in FOLDED:
+        if key in sections:
+            title, table = escape(sections[key].title), _table(sections[key], title=False)
+            parts.append(f"<details><summary>{title}</summary>{table}</details>")
+    parts += [f'<p class="dim">not read: {escape(note)}</p>' for note in report.summary.partial]
+    return "\n".join((*parts, "</div>"))
+
+
+def _verdict(report: ComparisonReport) -> str:
+    mark = "wrong" if report.findings else "good" if report.compared else "dim"
+    symbol = {"wrong": "✗", "good": "✓", "dim": "?"}[mark]
+    return f'<span class="{mark}">{symbol}</span> <b>{escape(report.summary.text)}</b>'
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    head = f"{finding.severity.value}[{finding.code}]"
+    rows = "".join(
+        f"<li><span class='dim'>{escape(each.where)}:</span> {escape(each.text)}</li>"
+        for each in finding.evidence[:MOST_EVIDENCE]
+    )
+    yield f'<p><span class="wrong">{escape(head)}</span> {escape(finding.slug)}</p><ul>{rows}</ul>'
+    fixes = "".join(
+        f"<li>{escape(fix.text)}{f'<pre>{escape(fix.command)}</pre>' if fix.command else ''}</li>"
+        for fix in finding.fixes
+    )
+    yield f"<details><summary>why, and what to do</summary><p>{escape(finding.why)}</p><ul>{fixes}</ul></details>"
+
+
+def _table(section: Section, *, title: bool = True) -> str:
+    numbers = [
+        all(isinstance(row[at], (int, float)) or row[at] is None for row in section.rows)
+        for at in range(len(section.columns))
+    ]
+    kind = [' class="n"' if number else "" for number in numbers]
+    heads = "".join(
+        f"<th{mark}>{escape(name)}</th>" for mark, name in zip(kind, section.columns, strict=True)
+    )
+    rows = "".join(f"<tr>{''.join(_cells(section, row, kind))}</tr>" for row in section.rows)
+    head = f"<thead><tr>{heads}</tr></thead>" if any(section.columns) else ""
+    caption = f'<div class="dim">{escape(section.title)}</div>' if title else ""
+    note = f'<div class="dim">{escape(section.note)}</div>' if section.note else ""
+    return f"{caption}<table>{head}<tbody>{rows}</tbody></table>{note}"
+
+
+def _cells(section: Section, row: Sequence[object], kind: Sequence[str]) -> Iterator[str]:
+    for name, mark, value in zip(section.columns, kind, row, strict=True):
+        text = escape(cell_text(value))  # type: ignore[arg-type]
+        if name == "tensor":
+            yield f'<td class="tensor">{text}</td>'
+        elif name == "verdict":
+            yield f'<td class="{text}">{text}</td>'
+        else:
+            yield f"<td{mark}>{text}</td>"
+
+
+def _curve(report: ComparisonReport) -> str:
+    if not any(row.observed for row in report.tensors):
+        return ""
+    try:
+        return inline_svg(drift_chart(report))
+    except MissingExtraError as err:
+        return f'<p class="dim">no curve: {escape(err.message)}: <code>{escape(err.fix)}</code></p>'

@@ -1,0 +1,1 @@
+"""Bisection, reduction, precision search and baselines: comparisons run many times."""

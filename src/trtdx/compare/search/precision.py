@@ -1,0 +1,327 @@
+"""The fewest operations to keep in float32 so that a model in a lower precision is healthy.
+
+    found = precision_search(host, "model.onnx", "float16", Question(prompts=...), out="mixed.onnx")
+
+One run computes every operation twice, in float32 and from the same inputs in the lower precision, and so tells how
+much each errs by itself: that ranks them. A second run moves every tensor by about one rounding and tells how far off
+the results of an honest implementation are: that is the limit. Then halves of the ranking are kept in float32 until the
+least that is healthy is known, and what of it is not needed is taken out again. What is written is strongly typed,
+with its casts, and was run.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.compare.search.bisect import smallest
+from trtdx.compare.search.lowering import Lowering, lowering_of
+from trtdx.compare.search.precision_runs import Meter, apart, finite, is_real, samples_of
+from trtdx.compare.sides.side import Spec
+from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
+from trtdx.formats.onnx.casts import save, scrub
+from trtdx.formats.onnx.graph import CLASSES, SCOPES
+from trtdx.formats.onnx.model import open_model
+from trtdx.formats.onnx.probes import with_noise
+from trtdx.model import Report, Section, Summary
+from trtdx.words import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trtdx.compare.sides.side import Question
+    from trtdx.engines.engine import Array
+    from trtdx.host import Host
+
+    Told = Callable[[str], None]
+    Results = list[dict[str, Array]]
+
+LIMIT = 3.0  # times what roundings alone explain
+SUSPICIOUS = 8.0  # times one rounding's share: an operation that errs so much by itself
+MOST_TOLD = 12
+
+
+class Local(NamedTuple):
+    """How much one operation errs by itself in the lower precision, relative to what one rounding explains."""
+
+    operation: str
+    ratio: float  # infinite where a finite number became none
+    largest: float  # of its results in float32, masks left out
+
+    @property
+    def suspicious(self) -> bool:
+        return self.ratio > SUSPICIOUS
+
+
+class Health(NamedTuple):
+    """How a whole model does: its worst result's error over what is expected."""
+
+    ratio: float
+    output: str
+
+    @property
+    def fine(self) -> bool:
+        return self.ratio <= LIMIT
+
+
+class Searched(NamedTuple):
+    """What a search found.
+
+    Attributes:
+        keep: the operations to keep in float32, by the tensor they make, in the graph's order.
+        dtype: the lower precision.
+        health: of the model with these kept; `before`: of the one with none kept.
+        runs: how often a whole converted model was run.
+        operations: how many there are.
+        locals: how each operation does by itself, worst first.
+        sure: whether each of `keep` makes a finite number infinite by itself, or was seen to be needed for the results.
+        file: where the model is.
+    """
+
+    keep: tuple[str, ...]
+    dtype: str
+    health: Health
+    before: Health
+    runs: int
+    operations: int
+    locals: tuple[Local, ...]
+    sure: bool
+    file: str
+
+
+class _UsedUpError(Exception):
+    """No more runs may be made."""
+
+
+def precision_search(
+    host: Host,
+    model: str,
+    dtype: str,
+    question: Question,
+    *,
+    out: str,
+    engine: str = "",
+    most: int = 0,
+    progress: Told = lambda text: None,
+) -> Searched:
+    """Find the operations to keep, and write the model with its casts.
+
+    Args:
+        host: where inputs are read.
+        model: the float32 ONNX file.
+        dtype: "float16", "bfloat16" or "int8".
+        question: what the model is fed; several steps or samples all have to be healthy.
+        out: the ONNX file to write.
+        engine: "trt" or "onnx"; what computes the converted models. TensorRT's evaluation where it is installed, as it
+            rounds where the types say so.
+        most: how many converted models may be run; by itself a few more than halving the operations takes.
+        progress: told in words what is being done.
+
+    Raises:
+        InputError: the model is not healthy in float32 itself, or not even with everything kept.
+    """
+    with tempfile.TemporaryDirectory(prefix="trtdx-precision-") as folder:
+        search = _Search(host, model, dtype, question, Path(folder), engine or _best_engine(), progress)
+        found = search.found(most)
+        made = search.lowering.convert(found.keep)
+        scrub(made, keep=(SCOPES, CLASSES))
+        save(made, Path(out))
+    return found._replace(file=out)
+
+
+def _best_engine() -> str:
+    from trtdx.engines.tensorrt.bindings import bindings
+
+    try:
+        bindings()
+    except (MissingExtraError, BrokenExtraError):
+        return "onnx"
+    return "trt"
+
+
+class _Search:
+    """One search."""
+
+    def __init__(
+        self,
+        host: Host,
+        path: str,
+        dtype: str,
+        question: Question,
+        folder: Path,
+        engine: str,
+        progress: Told,
+    ) -> None:
+        self.model, self.dtype, self.folder = open_model(path), dtype, folder
+        self.engine, self.progress = engine, progress
+        with_all = Spec("onnx", path, {"level": "none"}).open()
+        self.samples, self.truth = samples_of(host, with_all, question)
+        self.lowering: Lowering = lowering_of(self.model, dtype, with_all, self.samples)
+        self.order = self.lowering.operations
+        if not self.order:
+            raise InputError(f"{path} has no operation that could be computed in {dtype}")
+        if any(not finite(array) for each in self.truth for array in each.values()):
+            raise InputError(f"{path} has results that are not finite in float32 already")
+        self.masks: set[str] = set()  # what holds numbers that stand for minus infinity
+        self.runs = 0
+        self._health: dict[frozenset[str], Health] = {}
+        self._most = 0
+
+    def found(self, most: int) -> Searched:
+        self._most = most or 2 * math.ceil(math.log2(len(self.order) + 1)) + 16
+        self.progress("computing every operation in both precisions")
+        local = self.locals()
+        self.progress("measuring what roundings alone do")
+        self.expected = self._expected()
+        before = self.health(())
+        keep, sure = ([], True) if before.fine else self._least(local)
+        kept = set(keep)
+        ordered = tuple(name for name in self.order if name in kept)
+        return Searched(
+            ordered,
+            self.dtype,
+            self.health(ordered),
+            before,
+            self.runs,
+            len(self.order),
+            tuple(local),
+            sure,
+            "",
+        )
+
+    def _least(self, local: Sequence[Local]) -> tuple[list[str], bool]:
+        """Return the fewest operations that are enough, and whether each is needed.
+
+        Where a finite number becomes none by itself, nothing is to be searched for.
+        """
+        always = [each.operation for each in local if math.isinf(each.ratio)]
+        if always and self.health(always).fine:
+            return always, True
+        ranking = [each.operation for each in local if not math.isinf(each.ratio)]
+        suspicious = sum(each.suspicious for each in local) - len(always)
+        count = self._enough(always, ranking, suspicious)
+        best = ranking[:count]
+
+        def works(some: Sequence[int]) -> bool:
+            nonlocal best
+            fine = self.health([*always, *(ranking[at] for at in some)]).fine
+            if fine:
+                best = [ranking[at] for at in some]
+            return fine
+
+        try:
+            smallest(range(count), works)
+        except _UsedUpError:
+            return [*always, *best], False
+        return [*always, *best], True
+
+    def _enough(self, always: list[str], ranking: list[str], guess: int) -> int:
+        """Return how many of the ranking, from the worst on, have to be kept; the suspicious are tried first."""
+        low, high = 0, len(ranking)  # none is too few; all is what is hoped to be enough
+        if guess and self.health([*always, *ranking[:guess]]).fine:
+            high = guess
+        elif not (everything := self.health([*always, *ranking])).fine:
+            raise InputError(
+                f"the model is not healthy even with every operation in float32: {everything.output}",
+                fix="compare the two engines first: trtdx compare onnx:MODEL trt:MODEL",
+            )
+        else:
+            low = guess
+        while high - low > 1 and self.runs < self._most // 2 + 2:
+            middle = (low + high) // 2
+            if self.health([*always, *ranking[:middle]]).fine:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def locals(self) -> list[Local]:
+        """Return how each operation does by itself, worst first."""
+        made, shadows = self.lowering.shadowed()
+        file = self.folder / "shadowed.onnx"
+        save(made, file)
+        meter = Meter(shadows, self.lowering.own)
+        engine = Spec(self.engine, str(file), _options(self.engine)).open("**:* & is:tensor")
+        engine.sink = meter
+        for feeds in self.samples:
+            meter.seen.clear()
+            engine.run(feeds)
+        engine.close()
+        self.masks = meter.masks
+        found = [Local(name, *meter.worst.get(name, (0.0, 0.0))) for name in self.order]
+        at = {name: number for number, name in enumerate(self.order)}
+        return sorted(found, key=lambda each: (-each.ratio, at[each.operation]))
+
+    def _expected(self) -> list[dict[str, tuple[float, float]]]:
+        """Return how far off each result is where every tensor is moved by about one rounding."""
+        file = self.folder / "noise.onnx"
+        moving = [name for name in self.order if name not in self.masks]
+        save(with_noise(self.model, moving, self.lowering.share), file)
+        engine = Spec("onnx", str(file), {"level": "none"}).open()
+        moved = [engine.run(feeds) for feeds in self.samples]
+        engine.close()
+        return [
+            {
+                name: apart(true[name], other[name], self.lowering.share)
+                for name in true
+                if is_real(true[name])
+            }
+            for true, other in zip(self.truth, moved, strict=True)
+        ]
+
+    def health(self, keep: Sequence[str]) -> Health:
+        """Return how the model does with some operations kept."""
+        key = frozenset(keep)
+        if key not in self._health:
+            if self.runs >= self._most:
+                raise _UsedUpError
+            self.runs += 1
+            self.progress(f"run {self.runs}: {len(key)} of {len(self.order)} operations in float32")
+            self._health[key] = self._measured(key)
+        return self._health[key]
+
+    def _measured(self, keep: frozenset[str]) -> Health:
+        file = self.folder / f"run-{self.runs}.onnx"
+        save(self.lowering.convert(keep), file)
+        engine = Spec(self.engine, str(file), _options(self.engine)).open()
+        worst = Health(0.0, "")
+        for feeds, true, expected in zip(self.samples, self.truth, self.expected, strict=True):
+            results = engine.run(feeds)
+            for name, limits in expected.items():
+                here = apart(true[name], results[name], 0.0)
+                ratio = max(one / limit for one, limit in zip(here, limits, strict=True))
+                worst = max(worst, Health(ratio, name))
+        engine.close()
+        file.unlink()
+        return worst
+
+
+def _options(engine: str) -> dict[str, str]:
+    return {"level": "none"} if engine == "onnx" else {}
+
+
+def report_of(found: Searched) -> Report:
+    """Return a search as a report."""
+    runs = counted(found.runs, "run")
+    ratio = "not finite" if math.isinf(found.before.ratio) else f"{found.before.ratio:.3g} times too far off"
+    if not found.keep:
+        text = f"all {found.operations} operations may be {found.dtype} ({runs})"
+    else:
+        fewer = "" if found.sure else "; fewer may do, but there were no runs left"
+        text = (
+            f"{counted(len(found.keep), 'operation')} of {found.operations} to keep in float32: "
+            f"{listed(found.keep, MOST_TOLD)}; in {found.dtype} alone {found.before.output} is {ratio} ({runs}{fewer})"
+        )
+    kept = set(found.keep)
+    shown = [each for each in found.locals if each.suspicious or each.operation in kept][: 4 * MOST_TOLD]
+    rows = tuple(
+        (each.operation, "float32" if each.operation in kept else found.dtype, each.ratio, each.largest)
+        for each in shown
+    )
+    columns = ("operation", "kept in", "error by itself over one rounding's", "largest number")
+    section = Section(
+        "precision", "operations that err by themselves", columns, rows, f"written to {found.file}"
+    )
+    return Report(summary=Summary(text), sections=(section,))

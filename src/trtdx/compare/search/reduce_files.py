@@ -1,0 +1,181 @@
+"""What a reduction writes: the part with its own weights, its arrays, and the words and the command that go with them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.sides.side import Spec
+from trtdx.engines.generate import cache_key
+from trtdx.engines.onnxruntime.segments import extracted
+from trtdx.errors import TrtdxError
+from trtdx.formats.onnx.casts import save, scrub
+from trtdx.formats.onnx.graph import CLASSES, SCOPES
+from trtdx.model import Report, Section, Summary
+from trtdx.optional import need
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from trtdx.compare.search.reduce_graph import Case
+    from trtdx.engines.engine import Array
+    from trtdx.host import Host
+    from trtdx.model import Where
+    from trtdx.rule import RuleBook
+
+
+class Reduced(NamedTuple):
+    """What was written.
+
+    Attributes:
+        folder: where.
+        command: what shows the mistake, from inside that folder.
+        operators: the kinds of operators that are left.
+        inputs: the shapes of what is fed.
+        observed: the relative error; `allowed`: what precision explains.
+        against: whose values are taken for right.
+        runs: how often a part was computed.
+        confirmed: whether the command was seen to find the mistake.
+    """
+
+    folder: str
+    command: str
+    operators: tuple[str, ...]
+    inputs: dict[str, tuple[int, ...]]
+    observed: float
+    allowed: float
+    against: str
+    runs: int
+    confirmed: bool
+
+
+class Found(NamedTuple):
+    """A failing case, the graph it is of, and whose values are right."""
+
+    case: Case
+    graph: Any
+    against: str
+
+
+def write_case(found: Found, target: Path) -> None:
+    """Write the model with its own weights, and the arrays."""
+    graphs = need("onnx_ir", extra="onnx", to="write ONNX models")
+    case = found.case
+    part = extracted(found.graph, case.part.inputs, case.part.outputs)
+    model = graphs.Model(part, ir_version=found.graph.model.ir_version)
+    scrub(model, keep=(SCOPES, CLASSES))
+    part.name = "reduced"
+    names = {str(value.name): _plain_name(str(value.name)) for value in (*part.inputs, *part.outputs)}
+    for value in (*part.inputs, *part.outputs):
+        value.name = names[str(value.name)]
+    save(model, target / "model.onnx")
+    save_arrays(target / "inputs", [{names[name]: each[name] for name in each} for each in case.inputs])
+    results = [{f":out.{names[name]}": each[name] for name in each} for each in case.expected]
+    save_arrays(target / "expected", results)
+
+
+def _plain_name(name: str) -> str:
+    """Return a tensor's name as one word, and not one that stands for a decoder's tokens or cache."""
+    word = re.sub(r"\W+", "_", name).strip("_") or "tensor"
+    return f"fed_{word}" if word == "input_ids" or cache_key(word) else word
+
+
+def save_arrays(stem: Path, samples: Sequence[Mapping[str, Array]]) -> Path:
+    """Write arrays of one sample or of several; types that NumPy's own format lacks go into safetensors."""
+    import numpy as np
+
+    named: dict[str, Any] = {
+        (f"step{at}/{name}" if len(samples) > 1 else name): array
+        for at, each in enumerate(samples)
+        for name, array in each.items()
+    }
+    if all(array.dtype.kind in "fiub" for array in named.values()):
+        np.savez(stem.with_suffix(".npz"), **named)
+        return stem.with_suffix(".npz")
+    numpy_format = need("safetensors.numpy", extra="torch", to="write bfloat16 arrays")
+    whole = {name: np.ascontiguousarray(array) for name, array in named.items()}
+    numpy_format.save_file(whole, stem.with_suffix(".safetensors"))
+    return stem.with_suffix(".safetensors")
+
+
+def command_for(host: Host, spec: Spec, case: Case, target: Path, book: RuleBook) -> tuple[str, bool]:
+    """Return the command that shows the mistake, and whether it was seen to; with a tolerance where it needs one."""
+    from trtdx.compare.judge.tolerance import Tolerances
+    from trtdx.compare.run import Plan, compare
+    from trtdx.compare.sides.side import Question
+
+    inputs, expected = (next(target.glob(f"{stem}.*")) for stem in ("inputs", "expected"))
+    local = Spec(spec.kind, str(target / "model.onnx"), spec.options)
+    plan = Plan(
+        reference=str(expected), candidate=local.text, question=Question(inputs=str(inputs)), attribute=False
+    )
+    told = Spec(spec.kind, "model.onnx", spec.options).text
+    plain = f"trtdx compare {expected.name} {shlex.quote(told)} --inputs {inputs.name}"
+    try:
+        if compare(host, plan, book).findings:
+            return plain, True
+        most = (
+            case.observed * max(float(abs(each).max(initial=0.0)) for each in case.expected[0].values()) / 100
+        )
+        found = compare(host, plan, book, tolerance=Tolerances(atol=most)).findings
+    except TrtdxError:
+        return plain, False
+    return f"{plain} --atol {most:.3g}", bool(found)
+
+
+def reduced_from(found: Found, folder: str, command: str, confirmed: bool) -> Reduced:
+    case, graph = found.case, found.graph
+    part = extracted(graph, case.part.inputs, case.part.outputs)
+    return Reduced(
+        folder,
+        command,
+        tuple(node.op_type for node in part),
+        {name: tuple(array.shape) for name, array in case.inputs[0].items()},
+        case.observed,
+        case.allowed,
+        found.against,
+        case.runs,
+        confirmed,
+    )
+
+
+def write_words(done: Reduced, where: Where, target: Path) -> None:
+    shapes = "\n".join(
+        f"- `{name}`: {'x'.join(map(str, shape)) or 'one number'}" for name, shape in done.inputs.items()
+    )
+    text = f"""# {counted(len(done.operators), "operator")} that differ{"s" if len(done.operators) == 1 else ""} from {done.against}
+
+Operators: {", ".join(done.operators)}. First wrong tensor of the whole model: `{where.tensor}`, step {where.step}.
+The result is off by {done.observed:.3g} (relative L2); precision explains {done.allowed:.3g}.
+
+Run in this folder:
+
+    {done.command}
+
+It is fed (`inputs`, right values):
+
+{shapes}
+
+`expected` holds what should come out: the values of {done.against}.
+"""
+    (target / "README.md").write_text(text, encoding="utf-8")
+    script = target / "reproduce.sh"
+    script.write_text(f'#!/bin/sh\ncd "$(dirname "$0")" && exec {done.command} "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+
+
+def report_of(done: Reduced) -> Report:
+    """Return what was written as a report."""
+    left = re.sub(r"[\[\]']", "", str(list(done.operators[:8])))
+    text = (
+        f"{done.folder}: {counted(len(done.operators), 'operator')} ({left}) off by {done.observed:.3g} "
+        f"where precision explains {done.allowed:.3g}, against {done.against}"
+    )
+    rows = ((done.command, "seen to fail" if done.confirmed else "not confirmed", done.runs),)
+    columns = ("run in that folder", "tried", "parts computed")
+    return Report(
+        summary=Summary(text), sections=(Section("reduced", "a report that can be run", columns, rows),)
+    )

@@ -1,0 +1,348 @@
+"""The smallest part of a graph that still goes wrong, fed with right values (delta debugging).
+
+A part is a set of operations that ends in one of them. What enters it are the right values of those tensors, so that
+nothing but the part itself can be wrong; each part is computed by the candidate's own engine with its own options. All
+samples are tried, and a part fails if one of them does.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.compare.judge.error_model import accumulated, coarser
+from trtdx.compare.search.bisect import smallest
+from trtdx.errors import TrtdxError
+from trtdx.formats.onnx.graph import Kind
+from trtdx.formats.onnx.places import dtype_of_value
+from trtdx.tensors.difference import difference
+from trtdx.tensors.dtypes import FLOATS, numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    import numpy as np
+
+    from trtdx.engines.onnxruntime.replay import InParts
+    from trtdx.formats.onnx.graph import Graph
+
+    Array = np.ndarray[Any, Any]
+    Sample = Mapping[str, Array]
+    Truth = Callable[[Sequence[str], Mapping[str, Array]], Mapping[str, Array]]
+
+LIMIT = 24.0  # times one rounding's share
+MOST_RUNS = 64
+
+
+class Part(NamedTuple):
+    """Some operations, by number: what they need and what is looked at."""
+
+    nodes: tuple[int, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class Case(NamedTuple):
+    """A part with what it is fed and what should come of it, for each sample that fails."""
+
+    part: Part
+    inputs: list[Mapping[str, Array]]
+    expected: list[Mapping[str, Array]]
+    observed: float  # the worst relative error
+    allowed: float  # what precision explains there
+    runs: int
+    sample: int = 0  # which one it is
+
+
+class Rows(NamedTuple):
+    """A sample's arrays: as they are fed, as they are where they are right, and what should come out."""
+
+    inputs: Mapping[str, Array]
+    right: Mapping[str, Array]
+    expected: Mapping[str, Array]
+
+
+def wrong(true: Array, other: Array) -> tuple[bool, float, float]:
+    """Return whether a tensor is further off than its precision explains, how far, and how far it may be."""
+    if true.shape != other.shape:
+        return True, float("inf"), 0.0
+    if not true.size:
+        return False, 0.0, 0.0
+    found = difference(true, other)
+    if not {true.dtype.name, other.dtype.name} <= FLOATS:
+        return found.sums.max_abs > 1, found.relative_l2, 0.0
+    allowed = accumulated(coarser(true.dtype.name, other.dtype.name), true.shape[-1] if true.ndim else 1)
+    if found.not_finite:
+        return True, float("inf"), allowed
+    return found.relative_l2 > LIMIT * allowed, found.relative_l2, allowed
+
+
+def part_of(graph: Graph, nodes: Iterable[int], last: int) -> Part:
+    """Return a set of operations, of which those that do not lead to the last are left out."""
+    chosen = set(nodes) | {last}
+    outputs = tuple(str(value.name) for value in graph.nodes[last].outputs if value.name)
+    reached, waiting, inputs = {last}, [last], dict[str, None]()
+    while waiting:
+        for value in graph.reads[waiting.pop()]:
+            at = graph.made.get(value)
+            if at is not None and at in chosen:
+                if at not in reached:
+                    reached.add(at)
+                    waiting.append(at)
+            elif graph.kind(value) is not Kind.CONSTANT:
+                inputs[str(value.name)] = None
+    return Part(tuple(sorted(reached)), tuple(inputs), outputs)
+
+
+def part_between(graph: Graph, last: int, known: Collection[str]) -> Part:
+    """Return the operations from tensors that are known to the last; numbers that tell shapes are fed, too."""
+    own = {str(value.name) for value in graph.nodes[last].outputs}
+    reached, waiting, inputs = {last}, [last], dict[str, None]()
+    while waiting:
+        for value in graph.reads[waiting.pop()]:
+            kind, at, name = graph.kind(value), graph.made.get(value), str(value.name)
+            if kind is Kind.CONSTANT:
+                continue
+            if kind is Kind.SHAPE or at is None or (name in known and name not in own):
+                inputs[name] = None
+            elif at not in reached:
+                reached.add(at)
+                waiting.append(at)
+    outputs = tuple(str(value.name) for value in graph.nodes[last].outputs if value.name)
+    return Part(tuple(sorted(reached)), tuple(inputs), outputs)
+
+
+class Reducer:
+    """Looks for the smallest part of a graph that fails."""
+
+    def __init__(self, engine: InParts, samples: Sequence[Sample], truth: Truth | None = None) -> None:
+        """Start with the right values.
+
+        Args:
+            engine: the candidate's.
+            samples: the right value of every tensor in question, by name, for each sample.
+            truth: computes the right values of a part's outputs from its inputs, where that can be done.
+        """
+        self.truth = truth
+        self.engine, self.graph = engine, engine.graph
+        self.samples = [{name: self._typed(name, each[name]) for name in each} for each in samples]
+        self.right = samples
+        self.runs = 0
+        self.problem = ""
+
+    def _typed(self, name: str, array: Array) -> Array:
+        """Return a right value in the type that the candidate's tensor has."""
+        dtype = dtype_of_value(self.graph.values[name])
+        if dtype and "float" in dtype and array.dtype.name in FLOATS and array.dtype.name != dtype:
+            import numpy as np
+
+            with np.errstate(over="ignore"):  # of what overflows there, the candidate is to blame
+                return array.astype(numpy_dtype(dtype))
+        return array
+
+    def computed(self, part: Part, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Return what the candidate makes of a part; none where it cannot be computed by itself."""
+        self.runs += 1
+        try:
+            return self.engine.part(part.outputs, {name: feeds[name] for name in part.inputs})
+        except (TrtdxError, KeyError, ValueError) as err:
+            self.problem = str(err)
+            return None
+
+    def fails(self, part: Part) -> bool:
+        """Whether a part goes wrong with one of the samples."""
+        if self.runs >= MOST_RUNS:
+            return False
+        return any(self._worst(part, at) is not None for at in range(len(self.samples)))
+
+    def _worst(self, part: Part, sample: int) -> tuple[float, float] | None:
+        """Return how far off a part is with a sample, and what is allowed; none where it is right."""
+        made = self.computed(part, self.samples[sample])
+        if made is None:
+            return None
+        found = [
+            wrong(self.right[sample][name], made[name]) for name in part.outputs if name in self.right[sample]
+        ]
+        bad = [each[1:] for each in found if each[0]]
+        return max(bad) if bad else None
+
+    def first_wrong(self, nodes: Sequence[int]) -> int | None:
+        """Return the first of some operations whose result differs, all of them computed at once."""
+        found: list[int] = []
+        names = {str(value.name): at for at in nodes for value in self.graph.nodes[at].outputs if value.name}
+        for right, feeds in zip(self.right, self.samples, strict=True):
+            there = [name for name in names if name in right]
+            whole = _whole(self.graph, nodes)
+            made = self.computed(Part(tuple(nodes), whole, tuple(there)), feeds)
+            if made is not None:
+                bad = (names[name] for name in there if wrong(right[name], made[name])[0])
+                found += list(islice(bad, 1))
+        return min(found, default=None)
+
+    def reduced(self, nodes: Sequence[int]) -> Case | None:
+        """Return the smallest part of some operations that fails; none where none does."""
+        last = self._last(nodes)
+        if last is None:
+            return None
+        part = self._shortest(part_of(self.graph, [at for at in nodes if at <= last], last))
+        if len(part.nodes) > 1:
+            inner = [at for at in part.nodes if at != last]
+            kept = smallest(range(len(inner)), lambda some: self._still(some, inner, last))
+            smaller = part_of(self.graph, [inner[at] for at in kept], last)
+            part = smaller if len(smaller.nodes) < len(part.nodes) and self.fails(smaller) else part
+        return self.case(part)
+
+    def _still(self, some: Sequence[int], inner: Sequence[int], last: int) -> bool:
+        return self.fails(part_of(self.graph, [inner[at] for at in some], last))
+
+    def _last(self, nodes: Sequence[int]) -> int | None:
+        """Return the operation a failing part ends in: the first wrong one, or the first of which all before it fails.
+
+        Watching changes what is fused, so what differs when everything is watched may be right alone.
+        """
+        first = self.first_wrong(nodes)
+        if first is not None and self.fails(part_of(self.graph, [at for at in nodes if at <= first], first)):
+            return first
+        ends = [at for at in nodes if self._watched(at)]
+        if not ends or not self._fails_to(nodes, ends[-1]):
+            return None
+        low, high = 0, len(ends) - 1  # the end at `high` fails
+        while low < high:
+            middle = (low + high) // 2
+            if self._fails_to(nodes, ends[middle]):
+                high = middle
+            else:
+                low = middle + 1
+        return ends[high]
+
+    def _watched(self, at: int) -> bool:
+        return any(value.name in self.right[0] for value in self.graph.nodes[at].outputs)
+
+    def _fails_to(self, nodes: Sequence[int], last: int) -> bool:
+        return self.fails(part_of(self.graph, [at for at in nodes if at <= last], last))
+
+    def _shortest(self, part: Part) -> Part:
+        """Return a part with as few operations before its last as still fail; one alone is tried first."""
+        last, nodes = part.nodes[-1], part.nodes
+        alone = part_of(self.graph, (), last)
+        if self.fails(alone):
+            return alone
+        low, high, best = 1, len(nodes), part  # so many operations: too few, enough
+        while high - low > 1:
+            middle = (low + high) // 2
+            tried = part_of(self.graph, nodes[-middle:], last)
+            if self.fails(tried):
+                high, best = middle, tried
+            else:
+                low = middle
+        return best
+
+    def case(self, part: Part) -> Case | None:
+        """Return a part with the first sample that fails; of several, one is enough."""
+        for at, sample in enumerate(self.samples):
+            worst = self._worst(part, at)
+            if worst is not None:
+                inputs = {name: sample[name] for name in part.inputs}
+                expected = {name: self.right[at][name] for name in part.outputs if name in self.right[at]}
+                return Case(part, [inputs], [expected], *worst, self.runs, at)
+        return None
+
+    def with_fewer_rows(self, case: Case) -> Case:
+        """Return a case with inputs cut along the axes that may have any length, as far as it still fails.
+
+        A cut counts if what is left comes out just as it did among the rest, of the candidate and of what is right.
+        Where the latter cannot be asked, only what has one input is cut, or the rows of a batch.
+        """
+        sample = self.right[case.sample]
+        right = {name: sample[name] for name in case.part.inputs}
+        rows = Rows(case.inputs[0], right, case.expected[0])
+        for symbol in self._symbols(case.part):
+            if self.truth is not None or len(case.part.inputs) == 1 or self._leading(case.part, symbol):
+                rows = self._cut(case.part, symbol, rows)
+        made = self.computed(case.part, rows.inputs)
+        if made is None:
+            return case
+        worst = max(wrong(right, made[name])[1:] for name, right in rows.expected.items())
+        return Case(case.part, [rows.inputs], [rows.expected], *worst, self.runs, case.sample)
+
+    def _leading(self, part: Part, symbol: str) -> bool:
+        """Whether a name of a dimension is that of first axes only."""
+        shapes = [self.graph.values[name].shape or () for name in (*part.inputs, *part.outputs)]
+        return all(str(dim) != symbol for shape in shapes for dim in list(shape)[1:])
+
+    def _symbols(self, part: Part) -> list[str]:
+        dims = (dim for name in part.inputs for dim in self.graph.values[name].shape or ())
+        return list(dict.fromkeys(str(dim) for dim in dims if not isinstance(dim, int)))
+
+    def _cut(self, part: Part, symbol: str, rows: Rows) -> Rows:
+        inputs = rows.inputs
+        length = max(
+            (size for name in inputs for _, size in self._axes(name, symbol, inputs[name])), default=0
+        )
+        first, end = 0, length
+        while end - first > 1:
+            middle = (first + end) // 2
+            halves = ((first, middle), (middle, end))
+            found = next((each for each in halves if self._same_cut(part, symbol, each, rows)), None)
+            if found is None:
+                break
+            first, end = found
+        return rows if (first, end) == (0, length) else self._sliced_rows(rows, symbol, first, end)
+
+    def _sliced_rows(self, rows: Rows, symbol: str, first: int, end: int) -> Rows:
+        return Rows(*(self._sliced(each, symbol, first, end) for each in rows))
+
+    def _same_cut(self, part: Part, symbol: str, span: tuple[int, int], rows: Rows) -> bool:
+        less = self._sliced_rows(rows, symbol, *span)
+        whole, made = self.computed(part, rows.inputs), self.computed(part, less.inputs)
+        if made is None or whole is None or self.runs > 2 * MOST_RUNS:
+            return False
+        before = self._sliced(whole, symbol, *span)
+        if any(
+            before[name].shape == whole[name].shape or wrong(before[name], made[name])[0] for name in made
+        ):
+            return False
+        fails = any(wrong(right, made[name])[0] for name, right in less.expected.items())
+        return fails and self._stays_right(part, less)
+
+    def _stays_right(self, part: Part, less: Rows) -> bool:
+        """Whether what should come out of fewer rows is what should come out of them among the rest."""
+        if self.truth is None:
+            return True
+        try:
+            made = self.truth(part.outputs, less.right)
+        except (TrtdxError, KeyError, ValueError):
+            return False
+        return not any(wrong(right, made[name])[0] for name, right in less.expected.items())
+
+    def _sliced(self, arrays: Mapping[str, Array], symbol: str, first: int, end: int) -> dict[str, Array]:
+        found = {}
+        for name, array in arrays.items():
+            index = [slice(None)] * array.ndim
+            for axis, _ in self._axes(name, symbol, array):
+                index[axis] = slice(first, end)
+            found[name] = array[tuple(index)]
+        return found
+
+    def _axes(self, name: str, symbol: str, array: Array) -> list[tuple[int, int]]:
+        dims = self.graph.values[name].shape
+        if dims is None or len(dims) != array.ndim:
+            return []
+        return [(axis, array.shape[axis]) for axis, dim in enumerate(dims) if str(dim) == symbol]
+
+
+def _whole(graph: Graph, nodes: Sequence[int]) -> tuple[str, ...]:
+    """Return what enters some operations."""
+    inside = set(nodes)
+    read = dict.fromkeys(value for at in nodes for value in graph.reads[at])
+    return tuple(
+        str(value.name)
+        for value in read
+        if graph.kind(value) is not Kind.CONSTANT and graph.made.get(value, -1) not in inside
+    )
+
+
+def tensors_of(graph: Graph, nodes: Sequence[int]) -> list[str]:
+    """Return every tensor in question: what enters some operations, and what each makes."""
+    made = [str(value.name) for at in nodes for value in graph.nodes[at].outputs if value.name]
+    return list(dict.fromkeys((*_whole(graph, nodes), *made)))

@@ -1,0 +1,1 @@
+"""The two sides of a comparison: captures, dumps, models, Python values."""

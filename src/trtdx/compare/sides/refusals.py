@@ -1,0 +1,103 @@
+"""What is known before anything is compared: weights that do not fit their config, and two different architectures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.compare.attribute.files.hf_folders import raw_settings
+from trtdx.compare.attribute.ideas.config_settings import OTHER_SETTING, SILENT, Setting
+from trtdx.compare.attribute.twin.twin import model_of
+from trtdx.compare.report.report import ComparisonReport
+from trtdx.knowledge.violation import Violation, finding_from
+from trtdx.model import Evidence, Summary, Where
+from trtdx.words import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trtdx.compare.sides.side import Side, Spec
+    from trtdx.engines.torch.load import RefusedWeightsError
+    from trtdx.model import Finding
+    from trtdx.rule import RuleBook
+
+NO_BIAS, UNFIT, OTHER_ARCHITECTURE = "DX987", "DX716", "DX715"
+# Sizes that a model of the same architecture shares with what it was made from.
+SIZES = {
+    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "attention heads": ("num_attention_heads", "n_head"),
+    "experts": ("num_local_experts", "n_routed_experts", "num_experts"),
+}
+
+
+def refused_report(
+    err: RefusedWeightsError, specs: tuple[Spec, Spec], book: RuleBook, reference: Side
+) -> ComparisonReport:
+    """Return what a candidate's weights that do not fit its config say: the refusal is the finding."""
+    settings = _settings(specs)
+    stated = [
+        f"{each.name} is {_short(each.found)}, in the reference {_short(each.expected)}" for each in settings
+    ]
+    biases = bool(err.unexpected) and all(name.endswith("bias") for name in err.unexpected)
+    named = [name.rpartition(".")[0] for name in (*err.unexpected, *err.missing, *err.mismatched)]
+    order = [place.path for place in reference.capture.files(reference.capture.ranks[0]).places]
+    module = next((path for path in order if path in named), named[0] if named else "")
+    what = f"{err.message}; {listed(stated, 3, '; ')}" if stated else err.message
+    where = Where(step=0, tensor=f"{module}:out" if module else "the weights", module=module)
+    evidence = (Evidence(str(where), err.message), *(Evidence("config.json", each) for each in stated[:3]))
+    values = {"what": what, "module": module}
+    code = NO_BIAS if biases else UNFIT
+    if code == UNFIT and len(settings) == 1 and settings[0].code not in (NO_BIAS, OTHER_SETTING):
+        told = settings[0].values  # what the configs state outright
+        code, values = settings[0].code, {**told, "module": module, "what": f"{told['what']}; {err.message}"}
+    made = finding_from(book.get(code), Violation(evidence, values, confidence=0.95))
+    return _report(msgspec.structs.replace(made, where=where), what)
+
+
+def _report(finding: Finding, text: str) -> ComparisonReport:
+    return ComparisonReport(summary=Summary(f"nothing was compared: {text}"), findings=(finding,))
+
+
+def _settings(specs: tuple[Spec, Spec]) -> list[Setting]:
+    """Return what the two configs state differently, as they stand."""
+    if any(spec.kind != "hf" for spec in specs):
+        return []
+    own, theirs = (raw_settings(spec.path) for spec in specs)
+    return [
+        Setting(name, own[name], theirs.get(name))
+        for name in own
+        if own[name] != theirs.get(name) and not name.startswith("_") and name not in SILENT
+    ]
+
+
+def _short(value: Any) -> str:
+    return msgspec.json.encode(value).decode()[:60]
+
+
+def other_architecture(reference: Side, candidate: Side, book: RuleBook) -> Finding | None:
+    """Return that the two are different architectures, if their configs say so: of another width, depth or number of heads."""
+    specs = model_of(reference), model_of(candidate)
+    folders = [spec.path for spec in specs if spec is not None and spec.kind == "hf"]
+    if len(folders) < 2:
+        return None
+    own, theirs = (raw_settings(folder) for folder in folders)
+    apart = [
+        f"{_short(value)} and {_short(other)} {told}"
+        for told, names in SIZES.items()
+        if (value := _first(own, names)) != (other := _first(theirs, names)) and value and other
+    ]
+    if not apart:
+        return None
+    kinds = [str(each.get("model_type", "?")) for each in (own, theirs)]
+    what = "; ".join([*([f"{kinds[0]} and {kinds[1]}"] if kinds[0] != kinds[1] else []), *apart])
+    evidence = tuple(
+        Evidence(f"{folder}/config.json", str(kind)) for folder, kind in zip(folders, kinds, strict=True)
+    )
+    return finding_from(book.get(OTHER_ARCHITECTURE), Violation(evidence, {"what": what}))
+
+
+def _first(settings: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    held = settings.get("text_config") if isinstance(settings.get("text_config"), dict) else settings
+    return next((held[name] for name in names if held and held.get(name) is not None), None)

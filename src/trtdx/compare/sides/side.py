@@ -1,0 +1,248 @@
+"""One side of a comparison: a capture, and where it was given as a model, how to run it again.
+
+hf:DIR?dtype=bfloat16&attention=sdpa    a Hugging Face folder on torch
+onnx:FILE?level=none                    an ONNX file on ONNX Runtime; also threads, disabled=OPTIMISER,..., session.KEY=VALUE
+trt:FILE                                an ONNX file as TensorRT's network, computed on the CPU
+FILE.json?runner=NAME                   one of the runs in a Polygraphy file, by name or number
+DIR or FILE                             a capture, a dump of another tool, or a model: told by what it is
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from trtdx.capture.dumps.importers import import_capture
+from trtdx.capture.run import header_details, is_decoder
+from trtdx.capture.session.inputs import MADE_UP_PROMPT, feeds_from, made_up_feeds
+from trtdx.capture.session.record import Recorder
+from trtdx.capture.session.selection import Wanted
+from trtdx.capture.session.steps import Session, step_notes
+from trtdx.capture.store.format import Header
+from trtdx.capture.store.reader import Capture, is_capture
+from trtdx.capture.store.writer import CaptureWriter
+from trtdx.engines.generate import completed_feeds
+from trtdx.engines.opening import Options, find_model, open_engine
+from trtdx.errors import InputError, UnknownNameError
+from trtdx.tensors.taps import parse_selector
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trtdx.engines.engine import Array, Engine
+    from trtdx.host import Host
+
+KINDS = {"hf": "torch", "onnx": "onnxruntime", "trt": "tensorrt"}
+KNOWN_OPTIONS = {
+    "hf": ("dtype", "attention", "threads", "compiled"),
+    "onnx": ("level", "threads", "disabled"),
+    "trt": (),
+}
+SETTINGS = ("session.", "optimization.", "mlas.")  # how entries of ONNX Runtime's configuration begin
+RUNNER = "?runner="  # which of the runs in a Polygraphy file
+BORDERS = "**:* & is:module"
+EVERYTHING = "**:*"
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What was given for one side."""
+
+    kind: str  # "hf", "onnx", "trt", "capture" or "dump"
+    path: str
+    options: dict[str, str] = {}
+
+    @property
+    def is_model(self) -> bool:
+        return self.kind in KINDS
+
+    @property
+    def text(self) -> str:
+        asked = "&".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.kind}:{self.path}" + (f"?{asked}" if asked else "")
+
+    def open(self, selector: str = "", **changed: str) -> Engine:
+        """Return the model on its engine, some options changed."""
+        options = {**self.options, **changed}
+        told = Options(
+            optimisation=options.get("level", "all"),
+            dtype=options.get("dtype", "auto"),
+            attention=options.get("attention", ""),
+            threads=int(options.get("threads", "0")),
+            compiled=options.get("compiled", "") in ("1", "yes", "true"),
+            settings=tuple(each for each in options.items() if each[0].startswith(SETTINGS)),
+            disabled=tuple(filter(None, options.get("disabled", "").split(","))),
+        )
+        return open_engine(find_model(self.path), KINDS[self.kind], selector, told)
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What both sides are given."""
+
+    prompts: tuple[tuple[int, ...], ...] = ()
+    new_tokens: int = 1
+    inputs: str = ""  # a file of arrays
+
+
+def parse_side(host: Host, text: str) -> Spec:
+    """Return what a text means."""
+    kind, colon, rest = text.partition(":")
+    if colon and kind in KINDS:
+        path, _, query = rest.partition("?")
+        options = _parse_options(query, text)
+        for name in options:
+            if name not in KNOWN_OPTIONS[kind] and not (kind == "onnx" and name.startswith(SETTINGS)):
+                raise UnknownNameError(f"option of {kind}:", name, KNOWN_OPTIONS[kind])
+        if not options.get("threads", "0").isdigit():
+            raise InputError(f"threads={options['threads']} is not a number")
+        find_model(path)
+        return Spec(kind, path, options)
+    if is_capture(text):
+        return Spec("capture", text)
+    file, asked, runner = text.rpartition(RUNNER)
+    if asked and host.kind(file) == "file":
+        return Spec("dump", file, {"runner": runner})
+    if host.kind(text) == "absent":
+        raise InputError(
+            f"there is no {text}",
+            fix="name a capture, a dump or a model: hf:DIR, onnx:FILE.onnx, trt:FILE.onnx",
+        )
+    try:
+        engine = find_model(text).engines[0]
+    except InputError:
+        return Spec("dump", text)
+    return Spec(next(kind for kind, name in KINDS.items() if name == engine), text)
+
+
+def _parse_options(query: str, text: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError as err:
+        fix = "write options as NAME=VALUE, joined by &: hf:DIR?dtype=bfloat16&seed=1"
+        raise InputError(f"{query!r} in {text} is not an option with a value", fix=fix) from err
+
+
+class Side:
+    """One side: its capture, open, and its model if it has one."""
+
+    def __init__(self, spec: Spec, folder: Path, notes: tuple[str, ...] = ()) -> None:
+        self.spec, self.folder = spec, folder
+        self.notes = notes  # what is to be known of how it came here
+        self.selector = ""  # what was captured, where it is less than all module borders
+        self.capture = Capture(folder)
+
+    @property
+    def name(self) -> str:
+        return self.spec.text
+
+    @property
+    def kind(self) -> str:
+        """The engine that computed it, "" where nobody knows."""
+        return self.capture.header.engine
+
+    def tokens(self) -> list[list[int]]:
+        """Return the tokens that each step went on with, a list for each step; none where it was no generation."""
+        notes = step_notes(self.capture, rank=self.capture.ranks[0])
+        return [notes[number].tokens for number in sorted(notes)]
+
+    def chosen(self) -> list[list[int]]:
+        """Return the tokens that the model chose at each step, also where others were forced on it."""
+        notes = step_notes(self.capture, rank=self.capture.ranks[0])
+        return [notes[number].chosen or notes[number].tokens for number in sorted(notes)]
+
+
+def open_side(
+    host: Host,
+    spec: Spec,
+    question: Question,
+    folder: Path,
+    *,
+    forced: list[list[int]] | None = None,
+    selector: str = BORDERS,
+    changed: Mapping[str, str] | None = None,
+    budget_bytes: int | None = None,
+) -> Side:
+    """Return a side: a capture as it is, a dump imported, a model run.
+
+    Args:
+        host: where dumps and inputs are read.
+        spec: what was given.
+        question: what a model is fed.
+        folder: where a new capture goes.
+        forced: tokens to go on with at each step, those of the other side.
+        selector: what to look at; of a graph without modules everything.
+        changed: options of the model to be other than given, such as dtype.
+        budget_bytes: how many bytes of values to keep; of what does not fit there are statistics.
+    """
+    if spec.kind == "capture":
+        return Side(spec, Path(spec.path))
+    if spec.kind == "dump":
+        told = import_capture(host, spec.path, str(folder), runner=spec.options.get("runner", "")).told
+        return Side(spec, folder, told)
+    engine, selector = _opened(spec, selector, dict(changed or {}))
+    try:
+        run_into(
+            host,
+            engine,
+            question,
+            folder,
+            forced=forced,
+            run=spec.text,
+            selector=selector,
+            budget_bytes=budget_bytes,
+        )
+    except (
+        RuntimeError,
+        IndexError,
+    ) as err:  # of torch, about the model: sizes that do not fit, an unknown token
+        raise InputError(f"{spec.text} cannot be computed: {' '.join(str(err).split())}") from err
+    finally:
+        engine.close()
+    return Side(spec, folder)
+
+
+def _opened(spec: Spec, selector: str, changed: dict[str, str]) -> tuple[Engine, str]:
+    try:
+        return spec.open(selector, **changed), selector
+    except InputError as err:
+        if selector != BORDERS or "nothing is selected" not in err.message:
+            raise
+    return spec.open(EVERYTHING, **changed), EVERYTHING
+
+
+def run_into(
+    host: Host,
+    engine: Engine,
+    question: Question,
+    folder: Path,
+    *,
+    forced: list[list[int]] | None = None,
+    run: str = "",
+    selector: str = EVERYTHING,
+    budget_bytes: int | None = None,
+) -> None:
+    """Run an engine's model on what is asked, all that it is told to watch in a new capture with values."""
+    import numpy as np
+
+    decoder = is_decoder(engine)
+    header = Header(run=run, engine=engine.kind, selector=selector, details=header_details(engine))
+    with CaptureWriter(folder, header, parquet=False, value_budget_bytes=budget_bytes) as writer:
+        recorder = Recorder(writer, Wanted(values=parse_selector(EVERYTHING)), engine.places())
+        session = Session(engine, writer, recorder)
+        if question.inputs or not decoder:
+            for feeds in _feeds(host, engine, question):
+                session.compute(feeds)
+            return
+        tokens = np.array(forced, np.int64).T if forced else None
+        steps = len(forced) if forced else question.new_tokens
+        for _ in session.generate(question.prompts or (MADE_UP_PROMPT,), steps, forced=tokens):
+            pass
+
+
+def _feeds(host: Host, engine: Engine, question: Question) -> list[dict[str, Array]]:
+    """Return what each run is fed; what only the other side's model takes is left out, what follows is added."""
+    if not question.inputs:
+        return [made_up_feeds(engine.inputs)]
+    return [completed_feeds(engine, feeds) for feeds in feeds_from(host, question.inputs)]

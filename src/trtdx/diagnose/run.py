@@ -1,0 +1,168 @@
+"""`trtdx diagnose`: hand it a log, get the root cause.
+
+bytes -> lines -> layers -> match -> cause -> Report; `docs/structure.md` follows one log along this way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.diagnose.calibrate import calibrated
+from trtdx.diagnose.cause import findings_from
+from trtdx.diagnose.match import Matcher
+from trtdx.diagnose.memory_lines import HOST_FIGURES, HOST_MEMORY, OUT_OF_MEMORY
+from trtdx.diagnose.sources import Source
+from trtdx.diagnose.unknown import DESCRIPTION_BYTES, description_in, doubt, resembling, told, unexplained
+from trtdx.errors import TrtdxError
+from trtdx.model import Finding, Harmless, Report, Summary, headline
+from trtdx.redact import redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trtdx.diagnose.facts import SourceFacts
+    from trtdx.rule import RuleBook
+
+CAUSE_CONFIDENCE = 0.3  # below this a match alone is not called a cause
+SURE_CONFIDENCE = 0.7  # from this on a description's words add nothing
+
+
+def diagnose(
+    sources: Sequence[Source],
+    book: RuleBook,
+    *,
+    redact_hosts: bool = False,
+    notes: Sequence[str] = (),
+    progress: Callable[[str, int], None] = lambda name, size: None,
+) -> Report:
+    """Return the report on all sources together.
+
+    Args:
+        sources: streams of log text; their order does not matter.
+        book: the rules in force.
+        redact_hosts: hide host names and addresses too, not only secrets.
+        notes: what was passed over before, to be said in the summary.
+        progress: called with a source's name and the bytes read of it so far.
+    """
+    redact = redactor(hosts=redact_hosts)
+    matcher = Matcher(book, redact, sources=len(sources))
+    facts: list[SourceFacts] = []
+    small = _Small(redact)
+    problems = list(notes)
+    for source in sorted(sources):
+        source_facts, problem = _facts_of(matcher, source, small, progress)
+        facts.append(source_facts)
+        problems += [problem] if problem else []
+    return report_from(facts, book, text=small.text, partial=problems)
+
+
+def report_from(
+    facts: Sequence[SourceFacts], book: RuleBook, *, text: str = "", partial: Sequence[str] = ()
+) -> Report:
+    """Return the report on what the sources told; `text` is the whole input where it is short."""
+    findings, harmless = findings_from(facts, book)
+    if not _sure(findings, SURE_CONFIDENCE):
+        words = description_in(text, facts)
+        known = {finding.code for finding in findings}
+        findings += [finding for finding in told(facts, words, book) if finding.code not in known]
+        findings.sort(key=lambda finding: -finding.confidence)  # stable: the log's own words before a user's
+        if not _sure(findings, CAUSE_CONFIDENCE):
+            findings = resembling(facts, words, book) + findings
+        findings += doubt(
+            facts, words, book, [each for each in findings if each.confidence >= CAUSE_CONFIDENCE]
+        )
+    else:
+        findings += unexplained(facts, book)
+    findings = _with_numbers(findings, facts)
+    honest = [msgspec.structs.replace(each, confidence=calibrated(each.confidence)) for each in findings]
+    return Report(_summary(facts, honest, harmless, partial), tuple(honest))
+
+
+def _with_numbers(findings: list[Finding], facts: Sequence[SourceFacts]) -> list[Finding]:
+    """Return the findings with figures where memory ran out and the log tells some."""
+    codes = {finding.code for finding in findings}
+    lines = [event.text for each in facts for event in each.memory]
+    on_host = not codes.isdisjoint(HOST_MEMORY) and any(
+        text in line for line in lines for text in HOST_FIGURES
+    )
+    if not lines or not (on_host or codes & OUT_OF_MEMORY):
+        return findings
+    from trtdx.memory.logs.diagnose_numbers import with_numbers  # only then: most logs need none of it
+
+    return with_numbers(findings, facts)
+
+
+def _sure(findings: Sequence[Finding], enough: float) -> bool:
+    return any(finding.confidence >= enough for finding in findings)
+
+
+def text_source(text: str | bytes, name: str = "log") -> Source:
+    """Return a source that holds this text."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return Source(name, lambda: iter([data]))
+
+
+class _Small:
+    """Keeps the input as text while it is short enough to be a description."""
+
+    def __init__(self, redact: Callable[[str], str]) -> None:
+        self._redact, self._parts, self._size = redact, [b""], 0
+
+    def add(self, block: bytes) -> None:
+        self._size += len(block)
+        if self._size <= DESCRIPTION_BYTES:
+            self._parts.append(block)
+
+    @property
+    def text(self) -> str:
+        return (
+            self._redact(b"".join(self._parts).decode("utf-8", "replace"))
+            if self._size <= DESCRIPTION_BYTES
+            else ""
+        )
+
+
+def _facts_of(
+    matcher: Matcher, source: Source, small: _Small, progress: Callable[[str, int], None]
+) -> tuple[SourceFacts, str]:
+    """Return what the source told, and what kept it from being read to its end."""
+    problem: list[str] = []
+
+    def watched() -> Iterator[bytes]:
+        done = 0
+        try:
+            for block in source.blocks():
+                small.add(block)
+                done += len(block)
+                progress(source.name, done)
+                yield block
+        except (TrtdxError, OSError) as err:
+            problem.append(f"{source.name}: {err}")
+
+    return matcher.facts(source.name, watched()), "; ".join(problem)
+
+
+def _summary(
+    facts: Sequence[SourceFacts],
+    findings: Sequence[Finding],
+    harmless: Sequence[Harmless],
+    partial: Sequence[str],
+) -> Summary:
+    size, lines = sum(each.bytes_read for each in facts), sum(each.lines_read for each in facts)
+    return Summary(
+        text=_headline(findings, partial),
+        inputs=len(facts),
+        bytes_read=size,
+        lines_read=lines,
+        ranks=tuple(sorted(set[int]().union(*(each.ranks for each in facts)))),
+        harmless=tuple(harmless),
+        partial=tuple(partial),
+    )
+
+
+def _headline(findings: Sequence[Finding], partial: Sequence[str]) -> str:
+    if not findings:
+        return "no problem found in what could be read" if partial else "no problem found"
+    return headline(findings)

@@ -1,0 +1,1 @@
+"""ONNX models on ONNX Runtime, every tensor within reach."""

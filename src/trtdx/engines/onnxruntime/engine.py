@@ -1,0 +1,315 @@
+"""Any ONNX model on ONNX Runtime, watched without an edit of its file.
+
+    engine = OrtEngine("model.onnx", "layers.*.mlp:out", sink=show, budget_bytes=1 << 30)
+    engine.run({"input_ids": ids, ...})             # one step; `show` gets every selected tensor
+    for step in generate(engine, ids, 16): ...      # many steps with a KV cache
+    replay(engine, "layers.3", captured)            # one module with captured inputs
+
+Selected tensors become outputs of a copy of the graph in memory; weights stay in their files. ONNX Runtime cannot
+fuse across an output: `OrtEngine.tapped` tells what that changed. Where the selected tensors exceed the budget, the
+graph is computed in parts. At optimisation "none" the parts give bitwise what the whole gives; otherwise they do
+as long as no cut goes through something that would have been fused, and cuts between modules seldom do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtdx.engines.engine import Read, Seen, Tapped
+from trtdx.engines.generate import Step, cache_names, generate, start_state
+from trtdx.engines.onnxruntime.replay import replay, replay_of
+from trtdx.engines.onnxruntime.segments import (
+    Segment,
+    Sizes,
+    bounds_within,
+    cost_of_taps,
+    cost_of_weights,
+    extracted,
+    segments,
+    weight_bytes,
+)
+from trtdx.engines.onnxruntime.session import Options, Session, give_back, optimised_operators, runtime
+from trtdx.engines.state import Sampling, State
+from trtdx.formats.onnx.graph import Graph
+from trtdx.formats.onnx.model import open_model
+from trtdx.formats.onnx.places import Tap, all_taps, declared
+from trtdx.tensors.feeds import checked_feeds
+from trtdx.tensors.taps import Place, Selector, parse_selector
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from trtdx.engines.engine import Array, Sink
+    from trtdx.tensors.feeds import Input
+
+
+SLACK_BYTES = 64 << 20  # of freed memory that may wait to be given back
+
+
+def places(path: str | Path) -> list[Place]:
+    """Return every place of a model, in the order of the data's flow, without reading a weight."""
+    return list(dict.fromkeys(tap.place for tap in all_taps(Graph(open_model(path)))))
+
+
+class OrtEngine:
+    """A model, what to watch in it, and where what is seen goes."""
+
+    kind = "onnxruntime"
+
+    def __init__(
+        self,
+        path: str | Path,
+        selector: Selector | str = "",
+        *,
+        sink: Sink | None = None,
+        optimisation: str = "all",
+        budget_bytes: int | None = None,
+        weight_budget_bytes: int | None = None,
+        providers: Sequence[str] = ("CPUExecutionProvider",),
+        threads: int = 0,
+        settings: Mapping[str, str] | None = None,
+        disabled: Sequence[str] = (),
+    ) -> None:
+        """Open a model; nothing is computed yet.
+
+        Args:
+            path: an ONNX file, its external data beside it.
+            selector: what to watch; nothing where it is empty.
+            sink: called with each selected tensor, in the order of the data's flow. The array is ONNX Runtime's
+                own memory: keep it as long as you like, and do not write to it.
+            optimisation: "none", "basic", "extended" or "all"; what production uses is "all".
+            budget_bytes: how much of selected tensors may be in memory at once; without one, all of a step.
+            weight_budget_bytes: how much of weights ONNX Runtime may hold at once, in memory of its own; parts
+                of the model beyond that are loaded for each step and let go. Without one, all weights.
+            providers: ONNX Runtime's execution providers, best first.
+            threads: how many compute one operator; 0 leaves it to ONNX Runtime.
+            settings: entries of the session's configuration, such as {"session.x64quantprecision": "1"}.
+            disabled: optimisers that are not to run, by name.
+        """
+        self.path, self.sink = Path(path), sink
+        self.budget_bytes, self.weight_budget_bytes = budget_bytes, weight_budget_bytes
+        sparing = budget_bytes is not None or weight_budget_bytes is not None
+        self.options = Options(
+            optimisation, tuple(providers), threads, sparing, tuple((settings or {}).items()), tuple(disabled)
+        ).checked()
+        self.graph = Graph(open_model(path))
+        self.all_taps = all_taps(self.graph)
+        self.taps = _selected(self.all_taps, selector)
+        self.inputs = {str(each.name): declared(each) for each in self.graph.inputs}
+        self.outputs = [str(each.name) for each in self.graph.outputs]
+        self.step = 0  # the number that the next run has
+        self._bounds = [0, len(self.graph.nodes)]
+        if weight_budget_bytes is not None:
+            weights = cost_of_weights(self.graph)
+            self._bounds = bounds_within(self.graph, weights, weight_budget_bytes, self._bounds)
+        self._segments = segments(self.graph, self.taps, self._bounds)
+        self._sessions: dict[tuple[int, int], Session] = {}
+        self._held_bytes = 0  # of weights, by these sessions
+        self._freed_bytes = 0  # of tensors, since memory was last given back
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The parts in which the graph is computed; a budget may make them more after a run with larger inputs."""
+        return list(self._segments)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What a reader of the capture has to know to repeat the run."""
+        return {
+            "onnxruntime": runtime().__version__,
+            "model": str(self.path),
+            "optimisation": self.options.optimisation,
+            "providers": list(self.options.providers),
+            "threads": self.options.threads,
+            "settings": dict(self.options.settings),
+            "disabled": list(self.options.disabled),
+            "budget_bytes": self.budget_bytes,
+        }
+
+    def places(self) -> list[Place]:
+        """Return every place there is, in the order of the data's flow."""
+        return list(dict.fromkeys(tap.place for tap in self.all_taps))
+
+    def reads(self, place: Place) -> list[Read]:
+        """Return what the node behind a place reads; nothing for what is fed."""
+        value = next((tap.value for tap in self.all_taps if tap.place == place), "")
+        found = self.graph.values.get(value)
+        if found is None or found not in self.graph.made or place.port != "out":
+            return []
+        read = self.graph.reads[self.graph.made[found]]
+        return [
+            Read(str(each.name), None if each.const_value is None else each.const_value.numpy())
+            for each in read
+        ]
+
+    def watching(self, selector: Selector, sink: Sink) -> OrtEngine:
+        """Return the same model with another selector and sink."""
+        return OrtEngine(
+            self.path,
+            selector,
+            sink=sink,
+            optimisation=self.options.optimisation,
+            budget_bytes=self.budget_bytes,
+            weight_budget_bytes=self.weight_budget_bytes,
+            providers=self.options.providers,
+            threads=self.options.threads,
+            settings=dict(self.options.settings),
+            disabled=self.options.disabled,
+        )
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Compute one step: returns the model's outputs, and hands each selected tensor to the sink.
+
+        Raises:
+            InputError: something fed is missing, unknown, or of another type or shape than the model declares.
+            EvaluationError: ONNX Runtime cannot compute a node.
+        """
+        arrays = checked_feeds(self.inputs, feeds)
+        self._fit({name: array.shape for name, array in arrays.items()})
+        alive = self._constants | arrays
+        step, self.step = self.step, self.step + 1
+        for segment in self._segments:
+            alive |= self._computed(segment, alive)
+            self.show(segment.taps, alive, step)
+            alive = self._still_needed(alive, segment)
+        return {name: alive[name] for name in self.outputs}
+
+    def _computed(self, segment: Segment, alive: Mapping[str, Array]) -> dict[str, Array]:
+        if not segment.outputs:
+            return {}
+        session = self._session(segment)
+        return session.fetch(segment.outputs, {name: alive[name] for name in segment.inputs})
+
+    def _still_needed(self, alive: dict[str, Array], segment: Segment) -> dict[str, Array]:
+        """Return what later parts need; the memory of the rest goes back to the system from time to time."""
+        kept = {name: array for name, array in alive.items() if name in segment.later}
+        self._freed_bytes += sum(array.nbytes for name, array in alive.items() if name not in kept)
+        if self.budget_bytes is not None and self._freed_bytes > max(self.budget_bytes, SLACK_BYTES):
+            alive.clear()
+            give_back()
+            self._freed_bytes = 0
+        return kept
+
+    def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
+        """Return what has to be given to replay a module."""
+        return {name: declared(self.graph.values[name]) for name in replay_of(self, scope, call).inputs}
+
+    def replay(
+        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+    ) -> dict[str, Array]:
+        """Return what leaves a module that is given its inputs; see `onnx_replay.replay`."""
+        return replay(self, scope, inputs, call=call, step=step)
+
+    def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return some tensors of the graph, computed from others."""
+        session = Session(extracted(self.graph, feeds, names), self.graph, self.options)
+        return session.fetch(names, feeds)
+
+    def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
+        """Hand the values of some taps to the sink."""
+        if self.sink is not None:
+            for tap in taps:
+                self.sink(Seen(tap.place, values[tap.value], step, tap.call))
+
+    def _fit(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Cut the graph further where the selected tensors of these inputs would exceed the budget."""
+        if self.budget_bytes is None or not self.taps:
+            return
+        size_of = Sizes(self.graph, shapes).all_of({tap.value for tap in self.taps})
+        cost = cost_of_taps(self.graph, self.taps, size_of)
+        bounds = bounds_within(self.graph, cost, self.budget_bytes, self._bounds)
+        if bounds != self._bounds:
+            self._bounds = bounds
+            self._segments = segments(self.graph, self.taps, bounds)
+            self.close()
+
+    def _session(self, segment: Segment) -> Session:
+        """Return a session, made when it is first needed and kept if the budget of weights has room for it."""
+        key = segment[:2]
+        if key in self._sessions:
+            return self._sessions[key]
+        part = self._part(segment)
+        session, size = Session(part, self.graph, self.options), weight_bytes(part)
+        if self.weight_budget_bytes is None or self._held_bytes + size <= self.weight_budget_bytes:
+            self._sessions[key] = session
+            self._held_bytes += size
+        return session
+
+    def _part(self, segment: Segment) -> Any:
+        return extracted(self.graph, segment.inputs, segment.outputs)
+
+    @cached_property
+    def _constants(self) -> dict[str, Array]:
+        """The outputs that are weights."""
+        given = [
+            each for each in self.graph.outputs if each.is_initializer() and each.const_value is not None
+        ]
+        return {str(each.name): each.const_value.numpy() for each in given if each.const_value is not None}
+
+    @cached_property
+    def tapped(self) -> Tapped:
+        """What watching changed; told by building the optimised graph with and without, so it takes a while."""
+        whole = segments(self.graph, (), [0, len(self.graph.nodes)])
+        plain = self._operators(whole)
+        watched = self._operators(self._segments)
+        return Tapped(
+            self.options.optimisation != "none",
+            len({tap.value for tap in self.taps}),
+            _note(self.options, len(self._segments), plain, watched),
+        )
+
+    def _operators(self, parts: Sequence[Segment]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for part in parts:
+            if part.outputs:
+                found += optimised_operators(self._part(part), self.graph, self.options)
+        return found
+
+    def close(self) -> None:
+        """Let go of the sessions and the memory they hold; a later run makes new ones."""
+        self._sessions.clear()
+        self._held_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _selected(taps: Sequence[Tap], selector: Selector | str) -> list[Tap]:
+    if not selector:
+        return []
+    parsed = parse_selector(selector) if isinstance(selector, str) else selector
+    chosen = set(parsed.selected([tap.place for tap in taps]))
+    return [tap for tap in taps if tap.place in chosen]
+
+
+def _note(options: Options, parts: int, plain: Counter[str], watched: Counter[str]) -> str:
+    """Return how the computed graph differs from the unwatched one, in one line."""
+    nodes = f"{counted(plain.total(), 'node')} unwatched, {watched.total()} watched"
+    told = f"optimisation {options.optimisation!r}: {nodes}"
+    if parts > 1:
+        told += f" in {parts} parts"
+    lost, gained = plain - watched, watched - plain
+    if not lost and not gained:
+        return f"{told}; watching changed nothing"
+    was, now = (", ".join(f"{count} {op}" for op, count in each.most_common()) for each in (lost, gained))
+    if was and now:
+        return f"{told}; watching replaced {was} by {now}"
+    return f"{told}; watching {f'added {now}' if now else f'removed {was}'}"
+
+
+__all__ = [
+    "OrtEngine", "Sampling", "Seen", "State", "Step", "Tapped", "cache_names", "generate", "places",
+    "replay", "replay_of", "start_state",
+]  # fmt: skip

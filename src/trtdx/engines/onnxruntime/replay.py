@@ -1,0 +1,183 @@
+"""One module of a model computed alone, with inputs that were captured or made up.
+
+Only what enters the module as data has to be given. Numbers that tell shapes are computed from the shapes of what
+is given, and weights are where they are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from trtdx.engines.onnxruntime.segments import Sizes
+from trtdx.errors import InputError, UnknownNameError
+from trtdx.formats.onnx.graph import Graph, Kind
+from trtdx.formats.onnx.places import Call, calls_of, declared, dtype_of_value, module_nodes
+from trtdx.tensors.dtypes import numpy_dtype
+from trtdx.tensors.feeds import checked_feeds
+from trtdx.tensors.taps import last_indices, path_matches
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import onnx_ir as ir
+
+    from trtdx.engines.onnxruntime.session import Array
+    from trtdx.formats.onnx.places import Tap
+
+_PORT = re.compile(r"(?:(.*):)?in(?:\[(\d+)\])?")
+
+
+@runtime_checkable
+class InParts(Protocol):
+    """An engine that computes parts of a graph: ONNX Runtime, or TensorRT's evaluation."""
+
+    graph: Any  # a Graph of ONNX, or what has its attributes
+
+    @property
+    def taps(self) -> Sequence[Tap]:
+        """What is watched."""
+
+    @property
+    def all_taps(self) -> Sequence[Tap]:
+        """Every place there is."""
+
+    def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return some tensors of the graph, computed from others."""
+
+    def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
+        """Hand the values of some taps to the sink."""
+
+
+class Replay(NamedTuple):
+    """What a module needs and gives: names of tensors, and of those of which only the shape matters."""
+
+    path: str
+    inputs: list[str]
+    shapes: list[str]
+    outputs: list[str]
+    taps: list[Tap]
+
+
+def replay(
+    engine: InParts, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+) -> dict[str, Array]:
+    """Return what leaves a module, by tensor name; selected tensors inside it go to the engine's sink.
+
+    Args:
+        engine: the model.
+        scope: the module's path, or its end: "layers.3", "layers.3.mlp".
+        inputs: an array for each tensor that enters, called by its own name ("add_460"), as a capture calls it
+            ("model.layers.3:in", "model.layers.3:in[1]") or by its number alone ("in", "in[1]").
+        call: which call of a module that is called several times.
+        step: the number of the step that the sink is told.
+
+    Raises:
+        InputError: there is no such module, or something that enters it is missing or not as declared.
+        EvaluationError: the engine cannot compute a node.
+    """
+    graph = engine.graph
+    wanted = replay_of(engine, scope, call)
+    given = {_tensor(name, wanted, engine): array for name, array in inputs.items()}
+    needed = dict.fromkeys((*wanted.inputs, *(name for name in wanted.shapes if name in given)))
+    arrays = checked_feeds({name: declared(graph.values[name]) for name in needed}, given)
+    feeds = arrays | _stand_ins(graph, [name for name in wanted.shapes if name not in needed], arrays)
+    seen = [tap.value for tap in wanted.taps if tap.value not in feeds]
+    names = list(dict.fromkeys((*wanted.outputs, *seen)))
+    values = feeds | engine.part(names, feeds)
+    engine.show(wanted.taps, values, step)
+    return {name: values[name] for name in wanted.outputs}
+
+
+def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
+    """Return what replaying a module takes and gives."""
+    graph = engine.graph
+    modules = module_nodes(graph)
+    path = _path(scope, modules, engine)
+    calls = calls_of(graph, modules[path])
+    if call >= len(calls):
+        raise InputError(f"{path} is called {counted(len(calls), 'time')}; there is no call {call}")
+    chosen = calls[call]
+    inputs = [str(value.name) for value, _ in chosen.inputs]
+    nodes = set(chosen.nodes)
+    outputs = dict.fromkeys((*chosen.outputs, *_results_in(graph, chosen)))
+    shapes = [name for name in _shapes_behind(graph, nodes) if name not in inputs]
+    taps = [tap for tap in engine.taps if _inside(tap, path, nodes, call)]
+    return Replay(path, inputs, shapes, [str(value.name) for value in outputs], taps)
+
+
+def _path(scope: str, modules: Mapping[str, Sequence[int]], engine: InParts) -> str:
+    last = last_indices(tap.place for tap in engine.all_taps)
+    found = [path for path in modules if path_matches(scope, path, last)]
+    if not found:
+        raise UnknownNameError("module of the graph", scope, modules)
+    if len(found) > 1:
+        raise InputError(
+            f"{scope!r} names {len(found)} modules: {', '.join(found[:4])}", fix="name one of them"
+        )
+    return found[0]
+
+
+def _results_in(graph: Graph, call: Call) -> Iterable[ir.Value]:
+    """Return the model's own outputs that come from a module, such as its part of the cache."""
+    results = set(graph.outputs)
+    return (value for at in call.nodes for value in graph.nodes[at].outputs if value in results)
+
+
+def _inside(tap: Tap, path: str, nodes: set[int], call: int) -> bool:
+    if tap.at not in nodes:
+        return False
+    inner = tap.place.path == path or tap.place.path.startswith(f"{path}.")
+    return inner and (tap.place.path != path or tap.call == call)
+
+
+def _shapes_behind(graph: Graph, nodes: set[int]) -> list[str]:
+    """Return the tensors outside of which only the shapes reach these nodes."""
+    waiting = [value for at in nodes for value in graph.reads[at] if graph.kind(value) is Kind.SHAPE]
+    seen: set[ir.Value] = set()
+    found: dict[str, None] = {}
+    while waiting:
+        value = waiting.pop()
+        at = graph.made[value]
+        if value in seen or at in nodes:
+            continue
+        seen.add(value)
+        for read in graph.reads[at]:
+            if graph.kind(read) is Kind.SHAPE:
+                waiting.append(read)
+            elif graph.kind(read) is Kind.DATA:
+                found[str(read.name)] = None
+    return list(found)
+
+
+def _tensor(name: str, wanted: Replay, engine: InParts) -> str:
+    """Return the tensor that a name means: its own, or that of a place where it enters."""
+    if name in wanted.inputs or name in wanted.shapes:
+        return name
+    found = _PORT.fullmatch(name)
+    if found is None or (found[1] and not path_matches(found[1], wanted.path, {})):
+        told = "; ".join(f"{each}: {declared(engine.graph.values[each])}" for each in wanted.inputs)
+        raise InputError(
+            f"nothing that enters {wanted.path} is called {name!r}", fix=f"these enter it: {told}"
+        )
+    number = int(found[2] or 0)
+    if number >= len(wanted.inputs):
+        raise InputError(f"{wanted.path} has {counted(len(wanted.inputs), 'input')}, so there is no {name!r}")
+    return wanted.inputs[number]
+
+
+def _stand_ins(graph: Graph, names: Sequence[str], arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return arrays of zeros in the place of tensors of which only the shape matters."""
+    import numpy as np
+
+    sizes = Sizes(graph, {name: array.shape for name, array in arrays.items()})
+    found = {}
+    for name in names:
+        shape = sizes.shape_of(name)
+        if shape is None:
+            raise InputError(
+                f"the shape of {name} is needed too and is not known", fix=f"give {name} as well"
+            )
+        found[name] = np.zeros(shape, numpy_dtype(dtype_of_value(graph.values[name])))
+    return found

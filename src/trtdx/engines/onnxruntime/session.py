@@ -1,0 +1,233 @@
+"""ONNX Runtime at arm's length: sessions over graphs whose weights stay in their files, and errors a user can act on."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.engines.errors import EvaluationError
+from trtdx.errors import InputError, UnknownNameError
+from trtdx.formats.onnx.model import PURPOSE, ROOT
+from trtdx.optional import need
+from trtdx.tensors.dtypes import numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
+    import onnx_ir as ir
+
+    from trtdx.formats.onnx.graph import Graph
+
+    Array = np.ndarray[Any, Any]
+
+LEVELS = {
+    "none": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+# Types that NumPy has no name for: what ONNX calls them by number, and how wide they are.
+_FOREIGN = {
+    16: "bfloat16",
+    17: "float8_e4m3fn",
+    18: "float8_e4m3fnuz",
+    19: "float8_e5m2",
+    20: "float8_e5m2fnuz",
+}
+_FOREIGN_TYPES = {f"tensor({name.replace('_', '')})" for name in _FOREIGN.values()}
+_BY_NAME = {name: number for number, name in _FOREIGN.items()}
+
+
+class UnsupportedNodeError(EvaluationError):
+    """A node for which ONNX Runtime has no kernel."""
+
+
+class Options(NamedTuple):
+    """How sessions are made."""
+
+    optimisation: str = "all"
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    threads: int = 0  # 0: as many as there are cores
+    sparing: bool = False  # give memory back as soon as it is free, at some cost of time
+    settings: tuple[tuple[str, str], ...] = ()  # entries of the session's configuration
+    disabled: tuple[str, ...] = ()  # optimisers by name
+
+    def checked(self) -> Options:
+        """Return the options, or raise for a level or provider that there is not."""
+        if self.optimisation not in LEVELS:
+            raise UnknownNameError("level of optimisation", self.optimisation, LEVELS)
+        there = runtime().get_available_providers()
+        absent = [each for each in self.providers if each not in there]
+        if absent:  # ONNX Runtime itself would warn and quietly use the CPU
+            raise InputError(
+                f"this ONNX Runtime has no {', '.join(absent)}",
+                fix=f"use {' or '.join(there)}, or install a build of onnxruntime that has it",
+            )
+        return self
+
+
+def runtime() -> Any:
+    return need("onnxruntime", extra="onnx", to=PURPOSE)
+
+
+class Session:
+    """One part of a model, ready to be computed."""
+
+    def __init__(self, part: ir.Graph, graph: Graph, options: Options) -> None:
+        self._graph = graph
+        self._session = _opened(part, graph, _session_options(options), options)
+        ends = (*self._session.get_inputs(), *self._session.get_outputs())
+        self._foreign = any(each.type in _FOREIGN_TYPES for each in ends)
+
+    def fetch(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return values by name, each in memory of its own."""
+        try:
+            values = self._through_values(names, feeds) if self._foreign else self._session.run(names, feeds)
+        except Exception as err:  # ONNX Runtime's exceptions have no common base
+            raise error_from(err, self._graph) from err
+        return dict(zip(names, values, strict=True))
+
+    def _through_values(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """Return values also of types that ONNX Runtime cannot hand over as arrays."""
+        given = {name: _value_from_array(array) for name, array in feeds.items()}
+        # Each value keeps all of its run in memory (onnxruntime 1.31), so none is handed out.
+        return [_array_from_value(value) for value in self._session.run_with_ort_values(list(names), given)]
+
+
+def _opened(part: ir.Graph, graph: Graph, settings: Any, options: Options) -> Any:
+    graphs = need("onnx_ir", extra="onnx", to=PURPOSE)
+    model = graphs.Model(part, ir_version=graph.model.ir_version)
+    data = graphs.to_proto(model).SerializeToString()
+    try:
+        return runtime().InferenceSession(
+            data, settings, providers=list(options.providers), disabled_optimizers=list(options.disabled)
+        )
+    except Exception as err:  # as above
+        raise error_from(err, graph, options) from err
+
+
+def _session_options(options: Options) -> Any:
+    package = runtime()
+    settings = package.SessionOptions()
+    settings.graph_optimization_level = getattr(package.GraphOptimizationLevel, LEVELS[options.optimisation])
+    settings.intra_op_num_threads = options.threads
+    settings.enable_cpu_mem_arena = (
+        not options.sparing
+    )  # what an arena once took, it holds as long as its session
+    settings.log_severity_level = 4  # errors are raised; nobody wants them on stderr as well
+    # Threads that spin while they wait slow down every other session and torch: 5 times with 5 sessions on 2 cores.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(ROOT))
+    for key, value in options.settings:
+        settings.add_session_config_entry(key, value)
+    return settings
+
+
+def optimised_operators(part: ir.Graph, graph: Graph, options: Options) -> Counter[str]:
+    """Return how many nodes of which kind ONNX Runtime makes of a graph."""
+    settings = _session_options(options)
+    with tempfile.TemporaryDirectory(prefix="trtdx-") as folder:
+        made, weights = Path(folder, "optimised.onnx"), Path(folder, "weights")
+        weights.symlink_to("/dev/null")  # ONNX Runtime insists on writing them
+        settings.optimized_model_filepath = str(made)
+        for key, value in (("file_name", weights.name), ("min_size_in_bytes", "1024")):
+            settings.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
+        _opened(part, graph, settings, options)
+        proto = need("onnx", extra="onnx", to=PURPOSE).load(made, load_external_data=False)
+    return Counter(node.op_type for node in proto.graph.node)
+
+
+def give_back() -> None:
+    """Return freed memory to the system where the C library would keep it, scattered between what is in use."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc
+    if trim is not None:
+        trim(0)
+
+
+def _value_from_array(array: Array) -> Any:
+    """Return an array as ONNX Runtime takes it, sharing its memory where it is contiguous."""
+    import numpy as np
+
+    package, whole = runtime(), np.ascontiguousarray(array).reshape(array.shape)
+    number = _BY_NAME.get(whole.dtype.name)
+    if number is None:
+        return package.OrtValue.ortvalue_from_numpy(whole)
+    bits = whole.view(f"uint{8 * whole.itemsize}")
+    return package.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, number)
+
+
+def _array_from_value(value: Any) -> Array:
+    """Return what ONNX Runtime computed, sharing its memory where NumPy knows the type."""
+    import numpy as np
+
+    try:
+        array: Array = value.numpy()
+    except RuntimeError:  # no corresponding NumPy type
+        dtype = numpy_dtype(_FOREIGN.get(value.element_type(), value.data_type()))
+        size = value.tensor_size_in_bytes()
+        memory = (ctypes.c_char * size).from_address(value.data_ptr()) if size else b""
+        array = np.frombuffer(memory, dtype).reshape(value.shape()).copy()
+    return array
+
+
+def error_from(err: Exception, graph: Graph, options: Options | None = None) -> EvaluationError:
+    """Return what ONNX Runtime says as an error that names the node, its module and what to do."""
+    told = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(err)).strip()
+    found = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node with name '([^']*)'", told)
+    if found:
+        return _unsupported(found[1], found[2], found[3], graph, options)
+    found = re.search(r"running (\w+) node\. Name:'([^']*)' Status Message: (.*)", told, re.DOTALL)
+    if found:
+        return EvaluationError(
+            f"{found[1]} {found[2]!r}{_where(graph, found[2])} cannot be computed: {_reason(found[3])}",
+            layer=found[2],
+        )
+    found = re.search(r"(\S+)\(-?\d+\) is not a registered function/op", told)
+    if found:
+        return UnsupportedNodeError(f"ONNX Runtime knows no operator {found[1]}", layer=found[1])
+    return EvaluationError(f"ONNX Runtime {runtime().__version__} refuses the model: {_reason(told)}")
+
+
+def _unsupported(
+    op: str, opset: str, name: str, graph: Graph, options: Options | None
+) -> UnsupportedNodeError:
+    types = _types(graph, name)
+    of = f" of {' and '.join(types)}" if types else ""
+    on = f" on {', '.join(options.providers)}" if options else ""
+    fix = "use a provider that has it, or the torch engine"
+    if types & set(_BY_NAME):
+        fix = "export the model in float32 or float16, or use the torch engine"
+    return UnsupportedNodeError(
+        f"ONNX Runtime {runtime().__version__} has no {op} (opset {opset}){of}{on}: "
+        f"node {name!r}{_where(graph, name)}",
+        layer=name,
+        fix=fix,
+    )
+
+
+def _types(graph: Graph, name: str) -> set[str]:
+    from trtdx.formats.onnx.places import dtype_of_value
+
+    read = (each for at in _numbers(graph, name) for each in (*graph.reads[at], *graph.nodes[at].outputs))
+    return {dtype for value in read if (dtype := dtype_of_value(value)) not in ("", "int64")}
+
+
+def _where(graph: Graph, name: str) -> str:
+    scopes = [graph.scopes[at][-1:] for at in _numbers(graph, name)]
+    return f" in {scopes[0][0]}" if scopes and scopes[0] else ""
+
+
+def _numbers(graph: Graph, name: str) -> Iterable[int]:
+    return [at for at, node in enumerate(graph.nodes) if name and node.name == name]
+
+
+def _reason(text: str) -> str:
+    """Return a message without the place in ONNX Runtime's sources it came from."""
+    return re.sub(
+        r"^/onnxruntime_src/\S+:\d+ .*?(?:was false\. |\) (?=[A-Z\[]))", "", text.strip(), flags=re.DOTALL
+    )

@@ -1,0 +1,1 @@
+"""Compiling with the real TensorRT, in a process of its own."""

@@ -1,0 +1,225 @@
+"""Compiling a network that is defined, with TensorRT's logger and progress monitor; runs in the compiling process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from trtdx.engines.tensorrt.bindings import bindings_of
+from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
+from trtdx.engines.tensorrt.build.messages import Done, Step, write_all
+from trtdx.engines.tensorrt.build.nouns import ECHO
+from trtdx.engines.tensorrt.network.define import binding_of
+from trtdx.engines.tensorrt.network.marking import Marks, chosen, makers_of, outputs_of
+from trtdx.engines.tensorrt.network.profiles import check_profiles
+from trtdx.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.engines.tensorrt.build.child import Teller
+    from trtdx.engines.tensorrt.build.messages import Job
+    from trtdx.engines.tensorrt.build.nouns import Binding, BuildOptions, Profile
+    from trtdx.engines.tensorrt.network.registration import Registry
+
+AT_ONCE = (
+    "is not allowed to be in"  # a loop or conditional: told before anything is compiled, so it costs no time
+)
+
+
+def logger_for(trt: Any, teller: Teller) -> Any:
+    """Return a logger that tells the parent everything."""
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            teller.said(severity.name, message)
+
+    return Logger()
+
+
+def monitor_for(trt: Any, teller: Teller) -> Any:
+    """Return a progress monitor that tells the parent each step and stops when nobody wants the plan."""
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+
+        def phase_start(self, name: str, parent: str | None, steps: int) -> None:
+            teller.send(Step("start", name, steps, parent or ""))
+
+        def step_complete(self, name: str, step: int) -> bool:
+            teller.send(Step("step", name, step))
+            return teller.wanted()
+
+        def phase_finish(self, name: str) -> None:
+            teller.send(Step("end", name))
+
+    return Monitor()
+
+
+def adopted(network: Any, teller: Teller) -> tuple[Any, Any, Any]:
+    """Return TensorRT and the builder of a network that lives in this forked process, its logger turned to us.
+
+    TensorRT takes one logger in a process. Python's own can be turned by giving the object another method; the
+    one in C++ prints, which the parent reads.
+    """
+    trt = bindings_of(network)
+    builder = getattr(network, "builder", None)
+    logger = getattr(builder, "logger", None)
+    if builder is None:
+        raise InputError(
+            "this TensorRT does not say which builder a network belongs to",
+            fix="give the network as a function: build('file.py:function')",
+        )
+    if isinstance(logger, trt.Logger):
+        logger.min_severity = trt.Logger.VERBOSE
+    elif logger is not None:
+        logger.log = lambda severity, message: teller.said(severity.name, message)
+    return trt, builder, logger
+
+
+def compile_network(
+    trt: Any,
+    builder: Any,
+    network: Any,
+    job: Job,
+    registry: Registry,
+    inputs: Sequence[Binding],
+    teller: Teller,
+) -> None:
+    """Mark, compile, write the plan, and tell what came of it."""
+    teller.begins("profile")
+    check_profiles(job.profiles, inputs)
+    teller.begins("select")
+    marks = Marks(network, job.variant, chosen(network, job, registry))
+    marks.mark()
+    if job.variant != "none" and not marks.names:
+        raise BuildError(
+            f"the variant {job.variant} has nothing to mark: no selector was given and nothing is registered",
+            stage="select",
+            fix="name tensors with a selector, such as 'layers.*.mlp:out', or register them",
+        )
+    config = configured(trt, builder, network, job, teller)
+    teller.begins("compile")
+    plan = _compiled(builder, network, config, marks, job.options.most_retries, teller)
+    outputs = tuple(
+        binding_of(each, marked=each.name in marks.tensors and each.name not in marks.own)
+        for each in outputs_of(network)
+    )
+    teller.begins("plan")
+    size = _written(plan, job.part)
+    version = f"{trt.__name__.partition('.')[0]} {trt.__version__}"
+    makers = makers_of(network, {each.name for each in outputs})
+    teller.send(Done(version, size, outputs, makers, marks.marked(), tuple(marks.left_out)))
+
+
+def configured(trt: Any, builder: Any, network: Any, job: Job, teller: Teller) -> Any:
+    """Return the builder's configuration."""
+    config, options = builder.create_builder_config(), job.options
+    config.profiling_verbosity = (
+        trt.ProfilingVerbosity.DETAILED
+    )  # the listing of kernels is asked from the log
+    if hasattr(trt, "IProgressMonitor"):  # TensorRT before 8.6 has none
+        config.progress_monitor = monitor_for(trt, teller)
+    for name in options.flags:
+        if not hasattr(trt.BuilderFlag, name):
+            raise UnknownNameError("builder flag", name, list(trt.BuilderFlag.__members__))
+        config.set_flag(getattr(trt.BuilderFlag, name))
+    if options.optimization_level is not None:
+        config.builder_optimization_level = options.optimization_level
+    if options.workspace_bytes is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_bytes)
+    _set_capabilities(trt, config, options)
+    teller.begins("profile")
+    for number, profile in enumerate(job.profiles):
+        _add_profile(builder, config, network, number, profile, teller)
+    return config
+
+
+def _set_capabilities(trt: Any, config: Any, options: BuildOptions) -> None:
+    if not options.compute_capabilities:
+        return
+    if not hasattr(config, "set_compute_capability"):
+        raise InputError(
+            f"{trt.__name__} compiles for the GPU of this machine only",
+            fix="leave the compute capability out, or use TensorRT-RTX",
+        )
+    config.num_compute_capabilities = len(options.compute_capabilities)
+    for number, each in enumerate(options.compute_capabilities):
+        name = f"SM{each.replace('.', '')}"
+        if not hasattr(trt.ComputeCapability, name):
+            raise UnknownNameError("compute capability", name, list(trt.ComputeCapability.__members__))
+        config.set_compute_capability(getattr(trt.ComputeCapability, name), number)
+
+
+def _add_profile(
+    builder: Any, config: Any, network: Any, number: int, profile: Profile, teller: Teller
+) -> None:
+    made = builder.create_optimization_profile()
+    tensors = {network.get_input(each).name: network.get_input(each) for each in range(network.num_inputs)}
+    for name, shapes in profile.items():
+        setter = made.set_shape_input if tensors[name].is_shape_tensor else made.set_shape
+        try:
+            setter(name, *shapes)
+        except (TypeError, ValueError, RuntimeError) as err:
+            raise BuildError(f"profile {number} is refused for {name}: {err}", stage="profile") from err
+    before = len(teller.errors)
+    if config.add_optimization_profile(made) < 0:
+        told = _reason(teller.errors[before:])
+        raise BuildError(f"TensorRT refuses profile {number}: {told}", stage="profile")
+
+
+def _compiled(
+    builder: Any, network: Any, config: Any, marks: Marks, most_retries: int, teller: Teller
+) -> Any:
+    """Return the plan; tensors that prove impossible to mark are left out, and it is tried again."""
+    tries = 0
+    while True:
+        before = len(teller.errors)
+        plan = builder.build_serialized_network(network, config)
+        if plan is not None:
+            return plan
+        if not teller.wanted():
+            raise BuildCancelledError("the compile was cancelled", stage="compile")
+        errors = teller.errors[before:]
+        if tries >= most_retries or not marks.without_offenders(errors):
+            more = f" (after {len(marks.left_out)} tensors were left out)" if tries else ""
+            raise BuildError(f"TensorRT does not compile it{more}: {_reason(errors)}", stage="compile")
+        tries += not any(AT_ONCE in text for text in errors)
+
+
+def _reason(errors: Sequence[str]) -> str:
+    """Return the first error that is not the echo of a missing driver."""
+    telling = [text for text in errors if not ECHO.search(text)]
+    return (telling or list(errors) or ["it gave no reason"])[0].strip()
+
+
+def _written(plan: Any, part: str) -> int:
+    """Write the plan to a file that has not its name yet; the parent renames it when everything is well."""
+    data = memoryview(plan)
+    try:
+        fd = os.open(part, os.O_WRONLY | os.O_TRUNC)
+        try:
+            write_all(fd, data)  # type: ignore[arg-type]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as err:
+        raise BuildError(
+            f"the plan of {data.nbytes} bytes cannot be written: {err.strerror or err}",
+            stage="plan",
+            fix="free space there, or name another folder",
+            code="DX182",
+        ) from err
+    return data.nbytes
+
+
+def redirect_output(fd: int) -> None:
+    """Send all that this process prints, past the logger too, to the parent."""
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    sys.stdout = sys.stderr = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115

@@ -1,0 +1,1 @@
+"""Network definitions computed on the CPU, layer by layer."""

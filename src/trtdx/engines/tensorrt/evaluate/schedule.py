@@ -1,0 +1,277 @@
+"""From a graph to steps in an order that data can flow in.
+
+A block is a list of steps. Most steps are one layer. A loop is one step with a block for what is done again in
+each iteration; a conditional is one step with a block for each branch, of which one is run. What a loop's body
+needs and never changes is computed before the loop. What only a branch needs is computed when that branch is
+taken, unless it has been computed already.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from trtdx.engines.tensorrt.evaluate.control_flow import Block, BranchPart, LoopPart, Step, Unit, freed
+from trtdx.engines.tensorrt.network.graph import Conditional, Graph, Layer, Loop
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trtdx.engines.tensorrt.evaluate.kernels import Kernels
+
+
+class Planner:
+    """Makes the block for one set of wanted tensors.
+
+    Where some tensors are given, the wanted ones alone are computed, from those.
+    """
+
+    def __init__(
+        self, graph: Graph, kernels: Kernels, tapped: set[int], given: frozenset[int] = frozenset()
+    ) -> None:
+        self.graph = graph
+        self.kernels = kernels
+        self.tapped = tapped
+        self.in_branches = slots_in_branches(graph) if graph.conditionals else set()
+        self.varies = varying_slots(graph)
+        self.producers = {slot: unit for slot, unit in _producers(graph).items() if slot not in given}
+        self.partly = bool(given)
+        self.bodies: dict[int, tuple[list[Unit], set[int]]] = {}
+        self.doomed: set[int] = set()  # slots that cannot be computed: there is no kernel for what makes them
+        self.before: set[int] = set()  # ids of units that come, for sure, before the step being made
+
+    def block(self) -> Block:
+        """Return the steps that compute the network's outputs and what is tapped from the network's inputs."""
+        outputs = () if self.partly else (tensor.slot for tensor in self.graph.outputs)
+        targets = [*outputs, *(self.tapped - self.in_branches)]
+        wanted = [slot for slot in targets if not self.varies.get(slot)]
+        inside = {loop for slot in targets for loop in self.varies.get(slot, ()) if not self._around(loop)}
+        assertions = (layer for layer in self.graph.layers if layer.kind == "ASSERTION" and not self.partly)
+        checks = [layer for layer in assertions if self._is_outermost(layer)]
+        units, _ = self._needed(wanted, None, [*checks, *(self.graph.loops[loop] for loop in inside)])
+        block = Block(self._steps(units))
+        if self.doomed:  # then it will stop, and whoever looks at what there was wants all of it
+            block.close()
+            return block
+        return freed(block, {tensor.slot for tensor in self.graph.inputs} | self.kernels.constants.keys())
+
+    def _is_outermost(self, layer: Layer) -> bool:
+        return all(slot not in self.in_branches and not self.varies.get(slot) for slot in layer.input_slots())
+
+    def _needed(
+        self, targets: Iterable[int], loop: int | None, more: Iterable[Unit] = ()
+    ) -> tuple[list[Unit], set[int]]:
+        """Return the units behind the targets in order, and what a loop's body needs from outside of it."""
+        edges: dict[int, tuple[Unit, list[int]]] = {}
+        outside: set[int] = set()
+        waiting: list[Unit] = list(more)
+
+        def look_at(slot: int) -> None:
+            if loop is not None and loop not in self.varies.get(slot, ()):
+                outside.add(slot)
+            elif slot in self.producers and id(self.producers[slot]) not in self.before:
+                waiting.append(self.producers[slot])
+
+        for slot in targets:
+            look_at(slot)
+        while waiting:
+            unit = waiting.pop()
+            if id(unit) in edges:
+                continue
+            needs = self._needs(unit)
+            edges[id(unit)] = (unit, needs)
+            for slot in needs:
+                look_at(slot)
+        return self._in_order(edges), outside
+
+    def _needs(self, unit: Unit) -> list[int]:
+        """Return what has to be there before a unit can start."""
+        if isinstance(unit, Layer):
+            return [each.slot for each in unit.inputs if each]
+        if isinstance(unit, Conditional):
+            return unit.input_slots()
+        number = self.graph.loops.index(unit)
+        border = [slot for slot in unit.input_slots() if number not in self.varies.get(slot, ())]
+        return [*border, *self._body(number)[1]]
+
+    def _body(self, number: int) -> tuple[list[Unit], set[int]]:
+        """Return the units a loop runs in each iteration, and what they need from outside."""
+        if number not in self.bodies:
+            loop = self.graph.loops[number]
+            tapped = [slot for slot in self.tapped - self.in_branches if number in self.varies.get(slot, ())]
+            inner = {each: self._inside(each, number) for slot in tapped for each in self.varies[slot]}
+            own = [slot for slot in tapped if not any(inner[each] for each in self.varies[slot])]
+            nested = [self.graph.loops[each] for each, is_inside in inner.items() if is_inside]
+            self.bodies[number] = self._needed([*loop.targets(), *own], number, nested)
+        return self.bodies[number]
+
+    def _around(self, number: int) -> frozenset[int]:
+        """Return the loops that a loop as a whole is inside of."""
+        slots = self.graph.loops[number].input_slots()
+        return frozenset().union(*(self.varies.get(slot, frozenset()) for slot in slots)) - {number}
+
+    def _inside(self, inner: int, outer: int) -> bool:
+        return inner != outer and outer in self._around(inner)
+
+    def _in_order(self, edges: dict[int, tuple[Unit, list[int]]]) -> list[Unit]:
+        """Return units so that each comes after what it needs: as the network has them, the doomed last."""
+        blockers = dict.fromkeys(edges, 0)
+        followers: dict[int, list[int]] = {}
+        for key, (_, needs) in edges.items():
+            for behind in {id(self.producers[slot]) for slot in needs if slot in self.producers}:
+                if behind in edges and behind != key:
+                    blockers[key] += 1
+                    followers.setdefault(behind, []).append(key)
+        ready = [(self._place(*edges[key]), key) for key, count in blockers.items() if not count]
+        heapq.heapify(ready)
+        order: list[Unit] = []
+        while ready:
+            _, key = heapq.heappop(ready)
+            order.append(edges[key][0])
+            for follower in followers.get(key, ()):
+                blockers[follower] -= 1
+                if not blockers[follower]:
+                    heapq.heappush(ready, (self._place(*edges[follower]), follower))
+        if len(order) < len(edges):
+            stuck = next(unit for unit, _ in edges.values() if unit not in order)
+            raise InputError(f"layers wait for each other: {stuck.name!r} needs what comes from itself")
+        return order
+
+    def _place(self, unit: Unit, needs: list[int]) -> tuple[bool, int]:
+        """Return what to order units by, having noted those that cannot be computed."""
+        missing = isinstance(unit, Layer) and self.kernels.is_missing(unit)
+        doomed = missing or any(slot in self.doomed for slot in needs)
+        if doomed:
+            self.doomed.update(unit.output_slots())
+        return doomed, _index(unit)
+
+    def _steps(self, units: list[Unit]) -> list[Step]:
+        steps = []
+        for unit in units:
+            if isinstance(unit, Layer):
+                if not self.kernels.folded(unit):
+                    steps.append(self._layer_step(unit))
+            elif isinstance(unit, Conditional):
+                steps.append(self._branch_step(unit))
+            else:
+                steps.append(self._loop_step(unit))
+            self.before.add(id(unit))
+        return steps
+
+    def _inner(self, units: list[Unit], *, lazy: bool) -> Block:
+        """Return a block inside a step; nobody outside can count on what it computes."""
+        before = set(self.before)
+        block = Block(self._steps(units), lazy)
+        self.before = before
+        return block
+
+    def _taps(self, slots: Iterable[int]) -> tuple[int, ...]:
+        return tuple(slot for slot in slots if slot in self.tapped)
+
+    def _layer_step(self, layer: Layer) -> Step:
+        outs = layer.output_slots()
+        kernel = None if layer.kind == "DIST_COLLECTIVE" else self.kernels.of(layer)
+        return Step(layer, layer.input_slots(), outs, kernel, None, self._taps(outs))
+
+    def _loop_step(self, loop: Loop) -> Step:
+        number = self.graph.loops.index(loop)
+        units, outside = self._body(number)
+        first, _ = self._needed(loop.conditions(), number)
+        varying = tuple(slot for slot, loops in self.varies.items() if number in loops)
+        blocks = self._inner(first, lazy=False), self._inner(units, lazy=bool(first))
+        part = LoopPart(loop, *blocks, varying)
+        outs = loop.output_slots()
+        return Step(loop, tuple({*loop.input_slots(), *outside}), outs, None, part, self._taps(outs))
+
+    def _branch_step(self, conditional: Conditional) -> Step:
+        ends = [layer.input_slots() for layer in conditional.outputs]
+        blocks = [
+            self._inner(self._needed([end[side] for end in ends], None)[0], lazy=True) for side in (0, 1)
+        ]
+        outs = conditional.output_slots()
+        ins = (*(tensor.slot for tensor in conditional.conditions), *(slot for end in ends for slot in end))
+        return Step(conditional, ins, outs, None, BranchPart(conditional, *blocks), self._taps(outs))
+
+
+def varying_slots(graph: Graph) -> dict[int, frozenset[int]]:
+    """Return, for each slot inside loops, the numbers of those loops."""
+    varies: dict[int, frozenset[int]] = {}
+    if not graph.loops:
+        return varies
+    borders = {id(layer): number for number, loop in enumerate(graph.loops) for layer in loop.given()}
+    ends = {id(layer): number for number, loop in enumerate(graph.loops) for layer, _, _ in loop.outputs}
+    branches = {id(layer): each for each in graph.conditionals for layer in each.outputs}
+
+    def found(layer: Layer) -> frozenset[int]:
+        slots = list(layer.input_slots())
+        if id(layer) in ends:
+            slots += graph.loops[ends[id(layer)]].input_slots()
+        if id(layer) in branches:
+            slots += [tensor.slot for tensor in branches[id(layer)].conditions]
+        loops = frozenset().union(*(varies.get(slot, frozenset()) for slot in slots))
+        if id(layer) in borders:
+            return loops | {borders[id(layer)]}
+        return loops - {ends[id(layer)]} if id(layer) in ends else loops
+
+    changed = True
+    while changed:
+        changed = False
+        for layer in graph.layers:
+            loops = found(layer)
+            for tensor in layer.outputs:
+                if loops - varies.get(tensor.slot, frozenset()):
+                    varies[tensor.slot] = varies.get(tensor.slot, frozenset()) | loops
+                    changed = True
+    return varies
+
+
+def slots_in_branches(graph: Graph) -> set[int]:
+    """Return the slots that only a branch of a conditional needs."""
+    makers = {tensor.slot: layer for layer in graph.layers for tensor in layer.outputs}
+    branches = {id(layer): each for each in graph.conditionals for layer in each.outputs}
+    loops = {id(layer): loop for loop in graph.loops for layer, _, _ in loop.outputs}
+
+    def behind(slots: Iterable[int], into_branches: bool) -> set[int]:
+        seen: set[int] = set()
+        waiting = list(slots)
+        while waiting:
+            slot = waiting.pop()
+            if slot in seen:
+                continue
+            seen.add(slot)
+            layer = makers.get(slot)
+            if layer is None:
+                continue
+            conditional = branches.get(id(layer))
+            if conditional is not None:
+                waiting += conditional.input_slots()
+            if conditional is None or into_branches:
+                waiting += layer.input_slots()
+            if id(layer) in loops:
+                waiting += loops[id(layer)].input_slots()
+        return seen
+
+    sources = [slot for each in graph.conditionals for layer in each.outputs for slot in layer.input_slots()]
+    outputs = [tensor.slot for tensor in graph.outputs]
+    return behind(sources, into_branches=True) - behind(outputs, into_branches=False)
+
+
+def _producers(graph: Graph) -> dict[int, Unit]:
+    found: dict[int, Unit] = {}
+    for layer in graph.layers:
+        found.update((tensor.slot, layer) for tensor in layer.outputs)
+    for loop in graph.loops:
+        for layer in loop.given():  # the loop itself puts these in place
+            found.pop(layer.outputs[0].slot)
+        found.update((slot, loop) for slot in loop.output_slots())
+    for conditional in graph.conditionals:
+        found.update((slot, conditional) for slot in conditional.output_slots())
+    return found
+
+
+def _index(unit: Unit) -> int:
+    if isinstance(unit, Layer):
+        return unit.index
+    layers = unit.outputs if isinstance(unit, Conditional) else [layer for layer, _, _ in unit.outputs]
+    return max((layer.index for layer in layers), default=0)

@@ -1,0 +1,194 @@
+"""The walk over steps: computes, shows and forgets values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from trtdx.engines.errors import EvaluationError, LayerError
+from trtdx.engines.tensorrt.evaluate.control_flow import BranchPart, LoopPart
+from trtdx.engines.tensorrt.network.graph import Layer
+from trtdx.engines.tensorrt.network.values import numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from trtdx.engines.tensorrt.evaluate.control_flow import Block, Step
+    from trtdx.engines.tensorrt.network.graph import Loop
+
+
+class Exchange(msgspec.Struct, eq=False):
+    """What a rank brings to a collective; it goes on with what is sent back."""
+
+    layer: Layer
+    value: Any
+
+
+class Run:
+    """One computation: the values there are now by slot, and those somebody wants to keep.
+
+    Where `lasting` is told, a layer with something tapped is yielded and only what is lasting is kept.
+    """
+
+    def __init__(
+        self,
+        values: list[Any],
+        tapped: frozenset[int],
+        watched: bool = False,
+        lasting: frozenset[int] | None = None,
+    ) -> None:
+        self.values = values
+        self.watched = watched  # whether all layers are to be yielded
+        self.tapped = tapped
+        self.lasting = lasting
+        self.kept: dict[int, Any] = {}
+
+    def walk(self, block: Block) -> Generator[Layer | Exchange, Any, None]:
+        """Run a block; yield each layer while its outputs are there, and what goes to other ranks."""
+        values, lazy, watched, passing = self.values, block.lazy, self.watched, self.lasting is not None
+        step = None
+        try:
+            for kernel, ins, out, frees, taps, step in block.rows:
+                if lazy and self.has(step):
+                    continue
+                if kernel is None:
+                    yield from self.special(step)
+                    continue
+                made = kernel(*[values[slot] for slot in ins])
+                if out:
+                    values[out] = made
+                else:
+                    self.put(step, made)
+                if taps:
+                    self.keep(step)
+                if watched or (passing and taps):
+                    yield step.unit
+                for slot in frees:
+                    values[slot] = None
+        except Exception as err:
+            raise _located(err, step, values) from err
+
+    def has(self, step: Step) -> bool:
+        """Return whether a step's outputs are there already."""
+        return bool(step.outs) and self.values[step.outs[0]] is not None
+
+    def put(self, step: Step, made: tuple[Any, ...]) -> None:
+        for slot, value in zip(step.outs, made, strict=True):
+            self.values[slot] = value
+
+    def keep(self, step: Step) -> None:
+        self.keep_slots(step.taps)
+
+    def keep_slots(self, slots: Iterable[int]) -> None:
+        self.kept.update(
+            (slot, self.values[slot]) for slot in slots if self.lasting is None or slot in self.lasting
+        )
+
+    def special(self, step: Step) -> Generator[Layer | Exchange, Any, None]:
+        if isinstance(step.part, BranchPart):
+            yield from self.branch(step, step.part)
+        elif isinstance(step.part, LoopPart):
+            yield from self.loop(step, step.part)
+        else:
+            assert isinstance(step.unit, Layer)
+            self.values[step.outs[0]] = yield Exchange(step.unit, self.values[step.ins[0]])
+            self.keep(step)
+            yield step.unit
+        for slot in step.frees:
+            self.values[slot] = None
+
+    def branch(self, step: Step, part: BranchPart) -> Generator[Layer | Exchange, Any, None]:
+        """Run the branch that the condition chooses."""
+        values = self.values
+        taken = all(values[tensor.slot].item() for tensor in part.conditional.conditions)
+        yield from self.walk(part.taken if taken else part.other)
+        for layer in part.conditional.outputs:
+            values[layer.outputs[0].slot] = values[layer.input_slots()[0 if taken else 1]]
+        self.keep(step)
+        yield from part.conditional.outputs
+
+    def loop(self, step: Step, part: LoopPart) -> Generator[Layer | Exchange, Any, None]:
+        """Run a loop until its count is reached or a condition of it is false."""
+        values, loop = self.values, part.loop
+        count = min(
+            (values[tensor.slot].item() for kind, tensor in loop.limits if kind == "COUNT"), default=None
+        )
+        state = [values[layer.input_slots()[0]] for layer in loop.recurrences]
+        sources = [values[layer.input_slots()[0]] for layer, _, _ in loop.iterators]
+        given: list[list[Any]] = [[] for _ in loop.outputs]
+        trip = 0
+        while True:
+            self.start_iteration(part, state)
+            if count is not None and trip >= count:
+                break
+            yield from self.walk(part.before)
+            if not all(values[slot].item() for slot in loop.conditions()):
+                break
+            self.iterate(loop, sources, trip, count)
+            yield from loop.recurrences
+            yield from (layer for layer, _, _ in loop.iterators)
+            yield from self.walk(part.body)
+            for (layer, kind, _), parts in zip(loop.outputs, given, strict=True):
+                if kind == "LAST_VALUE":
+                    parts.clear()
+                parts.append(values[layer.input_slots()[0]])
+            state = [values[layer.input_slots()[1]] for layer in loop.recurrences]
+            trip += 1
+        recurring = {layer.outputs[0].slot for layer in loop.recurrences}
+        for (layer, kind, axis), parts in zip(loop.outputs, given, strict=True):
+            if kind == "LAST_VALUE" and layer.input_slots()[0] in recurring:
+                parts = [values[layer.input_slots()[0]]]
+            values[layer.outputs[0].slot] = self.gathered(layer, kind, axis, parts)
+        self.keep(step)
+        yield from (layer for layer, _, _ in loop.outputs)
+
+    def start_iteration(self, part: LoopPart, state: list[Any]) -> None:
+        for slot in part.varying:
+            self.values[slot] = None
+        for layer, value in zip(part.loop.recurrences, state, strict=True):
+            self.values[layer.outputs[0].slot] = value
+
+    def iterate(self, loop: Loop, sources: list[Any], trip: int, count: int | None) -> None:
+        """Put in place the slices that this iteration looks at."""
+        for (layer, axis, backward), source in zip(loop.iterators, sources, strict=True):
+            place = (count or source.shape[axis]) - 1 - trip if backward else trip
+            self.values[layer.outputs[0].slot] = np.asarray(source[(*[slice(None)] * axis, place)])
+        given = (layer.outputs[0].slot for layer in loop.given())
+        self.keep_slots(slot for slot in given if slot in self.tapped)
+
+    def gathered(self, layer: Layer, kind: str, axis: int, parts: list[Any]) -> Any:
+        """Return what a loop hands out: the last value, or all of them along a new axis."""
+        if kind == "LAST_VALUE":
+            if not parts:
+                raise LayerError(f"the loop ends before {layer.name!r} has a value", layer=layer.name)
+            return parts[0]
+        length = self.values[layer.input_slots()[1]].item()
+        if not parts:
+            return _nothing(layer, axis, length)
+        ordered = parts[::-1] if kind == "REVERSE" else parts
+        missing = [np.zeros_like(parts[0])] * (length - len(parts))  # TensorRT leaves these undefined
+        return np.stack([*ordered, *missing], axis)
+
+
+def _nothing(layer: Layer, axis: int, length: int) -> Any:
+    """Return what a loop without iterations hands out."""
+    shape = [max(size, 0) for size in layer.trt.get_output(0).shape]
+    shape[axis] = length
+    return np.zeros(shape, numpy_dtype(layer.outputs[0].dtype))
+
+
+def _located(err: Exception, step: Step | None, values: list[Any]) -> EvaluationError:
+    """Return an error that says which layer could not be computed, and with what."""
+    if isinstance(err, EvaluationError):
+        err.layer = err.layer or (step.unit.name if step else "")
+        return err
+    if step is None or not isinstance(step.unit, Layer):
+        return LayerError(f"the network cannot be computed: {err}")
+    layer = step.unit
+    told = [list(values[slot].shape) if values[slot] is not None else None for slot in layer.input_slots()]
+    return LayerError(
+        f"layer {layer.name!r} ({layer.kind}) cannot be computed from inputs of shape {told}: {err}",
+        layer=layer.name,
+    )

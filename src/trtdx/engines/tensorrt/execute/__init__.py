@@ -1,0 +1,1 @@
+"""Plans executed by a GPU."""

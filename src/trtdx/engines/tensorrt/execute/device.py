@@ -1,0 +1,174 @@
+"""Memory of a GPU, by torch where it is there, else by cuda-python; and whether there is a GPU at all.
+
+Nothing here has run on the machines trtdx is made on: they have none. Tests prove that the names exist.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trtdx.errors import MissingExtraError, TrtdxError
+from trtdx.installation import install_packages
+from trtdx.optional import need
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+DRIVER = "libcuda.so.1"
+VERIFY = "nvidia-smi -L"
+
+
+class NoDriverError(TrtdxError):
+    """There is no NVIDIA driver, or none that this TensorRT can use; `verify` is a command that shows it."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"a plan is executed by a GPU, and here {problem}",
+            fix="run it where a GPU is (in a container: start it with --gpus all), or compute the network definition on "
+            f"the CPU with trtdx.engines.tensorrt.evaluate.network; `{VERIFY}` shows whether there is a GPU",
+        )
+        self.verify = VERIFY
+
+
+class DeviceError(TrtdxError):
+    """The GPU refuses something."""
+
+
+def driver_problem(library: str = DRIVER) -> str:
+    """Return why no GPU can be used, "" where one can; asks the driver itself, without TensorRT or torch."""
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError:
+        return f"there is no NVIDIA driver ({library} is not found)"
+    status = driver.cuInit(0)
+    if not status:
+        return ""
+    told = ctypes.c_char_p()
+    driver.cuGetErrorString(status, ctypes.byref(told))
+    return f"the NVIDIA driver does not start: {(told.value or b'').decode()} (CUDA error {status})"
+
+
+class Memory(Protocol):
+    """A stream, and memory that it reads and writes."""
+
+    stream: int
+
+    def hold(self, count: int) -> tuple[Any, int]:
+        """Return so many bytes on the GPU, as long as the first is alive, and their address."""
+
+    def write(self, held: Any, array: Array) -> None:
+        """Copy bytes to the GPU."""
+
+    def read(self, address: int, count: int, stream: int) -> Array:
+        """Return bytes of the GPU once a stream has done what it was told."""
+
+    def wait(self) -> None:
+        """Wait until the stream has done everything."""
+
+
+def memory() -> Memory:
+    """Return what is there to manage a GPU's memory with."""
+    if importlib.util.find_spec("torch") is not None:
+        torch = need("torch", extra="torch", to="hold a GPU's memory")
+        if torch.cuda.is_available():
+            return TorchMemory(torch)
+    try:
+        found = importlib.util.find_spec("cuda.bindings.runtime")
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise MissingExtraError(
+            "a torch with CUDA or cuda-python is needed to hold a GPU's memory",
+            fix=install_packages("cuda-python"),
+        )
+    return CudaMemory(need("cuda.bindings.runtime", extra="trt", to="hold a GPU's memory"))
+
+
+class _Bytes:
+    """Memory of others, as torch takes it."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (count,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+class TorchMemory:
+    """A GPU's memory by torch."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._stream = torch.cuda.Stream()  # TensorRT warns of the default one
+        self.stream: int = self._stream.cuda_stream
+
+    def hold(self, count: int) -> tuple[Any, int]:
+        tensor = self._torch.empty(max(count, 1), dtype=self._torch.uint8, device="cuda")
+        return tensor, tensor.data_ptr()
+
+    def write(self, held: Any, array: Array) -> None:
+        with self._torch.cuda.stream(self._stream):
+            held[: array.size].copy_(self._torch.from_numpy(array))
+
+    def read(self, address: int, count: int, stream: int) -> Array:
+        cuda = self._torch.cuda
+        with cuda.stream(cuda.ExternalStream(stream)):
+            found: Array = self._torch.as_tensor(_Bytes(address, count), device="cuda").cpu().numpy()
+        return found
+
+    def wait(self) -> None:
+        self._stream.synchronize()
+
+
+class CudaMemory:
+    """A GPU's memory by cuda-python."""
+
+    def __init__(self, cudart: Any) -> None:
+        self._cuda = cudart
+        self.stream = int(self._done(self._cuda.cudaStreamCreate()))
+
+    def _done(self, result: tuple[Any, ...]) -> Any:
+        status, *values = result
+        if int(status):
+            told = self._cuda.cudaGetErrorString(status)[1]
+            raise DeviceError(f"the GPU refuses: {told.decode() if isinstance(told, bytes) else told}")
+        return values[0] if values else None
+
+    def hold(self, count: int) -> tuple[Any, int]:
+        address = int(self._done(self._cuda.cudaMalloc(max(count, 1))))
+        return _Held(self._cuda, address), address
+
+    def write(self, held: Any, array: Array) -> None:
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self._copy(held.address, array.ctypes.data, array.nbytes, kind, self.stream)
+
+    def read(self, address: int, count: int, stream: int) -> Array:
+        import numpy as np
+
+        found = np.empty(count, np.uint8)
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._copy(found.ctypes.data, address, count, kind, stream)
+        return found
+
+    def _copy(self, target: int, source: int, count: int, kind: Any, stream: int) -> None:
+        self._done(self._cuda.cudaMemcpyAsync(target, source, count, kind, stream))
+        self._done(self._cuda.cudaStreamSynchronize(stream))
+
+    def wait(self) -> None:
+        self._done(self._cuda.cudaStreamSynchronize(self.stream))
+
+
+class _Held:
+    """Memory that is given back when nobody holds it any more."""
+
+    def __init__(self, cuda: Any, address: int) -> None:
+        self._cuda, self.address = cuda, address
+
+    def __del__(self) -> None:
+        self._cuda.cudaFree(self.address)

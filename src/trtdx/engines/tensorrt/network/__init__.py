@@ -1,0 +1,1 @@
+"""Network definitions: from ONNX or from code, as records with places that taps can name."""

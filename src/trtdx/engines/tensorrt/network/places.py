@@ -1,0 +1,214 @@
+"""The places of a TensorRT network: what enters and leaves each module, and every tensor by its own name.
+
+A network parsed from ONNX has the places of the file, so that `layers.3.mlp:out` is the same tensor as on ONNX
+Runtime and torch. TensorRT's parser keeps the file's names. Where it had to choose another (two bodies that use
+one name), the layer's metadata tells the node, and `Placed.renamed` tells both names; a tensor of the file that is
+not in the network is in `Placed.lost` with the reason. What the parser added (arithmetic on shapes, broadcasts) has
+places of its own below `tensorrt`, outside of every module: `tensorrt.ONNXTRT_Broadcast_304_output`.
+
+A network made with the API has the places that its layers' names tell:
+
+    layers.3.mlp/fc                                         layers.3.mlp.fc:in, :out, in the module layers.3.mlp
+    Linear/multiply_L286/matmul_L1102/MATRIX_MULTIPLY_0     in the module Linear (TensorRT-LLM: functions have lines)
+
+Weights, and what only repeats them, are no places.
+"""
+
+from __future__ import annotations
+
+import re
+from heapq import merge
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.engines.tensorrt.network.graph import Graph, graph_from_network
+from trtdx.engines.tensorrt.network.scopes import NetworkGraph, path_of, sorted_layers
+from trtdx.engines.tensorrt.network.values import dtype_name
+from trtdx.formats.onnx.graph import Graph as OnnxGraph
+from trtdx.formats.onnx.model import open_model
+from trtdx.formats.onnx.places import Tap, all_taps
+from trtdx.tensors.taps import Place, parse_selector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from trtdx.engines.tensorrt.network.graph import Layer, Tensor
+    from trtdx.tensors.taps import Selector
+
+ADDED = "tensorrt"  # the path that what the parser added is below
+IN_NO_NODE = -2
+
+
+class Spot(NamedTuple):
+    """A place and TensorRT's name of the tensor that passes it."""
+
+    place: Place
+    tensor: str
+    tap: Tap  # the same place in the ONNX file, or among the layers of a network made with the API
+
+    @property
+    def call(self) -> int:
+        """Return which call of a module that is called several times."""
+        return self.tap.call
+
+
+class Placed(NamedTuple):
+    """All places of a network in the order of the data's flow, and what became of those an ONNX file has."""
+
+    spots: list[Spot]
+    renamed: dict[str, str]  # the file's name -> TensorRT's
+    lost: dict[str, str]  # the file's name -> why there is no such tensor
+
+    def places(self) -> list[Place]:
+        return list(dict.fromkeys(spot.place for spot in self.spots))
+
+    def select(self, selector: Selector | str) -> list[Spot]:
+        """Return the spots selected, or raise with the nearest names when there is none."""
+        parsed = parse_selector(selector) if isinstance(selector, str) else selector
+        chosen = set(parsed.selected([spot.place for spot in self.spots]))
+        return [spot for spot in self.spots if spot.place in chosen]
+
+
+def places_of_network(network: Any, onnx: str | Path | OnnxGraph | NetworkGraph | None = None) -> Placed:
+    """Return every place of a network.
+
+    Args:
+        network: an INetworkDefinition, or the records of one.
+        onnx: the file it was parsed from, or that file's graph; nothing for a network made with the API.
+    """
+    graph = network if isinstance(network, Graph) else graph_from_network(network)
+    if onnx is None or isinstance(onnx, NetworkGraph):
+        return Placed(list(_of_api(onnx or NetworkGraph(graph))), {}, {})
+    return _of_onnx(graph, onnx if isinstance(onnx, OnnxGraph) else OnnxGraph(open_model(onnx)))
+
+
+# From an ONNX file
+
+
+def _of_onnx(graph: Graph, onnx: Any) -> Placed:
+    found = _Matches(graph, onnx)
+    spots: list[Spot] = []
+    for tap in all_taps(onnx):
+        tensor = found.tensor(tap.value)
+        if tensor is not None:  # the type is TensorRT's, which has no float64
+            tap = tap._replace(place=tap.place._replace(dtype=dtype_name(tensor.dtype)))
+            spots.append(Spot(tap.place, tensor.name, tap))
+    layers = sorted_layers(graph)
+    at = {tensor.name: number for number, layer in enumerate(layers) for tensor in layer.outputs}
+    reached = accumulate((at.get(spot.tensor, -1) for spot in spots), max)
+    added = list(_added(layers, {spot.tensor for spot in spots}, found.constant))
+    merged = merge(
+        zip(reached, spots, strict=True),
+        ((at[each.tensor], each) for each in added),
+        key=lambda pair: pair[0],
+    )
+    return Placed([spot for _, spot in merged], found.renamed, found.lost)
+
+
+def _added(layers: list[Layer], named: set[str], constant: set[int]) -> Iterator[Spot]:
+    """Yield what is in the network and not in the file; weights and their copies are left out."""
+    for layer in layers:
+        for number, tensor in enumerate(layer.outputs):
+            if tensor.name not in named and tensor.slot not in constant:
+                path = f"{ADDED}.{path_of(tensor.name)[-1]}"
+                place = Place(path, "out", number, "", layer.kind, tensor.name, dtype_name(tensor.dtype))
+                yield Spot(place, tensor.name, Tap(place, tensor.name, IN_NO_NODE, (1, 0)))
+
+
+class _Matches:
+    """Which tensor of a network is which value of the file it was parsed from."""
+
+    def __init__(self, graph: Graph, onnx: OnnxGraph) -> None:
+        self.onnx = onnx
+        self.renamed: dict[str, str] = {}
+        self.lost: dict[str, str] = {}
+        self.tensors = {tensor.name: tensor for tensor in graph.tensors if tensor.name}
+        self.makers = {tensor.slot: layer for layer in graph.layers for tensor in layer.outputs}
+        self.constant = NetworkGraph(graph).constant
+        self._known: dict[str, Tensor | None] = dict(self._ends(graph))
+
+    def _ends(self, graph: Graph) -> Iterator[tuple[str, Tensor]]:
+        """Yield the outputs, which are in the order of the file whatever they are called."""
+        ends = self.onnx.outputs
+        if len(ends) == len(graph.outputs):
+            yield from ((str(end.name), made) for end, made in zip(ends, graph.outputs, strict=True))
+
+    def tensor(self, value: str) -> Tensor | None:
+        if value not in self._known:
+            self._known[value] = self._found(value)
+        tensor = self._known[value]
+        if tensor is not None and tensor.name != value:
+            self.renamed[value] = tensor.name
+        return tensor
+
+    def _found(self, value: str) -> Tensor | None:
+        exact = self.tensors.get(value)
+        node = self._node(value)
+        if exact is not None and self._is_of(exact, node):
+            return exact
+        other = re.compile(rf"{re.escape(value)}_\d+")
+        likely = [tensor for name, tensor in self.tensors.items() if other.fullmatch(name)]
+        likely = [each for each in likely if each.name not in self.onnx.values and self._is_of(each, node)]
+        if len(likely) == 1:
+            return likely[0]
+        self.lost[value] = self._reason(value, node, exact, likely)
+        return None
+
+    def _node(self, value: str) -> Any:
+        at = self.onnx.made.get(self.onnx.values[value])
+        return None if at is None else self.onnx.nodes[at]
+
+    def _is_of(self, tensor: Tensor, node: Any) -> bool:
+        """Whether a tensor may come from a node; layers tell theirs in their metadata, those added do not."""
+        layer = self.makers.get(tensor.slot)
+        if layer is None or node is None:
+            return (layer is None) == (node is None)  # both are fed
+        return not layer.metadata or not node.name or _names_node(layer, node.name)
+
+    def _reason(self, value: str, node: Any, exact: Tensor | None, likely: list[Tensor]) -> str:
+        what = f"{node.op_type} {node.name!r}" if node is not None else f"the input {value}"
+        if exact is not None:
+            told = self.makers[exact.slot].metadata if exact.slot in self.makers else "an input"
+            return f"the network's {value} comes from {told}, not from {what}"
+        if likely:
+            return f"{what} may be any of {', '.join(each.name for each in likely)}"
+        return f"TensorRT's parser made no tensor of {what}"
+
+
+def _names_node(layer: Layer, name: str) -> bool:
+    return any(f"[ONNX Layer: {name}{end}" in layer.metadata for end in ("]", " |"))
+
+
+# Made with the API
+
+
+def _of_api(seen: NetworkGraph) -> Iterator[Spot]:
+    taps = [*all_taps(seen), *_entering(seen)]  # type: ignore[arg-type]
+    for tap in sorted(taps, key=lambda tap: (tap.at, tap.order, tap.place.number)):
+        if tap.place.tensor and tap.at >= 0:
+            if seen.layers[tap.at].outputs[0].slot in seen.constant:
+                continue
+            path = ".".join(path_of(seen.layers[tap.at].name))
+            tap = tap._replace(place=tap.place._replace(path=path))
+        yield Spot(tap.place, tap.value, tap)
+
+
+def _entering(seen: NetworkGraph) -> Iterator[Tap]:
+    """Yield what enters each layer that has a name of its own."""
+    for at, layer in enumerate(seen.layers):
+        if layer.name.startswith("(Unnamed"):
+            continue
+        path = path_of(layer.name)
+        data = [each for each in layer.inputs if each is not None and each.slot not in seen.constant]
+        for number, tensor in enumerate(data):
+            place = Place(".".join(path), "in", number, dtype=dtype_name(tensor.dtype))
+            yield Tap(place, tensor.name, at, (0, len(path)))
+
+
+def tensors_at(placed: Placed, selector: Selector | str) -> Mapping[str, list[Place]]:
+    """Return the tensors selected, by TensorRT's name, each with its places."""
+    found: dict[str, list[Place]] = {}
+    for spot in placed.select(selector):
+        found.setdefault(spot.tensor, []).append(spot.place)
+    return found

@@ -1,0 +1,91 @@
+"""Optimization profiles as text and as tables: `input_ids:1x1,2x32,4x128`, several inputs apart by blanks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, cast
+
+from trtdx.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from trtdx.engines.tensorrt.build.nouns import Binding, Profile, Shape
+
+FORM = "name:MINxMIN,OPTxOPT,MAXxMAX, such as input_ids:1x1,2x32,4x128"
+_RANGE = re.compile(r"(?P<name>\S+):(?P<shapes>[\dx,]*)")
+
+
+def parse_profile(text: str) -> Profile:
+    """Return the profile that a text states; one shape stands for all three."""
+    profile: Profile = {}
+    for part in re.split(r"[\s;]+", text.strip()):
+        found = _RANGE.fullmatch(part)
+        shapes = [_shape(each, part) for each in found["shapes"].split(",")] if found else []
+        if not found or len(shapes) not in (1, 3):
+            raise InputError(f"{part!r} gives no min, opt and max shape", fix=f"write {FORM}")
+        if found["name"] in profile:
+            raise InputError(f"the profile gives shapes for {found['name']} twice")
+        profile[found["name"]] = _three(shapes)
+    return profile
+
+
+def _shape(text: str, part: str) -> Shape:
+    if text and not re.fullmatch(r"\d{1,10}(x\d{1,10})*", text):
+        raise InputError(f"{text!r} in {part!r} is not a shape", fix=f"write {FORM}")
+    return tuple(int(size) for size in text.split("x") if size)
+
+
+def profile_from(given: str | Mapping[str, object]) -> Profile:
+    """Return a profile however it was given."""
+    if isinstance(given, str):
+        return parse_profile(given)
+    profile: Profile = {}
+    for name, shapes in given.items():
+        try:
+            three = [tuple(int(size) for size in shape) for shape in cast("Iterable[Iterable[int]]", shapes)]
+        except (TypeError, ValueError) as err:
+            raise InputError(f"the shapes of {name} are {shapes!r}", fix="give (min, opt, max)") from err
+        if len(three) != 3:
+            raise InputError(f"{name} has {len(three)} shapes", fix="give three: (min, opt, max)")
+        profile[name] = _three(three)
+    return profile
+
+
+def _three(shapes: Sequence[Shape]) -> tuple[Shape, Shape, Shape]:
+    first, *rest = shapes
+    return (first, *rest) if len(rest) == 2 else (first, first, first)  # type: ignore[return-value]
+
+
+def check_profiles(profiles: Sequence[Profile], inputs: Sequence[Binding]) -> None:
+    """Refuse what TensorRT takes without a word or tells without saying where: unknown and left-out inputs."""
+    names = [each.name for each in inputs]
+    for number, profile in enumerate(profiles):
+        for name in profile:
+            if name not in names:
+                raise _unknown(number, name, names)
+    dynamic = [each for each in inputs if any(isinstance(dim, str) for dim in each.dims)]
+    for number, profile in enumerate(profiles or [{}] if dynamic else []):
+        lacking = [each for each in dynamic if each.name not in profile]
+        if lacking:
+            where = f"profile {number} has" if profiles else "there is no profile with"
+            told = ", ".join(f"{each.name} ({', '.join(map(str, each.dims))})" for each in lacking)
+            raise InputError(f"{where} no shapes for the dynamic inputs {told}" if profiles else
+                             f"{where} shapes for the dynamic inputs {told}",
+                             fix=f"add {' '.join(map(_example, lacking))}")  # fmt: skip
+
+
+def _unknown(number: int, name: str, names: Sequence[str]) -> InputError:
+    near = UnknownNameError("input", name, names).fix
+    return InputError(
+        f"profile {number} gives shapes for {name}, which is not an input of the network",
+        fix=f"{near or 'leave it out'}; the inputs are {', '.join(names) or 'none'}",
+    )
+
+
+def _example(each: Binding) -> str:
+    shapes = [
+        "x".join(str(dim) if isinstance(dim, int) else size for dim in each.dims)
+        for size in ("MIN", "OPT", "MAX")
+    ]
+    return f"{each.name}:{','.join(shapes)}"

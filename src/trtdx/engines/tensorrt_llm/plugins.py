@@ -1,0 +1,231 @@
+"""TensorRT-LLM's plugins where their library cannot be loaded: a reference function computes them.
+
+TensorRT-RTX makes no plugin layers. A plugin's outputs are inputs of the real network instead, and `shown` presents
+that network to `evaluate` with the plugin's layer in place.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from trtdx.engines.errors import LayerError, MissingPluginError
+from trtdx.errors import InputError
+from trtdx.optional import need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Fields = Mapping[str, Any]
+    # From a plugin's fields and its inputs (with .dtype and .shape) to a type and a shape for each output.
+    Outputs = Callable[[Fields, Sequence[Any]], Sequence[tuple[Any, Sequence[int]]]]
+
+
+MOST_NETWORKS = 64  # with plugins, at a time; a layer holds its network, which holds its weights
+
+
+class Plugin(NamedTuple):
+    """How a plugin is computed: a function of its input arrays, and what its outputs look like.
+
+    Attributes:
+        compute: from the input arrays to the output array or arrays. One that has a parameter called `fields` is
+            told what the plugin was created with.
+        outputs: the type and shape of each output, -1 where unknown. Without it there is one, like the first input.
+    """
+
+    compute: Callable[..., Any]
+    outputs: Outputs | None = None
+
+
+class Creation:
+    """What a plugin creator returns: the plugin's name, version and fields."""
+
+    def __init__(self, name: str, version: str, namespace: str, fields: Fields) -> None:
+        self.plugin_type = self.plugin_name = name
+        self.plugin_version, self.plugin_namespace, self.fields = version, namespace, fields
+
+
+class Creator:
+    """Stands in for a plugin creator of TensorRT-LLM's library."""
+
+    def __init__(self, name: str, version: str, namespace: str) -> None:
+        self.name, self.plugin_version, self.plugin_namespace = name, version, namespace
+
+    def create_plugin(self, name: str, fields: Any, phase: Any = None) -> Creation:
+        read = {each.name: np.array(each.data) for each in (fields[at] for at in range(len(fields)))}
+        return Creation(self.name, self.plugin_version, self.plugin_namespace, read)
+
+
+class Registry:
+    """Stands in for the plugin registry: there is a creator of every name, and no list of them."""
+
+    plugin_creator_list: tuple[Any, ...] = ()
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def get_plugin_creator(self, name: str, version: str = "1", namespace: str = "") -> Creator:
+        return Creator(name, version, namespace)
+
+    get_creator = get_plugin_creator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class Kind(enum.Enum):
+    """The kind of layer `evaluate` is shown."""
+
+    PLUGIN_V2 = 1
+
+
+class PluginLayer:
+    """A plugin in a network, as the code that defines the network sees it."""
+
+    def __init__(self, network: Any, plugin: Creation, inputs: Sequence[Any], given: Sequence[Any]) -> None:
+        self.plugin, self._inputs, self.given = plugin, inputs, given
+        self.name = self.metadata = f"(Unnamed plugin {plugin.plugin_type})"
+        self.type = sys.modules[type(network).__module__].LayerType.PLUGIN_V2
+        self.num_inputs, self.num_outputs = len(inputs), len(given)
+        # What callers go on with: TensorRT would not mark an input of the network as its output.
+        self._outputs = [network.add_identity(each).get_output(0) for each in given]
+
+    def get_input(self, number: int) -> Any:
+        return self._inputs[number]
+
+    def get_output(self, number: int) -> Any:
+        return self._outputs[number]
+
+
+class IPluginV2Layer:
+    """A plugin's layer as `evaluate` sees it: it gives what the real network takes for inputs.
+
+    Named as the bindings name theirs, because `evaluate` looks classes up by name.
+    """
+
+    def __init__(self, layer: PluginLayer) -> None:
+        self.plugin, self.name, self.metadata = layer.plugin, layer.name, layer.metadata
+        self.num_inputs, self.num_outputs = layer.num_inputs, layer.num_outputs
+        self.get_input, self.get_output = layer.get_input, layer.given.__getitem__
+
+
+class ILayer:
+    """Tells a layer's kind, as the property of the real base class does."""
+
+    @property
+    def type(self) -> Any:
+        if isinstance(self, IPluginV2Layer):
+            return Kind.PLUGIN_V2
+        return _bindings().ILayer.type.fget(self)
+
+
+def real_bindings() -> Any:
+    """Return TensorRT-RTX, whose builder needs no GPU."""
+    return need("tensorrt_rtx", extra="trt", to="define TensorRT-LLM's networks without a GPU")
+
+
+def _bindings() -> Any:
+    return sys.modules[real_bindings().ILayer.__module__]
+
+
+def __getattr__(name: str) -> Any:  # the rest of what this module shows in the place of the bindings
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(_bindings(), name)
+
+
+class Shown:
+    """A real network with the plugins' layers among its own, and without the inputs they give."""
+
+    def __init__(self, real: Any, plugins: Sequence[tuple[int, PluginLayer]]) -> None:
+        self._real = real
+        self._layers = [real.get_layer(number) for number in range(real.num_layers)]
+        for shift, (at, layer) in enumerate(plugins):
+            self._layers.insert(at + shift, IPluginV2Layer(layer))
+        given = [each for _, layer in plugins for each in layer.given]
+        inputs = [real.get_input(number) for number in range(real.num_inputs)]
+        self._inputs = [each for each in inputs if each not in given]
+        self.num_layers, self.num_inputs = len(self._layers), len(self._inputs)
+
+    def get_layer(self, number: int) -> Any:
+        return self._layers[number]
+
+    def get_input(self, number: int) -> Any:
+        return self._inputs[number]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class Plugins:
+    """The reference functions there are, and the plugin layers of each network."""
+
+    def __init__(self, references: Mapping[str, Callable[..., Any] | Plugin]) -> None:
+        from trtdx.engines.tensorrt_llm.references import known
+
+        given = {
+            name: each if isinstance(each, Plugin) else Plugin(each) for name, each in references.items()
+        }
+        self._references = known() | given
+        self._layers: dict[Any, list[tuple[int, PluginLayer]]] = {}
+
+    def add(self, network: Any, inputs: Sequence[Any], plugin: Creation) -> PluginLayer:
+        """Add a plugin's layer to a network."""
+        name = getattr(plugin, "plugin_type", type(plugin).__name__)
+        if not isinstance(plugin, Creation) or name not in self._references:
+            raise MissingPluginError(name, getattr(plugin, "plugin_version", ""), "(being defined)")
+        given = list(inputs)
+        wanted = self._references[name].outputs or _like_the_first
+        layers = self._layers.setdefault(network, [])
+        if len(self._layers) > MOST_NETWORKS:
+            del self._layers[next(iter(self._layers))]
+        outputs = []
+        for number, (dtype, shape) in enumerate(wanted(plugin.fields, given)):
+            own = f"{name}_{len(layers)}_output_{number}"
+            made = network.add_input(own, dtype, tuple(shape))
+            if made is None:
+                raise InputError(f"TensorRT refuses output {number} of plugin {name}: {dtype}, {list(shape)}")
+            outputs.append(made)
+        at = network.num_layers
+        layers.append((at, PluginLayer(network, plugin, given, outputs)))
+        return layers[-1][1]
+
+    def shown(self, network: Any) -> Any:
+        """Return a network as `evaluate` is to see it."""
+        layers = self._layers.get(network)
+        return Shown(network, layers) if layers else network
+
+    def functions(self) -> dict[str | tuple[str, str], Callable[..., Any]]:
+        """Return a function for each plugin, as `evaluate` wants them."""
+        return {name: _checked(name, each) for name, each in self._references.items()}
+
+
+def _like_the_first(fields: Fields, inputs: Sequence[Any]) -> list[tuple[Any, Sequence[int]]]:
+    return [(inputs[0].dtype, inputs[0].shape)]
+
+
+def _checked(name: str, plugin: Plugin) -> Callable[..., Any]:
+    """Return a reference that is held to the shapes its network was defined with."""
+    told = "fields" in inspect.signature(plugin.compute).parameters
+
+    def compute(*arrays: Any, layer: Any) -> Any:
+        made: IPluginV2Layer = layer.trt
+        options = {"fields": made.plugin.fields} if told else {}
+        result = plugin.compute(*arrays, **options)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        for number, each in enumerate(results[: made.num_outputs]):
+            wanted, found = tuple(made.get_output(number).shape), tuple(each.shape)
+            if len(wanted) != len(found) or any(a not in (-1, b) for a, b in zip(wanted, found, strict=True)):
+                raise LayerError(
+                    f"the reference of plugin {name} returned {list(found)} for output {number}, but the network "
+                    f"was defined with {list(wanted)}",
+                    layer=layer.name,
+                    fix=f"pass plugins={{{name!r}: Plugin(function, outputs)}}; `outputs` tells types and shapes",
+                )
+        return result
+
+    return compute

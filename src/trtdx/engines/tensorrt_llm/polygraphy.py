@@ -1,0 +1,108 @@
+"""The few names of Polygraphy that TensorRT-LLM's tests run their networks with, answered by evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trtdx.engines.tensorrt.network.values import to_torch
+from trtdx.engines.torch.lazy import torch
+from trtdx.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from trtdx.engines.tensorrt_llm.runtime import Engine, World
+
+
+class Profile(dict[str, tuple[Any, Any, Any]]):
+    """The shapes of inputs: smallest, usual and largest."""
+
+    def add(self, name: str, min: Any, opt: Any, max: Any) -> Profile:  # as Polygraphy calls them  # noqa: A002
+        self[name] = (tuple(min), tuple(opt), tuple(max))
+        return self
+
+    def get_shape(self, name: str) -> list[tuple[int, ...]]:
+        """Return the shapes of one input, as TensorRT's own profile does."""
+        return [tuple(each) for each in self.get(name, ())]
+
+
+class CreateConfig:
+    """How to build: only the profiles matter where the network's own types decide."""
+
+    def __init__(self, *, profiles: Any = (), **options: Any) -> None:
+        self.profiles, self.options = list(profiles or ()), options
+
+    def __call__(self, builder: Any, network: Any) -> CreateConfig:
+        return self
+
+
+class TrtRunner:
+    """Runs an engine on arrays: NumPy's give NumPy's back, and torch's torch's."""
+
+    def __init__(self, engine: Engine | Callable[[], Engine], name: str | None = None, **_: Any) -> None:
+        self._given, self.name, self._engine = engine, name, None
+
+    def activate(self) -> None:
+        """Make the engine, if a function was given."""
+        self._engine = self._given() if callable(self._given) else self._given  # type: ignore[assignment]
+
+    def deactivate(self) -> None:
+        """Let the engine go."""
+        self._engine = None
+
+    def __enter__(self) -> TrtRunner:
+        self.activate()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.deactivate()
+
+    def infer(self, feed_dict: Mapping[str, Any], check_inputs: bool = True, **_: Any) -> dict[str, Any]:
+        """Return the outputs by name."""
+        assert self._engine is not None, "the runner is not active"
+        engine: Engine = self._engine
+        context = engine.create_execution_context()
+        for name, value in feed_dict.items():
+            if name in engine.inputs and not context.set_input_shape(name, value.shape):
+                least, _usual, most = engine.get_tensor_profile_shape(name, 0)
+                raise InputError(f"{name} has shape {list(value.shape)}, outside of {least} to {most}")
+        found = engine.run(feed_dict)
+        if not any(isinstance(each, torch.Tensor) for each in feed_dict.values()):
+            return found
+        return {
+            name: to_torch(engine.outputs[name].dtype.name)(np.ascontiguousarray(value))
+            for name, value in found.items()
+        }
+
+    def last_inference_time(self) -> float:
+        """Return the time the last run took: none that would mean anything here."""
+        return 0.0
+
+
+def answers(world: World) -> dict[str, dict[str, Any]]:
+    """Return the names by module."""
+
+    def engine_from_network(network: Any, config: Any = None, **_: Any) -> Engine:
+        given = network() if callable(network) else network
+        builder, definition = given[0], given[1]
+        made = config(builder, definition) if callable(config) else config
+        return world.engine(world.build(definition, getattr(made, "profiles", ())))
+
+    class EngineFromNetwork:
+        def __init__(self, network: Any, config: Any = None, **_: Any) -> None:
+            self._network, self._config = network, config
+
+        def __call__(self) -> Engine:
+            return engine_from_network(self._network, self._config)
+
+    return {
+        "polygraphy.backend.trt": {
+            "CreateConfig": CreateConfig,
+            "EngineFromNetwork": EngineFromNetwork,
+            "Profile": Profile,
+            "TrtRunner": TrtRunner,
+            "engine_from_network": engine_from_network,
+        }
+    }

@@ -1,0 +1,75 @@
+"""References for the few plugins of TensorRT-LLM that compute what their names say; a user's own go before them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trtdx.engines.errors import LayerError
+from trtdx.engines.tensorrt_llm.plugins import Plugin, real_bindings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.engines.tensorrt_llm.plugins import Fields
+
+UNTAUGHT = ("pad_ldb", "use_fp8")  # options of Gemm that nobody taught us
+
+
+def known() -> dict[str, Plugin]:
+    """Return the references there are, by plugin."""
+    return {
+        "CumsumLastDim": Plugin(_cumulated),
+        "Gemm": Plugin(_product, _product_outputs),
+        "Identity": Plugin(lambda value: value),
+        "TopkLastDim": Plugin(_largest, _largest_outputs),
+    }
+
+
+def _number(fields: Fields, name: str) -> int:
+    return int(np.reshape(fields[name], -1)[0]) if name in fields else 0
+
+
+def _cumulated(value: Any) -> Any:
+    exact = value if value.dtype.kind in "iu" else value.astype(np.float64)
+    return np.cumsum(exact, axis=-1).astype(value.dtype)
+
+
+def _product_outputs(fields: Fields, inputs: Sequence[Any]) -> list[tuple[Any, Sequence[int]]]:
+    left, right = (tuple(each.shape) for each in inputs)
+    asked = [name for name in UNTAUGHT if _number(fields, name)]
+    if asked or (_number(fields, "transa") and (len(left) != 2 or _number(fields, "pad_lda"))):
+        raise LayerError(
+            f"the plugin Gemm was asked for {', '.join(asked) or 'transa'}, which its reference does not know so",
+            fix="pass plugins={'Gemm': Plugin(function, outputs)}",
+        )
+    rows = (left[1],) if _number(fields, "transa") else left[:-1]
+    dtype = type(inputs[0].dtype)(_number(fields, "type_id"))
+    columns = right[0] if _number(fields, "transb") else right[1]
+    return [(dtype, (*rows, columns + _number(fields, "pad_ldc") if columns >= 0 else -1))]
+
+
+def _product(left: Any, right: Any, fields: Fields) -> Any:
+    """Return the product; columns that only pad are not used of the input, and are NaN in the output."""
+    first, second = left.astype(np.float32), right.astype(np.float32)
+    first = (
+        first.T if _number(fields, "transa") else first[..., : left.shape[-1] - _number(fields, "pad_lda")]
+    )
+    second = second.T if _number(fields, "transb") else second
+    made = np.matmul(first, second)
+    padding = np.full((*made.shape[:-1], _number(fields, "pad_ldc")), np.nan, np.float32)
+    return np.concatenate([made, padding], axis=-1).astype(left.dtype)
+
+
+def _largest_outputs(fields: Fields, inputs: Sequence[Any]) -> list[tuple[Any, Sequence[int]]]:
+    shape = (*tuple(inputs[0].shape)[:-1], _number(fields, "k"))
+    return [(inputs[0].dtype, shape), (real_bindings().DataType.INT32, shape)]
+
+
+def _largest(value: Any, fields: Fields) -> Any:
+    """Return the first k in order, and where they are; of equals the earlier goes first."""
+    keys = value.astype(np.float64) if value.dtype.kind not in "iu" else value.astype(np.int64)
+    order = np.argsort(-keys if _number(fields, "is_largest") else keys, axis=-1, kind="stable")
+    where = order[..., : _number(fields, "k")]
+    return np.take_along_axis(value, where, axis=-1), where.astype(np.int32)

@@ -1,0 +1,198 @@
+"""The module `tensorrt` as TensorRT-LLM sees it here: TensorRT-RTX's builder, with our runtime.
+
+Networks are defined on the real builder. Only what compiles, executes or has gone from TensorRT-RTX is ours.
+"""
+
+from __future__ import annotations
+
+import types
+from importlib.machinery import ModuleSpec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.engines.tensorrt_llm.plugins import Registry
+from trtdx.engines.tensorrt_llm.runtime import Context, Engine, Plan
+from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trtdx.engines.tensorrt_llm.runtime import World
+
+CLAIMED = "10.9.0"  # the classic TensorRT whose interface this is; TensorRT-LLM asks for 10.6 and 10.8
+WEAK = ("FP16", "BF16", "INT8", "FP8", "OBEY_PRECISION_CONSTRAINTS", "PREFER_PRECISION_CONSTRAINTS")
+WEAK_WHY = "the network is strongly typed, so its own types decide"
+
+
+class WeakFlag(NamedTuple):
+    """A builder flag of weakly typed networks."""
+
+    name: str
+
+
+class Flags:
+    """`BuilderFlag`, with the flags of weakly typed networks."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.__dict__.update({name: WeakFlag(name) for name in WEAK if not hasattr(real, name)})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class Config:
+    """Stands in for IBuilderConfig: the real one, which also remembers its profiles."""
+
+    def __init__(self, real: Any, world: World) -> None:
+        self.__dict__.update(real=real, world=world, profiles=[])
+
+    def set_flag(self, flag: Any) -> None:
+        if isinstance(flag, WeakFlag):
+            self.world.ignored[f"BuilderFlag.{flag.name}"] = WEAK_WHY
+        else:
+            self.real.set_flag(flag)
+
+    def clear_flag(self, flag: Any) -> None:
+        if not isinstance(flag, WeakFlag):
+            self.real.clear_flag(flag)
+
+    def get_flag(self, flag: Any) -> bool:
+        return not isinstance(flag, WeakFlag) and bool(self.real.get_flag(flag))
+
+    def add_optimization_profile(self, profile: Any) -> int:
+        self.profiles.append(profile)
+        return int(self.real.add_optimization_profile(profile))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["real"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.real, name, value)
+
+
+class Facade(types.ModuleType):
+    """A module that answers some names itself and passes the others on."""
+
+    def __init__(self, real: Any, own: dict[str, Any]) -> None:
+        super().__init__("tensorrt", "A stand-in of trtdx over tensorrt_rtx.")
+        self.__dict__.update(own, _real=real, tensorrt=self, __path__=[], __version__=CLAIMED)
+        self.__spec__ = ModuleSpec("tensorrt", None, is_package=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_real"], name)
+
+
+def facade(real: Any, world: World) -> Facade:
+    """Return the module `tensorrt`."""
+
+    class Builder(real.Builder):  # type: ignore[misc]
+        platform_has_fast_fp16 = platform_has_fast_int8 = True
+
+        def __del__(self) -> None:
+            """Do not call TensorRT's own, which only warns that nobody should."""
+
+        def create_builder_config(self) -> Config:
+            return Config(super().create_builder_config(), world)
+
+        def build_serialized_network(self, network: Any, config: Any) -> Plan:
+            return world.build(network, getattr(config, "profiles", []))
+
+        def build_engine_with_config(self, network: Any, config: Any) -> Engine:
+            return world.engine(self.build_serialized_network(network, config))
+
+    class Runtime:
+        def __init__(self, logger: Any) -> None:
+            self.logger, self.max_threads = logger, 1
+
+        def deserialize_cuda_engine(self, plan: Any) -> Engine:
+            return world.engine(plan)
+
+        def get_plugin_registry(self) -> Registry:
+            return registry
+
+    class Refitter:
+        def __init__(self, *_: Any) -> None:
+            raise CudaOnlyError(
+                "tensorrt.Refitter was asked for, but no engine is compiled here: it is evaluated"
+            )
+
+    registry = Registry(real.get_plugin_registry())
+    return Facade(
+        real,
+        {
+            "Builder": Builder,
+            "Runtime": Runtime,
+            "Refitter": Refitter,
+            "ICudaEngine": Engine,
+            "IExecutionContext": Context,
+            "IHostMemory": Plan,
+            "IBuilderConfig": Config,
+            "BuilderFlag": Flags(real.BuilderFlag),
+            "get_plugin_registry": lambda: registry,
+            "init_libnvinfer_plugins": lambda *_, **__: True,
+        },
+    )
+
+
+class Patch(NamedTuple):
+    """An attribute that is exchanged as long as we are there."""
+
+    owner: Any
+    name: str
+    value: Any
+
+    @property
+    def told(self) -> str:
+        """What is exchanged, by its name."""
+        return f"{getattr(self.owner, '__module__', '') or ''}.{self.owner.__name__}.{self.name}".lstrip(".")
+
+
+def patches(real: Any, world: World) -> list[Patch]:
+    """Return what TensorRT-RTX's own classes are given: what classic TensorRT's have."""
+    kept = real.ITensor.dtype
+    location = property(lambda tensor: real.TensorLocation.DEVICE, lambda tensor, value: None)
+    add_plugin = _add_plugin(world)
+    network, tensor, layer = real.INetworkDefinition, real.ITensor, real.ILayer
+    found = [Patch(tensor, "dtype", property(kept.__get__, _dtype_setter(kept, world)))]
+    wanted = [
+        Patch(tensor, "location", location),
+        Patch(tensor, "broadcast_across_batch", property(lambda tensor: False, lambda tensor, value: None)),
+        Patch(network, "add_plugin_v2", add_plugin),
+        Patch(network, "add_plugin_v3", lambda net, inputs, shapes, plugin: add_plugin(net, inputs, plugin)),
+        Patch(
+            layer, "precision", property(lambda layer: layer.get_output(0).dtype, _precision_setter(world))
+        ),
+        Patch(layer, "precision_is_set", False),
+        Patch(layer, "set_output_type", _output_type_setter(world)),
+    ]
+    return found + [each for each in wanted if not hasattr(each.owner, each.name)]
+
+
+def _add_plugin(world: World) -> Callable[..., Any]:
+    def add_plugin_v2(network: Any, inputs: Any, plugin: Any) -> Any:
+        return world.plugins.add(network, inputs, plugin)
+
+    return add_plugin_v2
+
+
+def _dtype_setter(kept: Any, world: World) -> Callable[[Any, Any], None]:
+    def set_dtype(tensor: Any, value: Any) -> None:
+        if value != kept.__get__(tensor):
+            world.ignored[f"the type {value.name} of tensor {tensor.name}"] = WEAK_WHY
+
+    return set_dtype
+
+
+def _precision_setter(world: World) -> Callable[[Any, Any], None]:
+    def set_precision(layer: Any, value: Any) -> None:
+        world.ignored["ILayer.precision"] = WEAK_WHY
+
+    return set_precision
+
+
+def _output_type_setter(world: World) -> Callable[..., None]:
+    def set_output_type(layer: Any, number: int, value: Any) -> None:
+        if layer.get_output(number).dtype != value:
+            world.ignored["ILayer.set_output_type"] = WEAK_WHY
+
+    return set_output_type

@@ -1,0 +1,1 @@
+"""torch modules and Hugging Face models, tapped without an edit."""

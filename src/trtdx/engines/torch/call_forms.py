@@ -1,0 +1,165 @@
+"""How a module is called with named arrays: as a decoder with its cache, or as any module with its arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.engines.torch.cache import KeyValues, cache_from
+from trtdx.engines.torch.hooks import Watch, places, plain, tensors_in
+from trtdx.engines.torch.lazy import torch
+from trtdx.engines.torch.values import (
+    array_from_tensor,
+    device_of,
+    parameters_of,
+    tensor_from_array,
+    tensors_from,
+)
+from trtdx.tensors.feeds import Input, checked_feeds
+from trtdx.tensors.taps import Place, parse_selector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from trtdx.engines.engine import Array
+
+# What a decoder is fed besides its cache, where it takes it.
+STEP_INPUTS = {"input_ids": "seq", "attention_mask": "total", "position_ids": "seq"}
+
+
+def is_decoder(model: Any) -> bool:
+    """Whether a module is a Hugging Face causal language model."""
+    can = getattr(model, "can_generate", None)
+    if not callable(can) or not can() or getattr(model.config, "is_encoder_decoder", False):
+        return False
+    return "input_ids" in parameters_of(model)
+
+
+class AnyModule:
+    """A module whose arguments are what its forward is declared with."""
+
+    cache: KeyValues | None = None
+    cache_note = "none: not a causal language model"
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._device = model, device_of(model)
+        parameters = parameters_of(model)
+        self._takes_more = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        self.inputs = {
+            name: Input(name, "", None, each.default is not each.empty)
+            for name, each in parameters.items()
+            if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        }
+        self.outputs: list[str] = []  # known after the first run
+
+    def places(self) -> list[Place]:
+        return places(self._model)
+
+    def run(self, call: Callable[..., Any], feeds: Mapping[str, Any]) -> dict[str, Array]:
+        more = {name: Input(name, "", None) for name in feeds} if self._takes_more else {}
+        checked_feeds(self.inputs | more, dict.fromkeys(feeds))  # their names only: they may be tuples
+        result = call(**{name: tensors_from(value, self._device) for name, value in feeds.items()})
+        found = outputs_of(result)
+        self.outputs = list(found)
+        return found
+
+
+def outputs_of(result: Any) -> dict[str, Array]:
+    """Return what a module gave back: by its names if it has any, else as "out", "out[1]", ..."""
+    values = result if isinstance(result, (tuple, list)) else (result,)
+    return {
+        argument or (f"out[{number}]" if number else "out"): array_from_tensor(tensor)
+        for number, argument, tensor in tensors_in(values, {})
+    }
+
+
+class Decoder:
+    """A causal language model: tokens and the cache go in, scores and the cache come out."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._device = model, device_of(model)
+        parameters = parameters_of(model)
+        self._takes = [name for name in STEP_INPUTS if name in parameters]
+        self._says_cache = "use_cache" in parameters or any(
+            each.kind is each.VAR_KEYWORD for each in parameters.values()
+        )
+        order: dict[Place, None] = {}
+        watch = Watch(model, parse_selector("**:*"), lambda seen: order.setdefault(seen.place), start=None)
+        made = self.probe(watch)
+        self._places = with_the_rest(list(order), places(model))
+        found = (
+            cache_from(model, getattr(made, "past_key_values", None))
+            if "past_key_values" in parameters
+            else ""
+        )
+        self.cache = found if isinstance(found, KeyValues) else None
+        why = found or "the model takes none"
+        self.cache_note = str(why) if self.cache else f"none: {why}; each step computes the whole sequence"
+
+    def probe(self, watch: Watch | None = None, *, padded: bool = False) -> Any:
+        """Run the model on a token (padded: on two rows, one of them filled up), which shows how modules are called."""
+        ids = torch.zeros((2, 2) if padded else (1, 1), dtype=torch.int64, device=self._device)
+        mask = torch.ones_like(ids)
+        if padded:
+            mask[0, 0] = 0
+        known = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "position_ids": torch.clamp(mask.cumsum(1) - 1, min=0),
+        }
+        more = {"use_cache": True} if self._says_cache else {}
+        if watch is not None:
+            watch.compiled = False
+            watch.attach()
+        try:
+            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+                return plain(self._model)(**{name: known[name] for name in self._takes}, **more)
+        finally:
+            if watch is not None:
+                watch.detach()
+
+    @property
+    def inputs(self) -> dict[str, Input]:
+        found = {name: Input(name, "int64", ("batch", STEP_INPUTS[name])) for name in self._takes}
+        return found | self.cache.inputs if self.cache else found
+
+    @property
+    def outputs(self) -> list[str]:
+        return ["logits", *(self.cache.outputs if self.cache else ())]
+
+    def places(self) -> list[Place]:
+        return list(self._places)
+
+    def run(self, call: Callable[..., Any], feeds: Mapping[str, Any]) -> dict[str, Array]:
+        arrays = checked_feeds(self.inputs, feeds)
+        tensors = {name: tensor_from_array(array, self._device) for name, array in arrays.items()}
+        given = {name: tensors.pop(name) for name in self._takes}
+        if self._says_cache:
+            given["use_cache"] = self.cache is not None
+        if self.cache is None:
+            return {"logits": array_from_tensor(_logits(call(**given)))}
+        length = None
+        if "attention_mask" in given:
+            total, new = given["attention_mask"].shape[1], given["input_ids"].shape[1]
+            length = self.cache.past_length(tensors, total, new)
+        held = self.cache.filled(tensors, length)
+        found = {"logits": _logits(call(**given, past_key_values=held))} | self.cache.contents(held)
+        return {name: array_from_tensor(tensor) for name, tensor in found.items()}
+
+
+def _logits(result: Any) -> Any:
+    return result["logits"] if hasattr(result, "logits") else result[0]
+
+
+def with_the_rest(seen: list[Place], known: Sequence[Place]) -> list[Place]:
+    """Return the places that a run passed, in its order, and each other one after what precedes it in the model."""
+    last = {place.path: place for place in seen}
+    after: dict[Place | None, list[Place]] = {}
+    before: Place | None = None
+    for place in known:
+        if place.path in last:
+            before = last[place.path]
+        elif place.op:
+            after.setdefault(before, []).append(place)
+    return [
+        each for place in (None, *seen) for each in ((place,) if place else ()) + tuple(after.get(place, ()))
+    ]

@@ -1,0 +1,286 @@
+"""Hugging Face models from a local folder: nothing is downloaded, no code of the folder runs, no weight is made up."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from trtdx.errors import InputError, UnknownNameError
+from trtdx.formats.safetensors import read_header
+from trtdx.host import RealHost
+from trtdx.installation import install_packages
+from trtdx.optional import need
+from trtdx.words import counted, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+CONFIG = "config.json"
+MOST_LAYERS = 10_000
+INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+
+class Loaded(NamedTuple):
+    """A model, and what its reader should know about how it was loaded."""
+
+    model: Any
+    notes: list[str]
+
+
+class RefusedWeightsError(InputError):
+    """Weights that do not fit the config: which are missing, left over, or of another size."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fix: str,
+        missing: Sequence[str] = (),
+        unexpected: Sequence[str] = (),
+        mismatched: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, fix=fix)
+        self.missing, self.unexpected, self.mismatched = missing, unexpected, mismatched
+
+
+class _Index(msgspec.Struct, frozen=True):
+    """What of an index of shards matters here: the file of each tensor."""
+
+    weight_map: dict[str, str]
+
+
+def load_model(
+    path: str | Path, *, dtype: str = "auto", attention: str = "", device: str = "cpu", strict: bool = True
+) -> Any:
+    """Return the causal language model of a Hugging Face folder, ready to be run.
+
+    Args:
+        path: a local folder with config.json and weights (safetensors, else torch files without code in them).
+        dtype: what to compute in, such as "float32" or "bfloat16"; "auto" is what the config says.
+        attention: "eager", "sdpa" or another that transformers knows; where it is empty, transformers chooses.
+        device: where the weights go.
+        strict: whether weights that no part of the model wants are an error.
+
+    Raises:
+        InputError: the folder holds no model that can be computed as it is. A weight that is missing or has
+            another size is always an error: transformers would fill it with random numbers.
+    """
+    return loaded(path, dtype=dtype, attention=attention, device=device, strict=strict).model
+
+
+def outline(path: str | Path) -> Any:
+    """Return the modules of a Hugging Face folder without their weights: to be looked at, not to be run.
+
+    Raises:
+        InputError: the folder says no architecture that can be made.
+    """
+    transformers = need("transformers", extra="torch", to="load a Hugging Face model")
+    torch = need("torch", extra="torch", to="load a model")
+    at = Path(path)
+    _check_config(at)
+    with _quiet(transformers), torch.device("meta"):
+        try:
+            config = transformers.AutoConfig.from_pretrained(
+                at, local_files_only=True, trust_remote_code=False
+            )
+            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False).eval()
+        except Exception as err:  # each of the many things transformers checks raises its own kind
+            raise _refused(at, err) from err
+
+
+def loaded(path: str | Path, *, dtype: str, attention: str, device: str, strict: bool) -> Loaded:
+    """Return a folder's model with notes; see `load_model`."""
+    transformers = need("transformers", extra="torch", to="load a Hugging Face model")
+    at = Path(path)
+    options = {
+        "dtype": _dtype(dtype), "use_safetensors": _check(at), "local_files_only": True, "trust_remote_code": False,
+        "weights_only": True, "output_loading_info": True, "ignore_mismatched_sizes": True,
+    }  # fmt: skip
+    if attention:
+        options["attn_implementation"] = attention
+    with _quiet(transformers):
+        try:
+            model, told = transformers.AutoModelForCausalLM.from_pretrained(at, **options)
+            model = model.to(device).eval()
+        except Exception as err:  # each of the many things transformers checks raises its own kind
+            raise _refused(at, err) from err
+    notes = (
+        []
+        if options["use_safetensors"]
+        else ["the weights are torch files, read without running code in them"]
+    )
+    return Loaded(model, notes + _judged(at, model, told, strict=strict))
+
+
+def _dtype(name: str) -> Any:
+    if name == "auto":
+        return name
+    torch = need("torch", extra="torch", to="load a model")
+    floats = [each for each in ("float32", "bfloat16", "float16", "float64") if hasattr(torch, each)]
+    if name not in floats:
+        raise UnknownNameError("type to compute in", name, ["auto", *floats])
+    return getattr(torch, name)
+
+
+def _check(at: Path) -> bool:
+    """Raise if something of the model is not there or not whole; returns whether its weights are safetensors."""
+    if not at.is_dir():
+        told = "is a file" if at.exists() else "does not exist"
+        raise InputError(
+            f"{at} {told}, not a Hugging Face folder", fix="name the folder that holds config.json"
+        )
+    _check_config(at)
+    for name in INDICES:
+        if (at / name).is_file():
+            _check_shards(at, name)
+            return name == INDICES[0]
+    safe = sorted(at.glob("*.safetensors"))
+    for each in safe:
+        _check_whole(each)
+    if not safe and not sorted(at.glob("*.bin")):
+        raise InputError(
+            f"{at} holds no weights", fix="put model.safetensors, or all its shards, beside config.json"
+        )
+    return bool(safe)
+
+
+def _check_config(at: Path) -> None:
+    try:
+        config = msgspec.json.decode((at / CONFIG).read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"{at} has no {CONFIG}", fix="name the folder that holds config.json") from None
+    except OSError as err:
+        raise InputError(f"{at / CONFIG} cannot be read: {err.strerror or err}") from err
+    except msgspec.MsgspecError as err:
+        raise InputError(f"{at / CONFIG} is not JSON: {err}") from err
+    if isinstance(config, dict) and ("pretrained_config" in config or "architecture" in config):
+        raise InputError(
+            f"{at} is {'an engine' if 'pretrained_config' in config else 'a checkpoint'} of TensorRT-LLM, "
+            "which cannot be computed here",
+            fix=f"name the Hugging Face folder it was made from; `trtdx inspect {at}` shows what is in it",
+        )
+    if not isinstance(config, dict) or not config.get("model_type"):
+        raise InputError(
+            f"{at / CONFIG} does not say its model_type", fix="use the config the model came with"
+        )
+    for name in ("num_hidden_layers", "num_layers", "n_layer"):
+        layers = config.get(name)
+        if (
+            isinstance(layers, int) and not 0 <= layers <= MOST_LAYERS
+        ):  # each would be made before a look at it
+            raise InputError(
+                f"{at / CONFIG} says {name} is {layers}", fix="use the config the model came with"
+            )
+
+
+def _check_shards(at: Path, index: str) -> None:
+    try:
+        names = sorted(set(msgspec.json.decode((at / index).read_bytes(), type=_Index).weight_map.values()))
+    except (OSError, msgspec.MsgspecError) as err:
+        raise InputError(f"{at / index} cannot be read: {err}") from err
+    outside = [name for name in names if Path(name).name != name]
+    if outside:
+        raise InputError(f"{at / index} names {outside[0]!r}, which is not a file beside it")
+    missing = [name for name in names if not (at / name).is_file()]
+    if missing:
+        told = f"{counted(len(missing), 'file')} of {len(names)} that {index} names"
+        raise InputError(f"{at} lacks {told}: {listed(missing)}", fix="fetch the missing shards")
+    for name in names:
+        if name.endswith(".safetensors"):
+            _check_whole(at / name)
+
+
+def _check_whole(path: Path) -> None:
+    """Raise if a safetensors file is cut off, is a pointer to a file elsewhere, or is damaged."""
+    header = read_header(RealHost(), str(path))
+    if header.problem:
+        raise InputError(f"{path} {header.problem}", fix="fetch the file again")
+
+
+def _judged(at: Path, model: Any, told: dict[str, Any], *, strict: bool) -> list[str]:
+    """Return what is to be noted of the weights, or raise."""
+    architecture = type(model).__name__
+    wrong = sorted(told["mismatched_keys"])
+    if wrong:
+        each = [f"{name} is {list(theirs)} and should be {list(ours)}" for name, theirs, ours in wrong]
+        raise RefusedWeightsError(
+            f"{counted(len(wrong), 'weight')} in {at} of another size than {CONFIG} says: {listed(each, 3, '; ')}",
+            fix="use the config and the weights of one and the same model",
+            mismatched=[name for name, _, _ in wrong],
+        )
+    if told["missing_keys"]:
+        names = sorted(told["missing_keys"])
+        raise RefusedWeightsError(
+            f"{counted(len(names), 'weight')} of {architecture} not in {at}: {listed(names, 3)}",
+            fix=_fix_for_missing(model, architecture),
+            missing=names,
+        )
+    if told.get("error_msgs"):
+        raise InputError(f"{at} cannot be loaded: {listed(told['error_msgs'], 2, '; ')}")
+    if not told["unexpected_keys"]:
+        return []
+    names = sorted(told["unexpected_keys"])
+    note = f"{counted(len(names), 'weight')} in {at} not wanted by {architecture}: {listed(names, 3)}"
+    if strict:
+        raise RefusedWeightsError(
+            note,
+            fix="check model_type and architectures, or pass strict=False to leave them out",
+            unexpected=names,
+        )
+    return [note]
+
+
+def _fix_for_missing(model: Any, architecture: str) -> str:
+    said = getattr(model.config, "architectures", None) or [architecture]
+    if architecture not in said:
+        return (
+            f"{CONFIG} says that it is a {said[0]}, which does not generate: run it from Python inside "
+            "trtdx.capture.session.live.capturing(model, ...), or export it to ONNX"
+        )
+    return "fetch the whole checkpoint; missing weights would be random numbers"
+
+
+def _refused(at: Path, err: Exception) -> InputError:
+    """Return what transformers refused, in our words where it is a thing users meet."""
+    text = str(err).strip() or type(err).__name__
+    first = " ".join(line.strip() for line in text.splitlines()[:2])
+    if "custom code" in text or "trust_remote_code" in text:
+        return InputError(
+            f"{at} needs code of its own, which is not run",
+            fix="load the model yourself after reading that code, and pass the module instead of its folder",
+        )
+    if "Weights only load failed" in text:  # torch's own words advise to run the code
+        return InputError(
+            f"{at} has torch files that hold more than weights; code in them is not run",
+            fix="use the model's safetensors, or convert it where you trust it",
+        )
+    if "does not recognize this architecture" in text:
+        version = need("transformers", extra="torch", to="load a model").__version__
+        return InputError(
+            f"{first.partition('. ')[0]} (transformers {version})", fix=install_packages("-U", "transformers")
+        )
+    if "Unrecognized configuration class" in text:
+        kind = text.partition("configuration_")[2].partition(".")[0] or "this one"
+        return InputError(
+            f"{at} is not a causal language model: transformers has none of type {kind}",
+            fix="run it from Python inside trtdx.capture.session.live.capturing(model, ...), or export it to ONNX",
+        )
+    return InputError(f"{at} cannot be loaded: {first}")
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Keep transformers from writing its reports and progress to the terminal: what matters is raised or noted."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

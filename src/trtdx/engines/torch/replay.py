@@ -1,0 +1,317 @@
+"""One module of a torch model computed alone, with inputs that were captured or made up.
+
+A capture has the tensors that entered a module, not how they were handed over: which stood in a tuple, what was None,
+where the cache was. A decoder shows that when it computes one token; of any other module the names alone tell it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.engines.torch.cache import PARTS
+from trtdx.engines.torch.call_forms import Decoder
+from trtdx.engines.torch.hooks import MOST_DEPTH, places, replaced, tensors_in
+from trtdx.engines.torch.values import array_from_tensor, device_of, parameters_of, tensor_from_array
+from trtdx.errors import InputError, UnknownNameError
+from trtdx.tensors.dtypes import dtype_of
+from trtdx.tensors.feeds import Input, checked_feeds
+from trtdx.tensors.taps import Place, last_indices, path_matches
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trtdx.engines.engine import Array
+    from trtdx.engines.torch.cache import KeyValues
+    from trtdx.engines.torch.engine import TorchEngine
+
+_PORT = re.compile(r"(?:([^:]*?)(?:#\d+)?:)?(in(?:\[(\d+)\]|\.([\w.]+))?)")
+_PAST = re.compile(r"past\.\d+\.(?:key|value)")
+_ITEM = re.compile(r"(.+)\.(\d+)")
+
+
+class Arguments(NamedTuple):
+    """What a module is called with."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    layers: Sequence[int] = ()  # of the cache, that it writes to
+
+    def names(self) -> dict[str, Any]:
+        """Return the tensors in it, by the names a capture gives them: "in", "in[1]", "in.mask"."""
+        found = tensors_in(self.args, self.kwargs)
+        return {Place("", "in", number, name).name[1:]: tensor for number, name, tensor in found}
+
+
+def replay(
+    engine: TorchEngine | Any, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+) -> dict[str, Array]:
+    """Return what leaves a module, by the names of a capture; selected tensors inside it go to the engine's sink.
+
+    Args:
+        engine: the model, as an engine or as a module.
+        scope: the module's path, or its end: "layers.3", "layers.3.mlp".
+        inputs: an array for each tensor that enters, called as a capture calls it ("model.layers.3:in",
+            "model.layers.3:in.attention_mask") or without the path ("in", "in[1]", "in.position_embeddings.0").
+            After the first step also what was in the cache before: "past.3.key", "past.3.value".
+        call: which call of a module that is called several times.
+        step: the number of the step that the sink is told.
+
+    Returns:
+        "model.layers.3:out", ...; and what is in the cache then: "present.3.key", ...
+
+    Raises:
+        InputError: there is no such module, or something that enters it is missing or of another type.
+        EvaluationError: torch cannot compute it.
+    """
+    from trtdx.engines.torch.engine import TorchEngine
+
+    if not isinstance(engine, TorchEngine):
+        with TorchEngine(engine) as made:
+            return replay(made, scope, inputs, call=call, step=step)
+    ready = prepared(engine, scope, inputs, call=call, step=step)
+    arguments, held = ready.arguments()
+    path, module, cache, past = ready.path, ready.module, ready.cache, ready.past
+    with engine.computing(step, {path: call}):
+        result = module(*arguments.args, **arguments.kwargs)
+    found = named_outputs(path, result)
+    if cache is not None and held is not None:
+        found |= _present(cache, held, past)
+    return {name: array_from_tensor(tensor) for name, tensor in found.items()}
+
+
+class Prepared(NamedTuple):
+    """A module and what it is called with, found once for many calls."""
+
+    path: str
+    module: Any
+    shapes: Arguments  # of a call, to be filled
+    tensors: Mapping[str, Any]  # "in", "in.attention_mask", ...
+    cache: KeyValues | None
+    past: Mapping[str, Any]
+
+    def arguments(self) -> tuple[Arguments, Any]:
+        """Return the arguments of one call, and the cache among them, new each time: a call writes to it."""
+        return _rebuilt(self.module, self.shapes, self.tensors, self.cache, self.past)
+
+
+def prepared(
+    engine: TorchEngine, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+) -> Prepared:
+    """Return a module ready to be called; the arguments and errors are those of `replay`."""
+    path = _path(engine.model, scope)
+    device = device_of(engine.model)
+    past = {name: tensor_from_array(inputs[name], device) for name in inputs if _PAST.fullmatch(name)}
+    given = {_entering(name, path): _array(inputs[name]) for name in inputs if name not in past}
+    shapes = _shapes_of_call(engine, path, call, given)
+    tensors = {name: tensor_from_array(array, device) for name, array in _checked(shapes, given).items()}
+    cache = engine.form.cache
+    _check_past(cache, shapes, past, tensors, step)
+    return Prepared(path, engine.model.get_submodule(path), shapes, tensors, cache, past)
+
+
+def _path(model: Any, scope: str) -> str:
+    known = places(model)
+    paths = list(dict.fromkeys(place.path for place in known))
+    last = last_indices(known)
+    found = [path for path in paths if path_matches(scope, path, last)] if scope else [""]
+    if not found:
+        raise UnknownNameError("module", scope, paths)
+    if len(found) > 1:
+        raise InputError(
+            f"{scope!r} names {len(found)} modules: {', '.join(found[:4])}", fix="name one of them"
+        )
+    return found[0]
+
+
+def _entering(name: str, path: str) -> str:
+    """Return a name without the path: "in.mask" of "model.layers.3:in.mask"."""
+    found = _PORT.fullmatch(name)
+    prefix = found[1] if found else None
+    if found is None or (
+        prefix is not None and prefix != path and not (prefix and path_matches(prefix, path, {}))
+    ):
+        raise InputError(
+            f"nothing that enters {path or 'the model'} is called {name!r}", fix="name inputs as :in, ..."
+        )
+    return "in" if found[2] == "in[0]" else found[2]
+
+
+def _array(value: Any) -> Any:
+    return array_from_tensor(value) if hasattr(value, "data_ptr") else value
+
+
+def _shapes_of_call(engine: TorchEngine, path: str, call: int, given: Mapping[str, Any]) -> Arguments:
+    """Return how a module is called: from a run on a token, or on padded ones where that has what is given."""
+    form = engine.form
+    if not isinstance(form, Decoder):
+        return _from_names(given)
+    best: Arguments | None = None
+    for padded in (False, True):  # attention that needs no mask gets none, but gets one with padding
+        seen = _watched_call(engine, form, path, call, padded=padded)
+        if seen is None:
+            return _from_names(given)
+        if seen.names().keys() == given.keys():
+            return seen
+        best = best or seen
+    assert best is not None
+    return best
+
+
+def entering(engine: TorchEngine, scope: str, call: int = 0) -> dict[str, Input]:
+    """Return what a module has to be given to be replayed; what not every call has, such as a mask, is optional."""
+    path, form = _path(engine.model, scope), engine.form
+    plain = _watched_call(engine, form, path, call, padded=False) if isinstance(form, Decoder) else None
+    padded = _watched_call(engine, form, path, call, padded=True) if isinstance(form, Decoder) else None
+    if plain is None or padded is None:
+        return _declared(engine.model.get_submodule(path))
+    once, twice = plain.names(), padded.names()
+    found = {name: _input(name, once.get(name), twice.get(name)) for name in {**once, **twice}}
+    past = form.cache.inputs if form.cache else {}
+    wanted = {f"past.{layer}.{part}" for layer in plain.layers for part in PARTS}
+    return found | {name: each._replace(optional=True) for name, each in past.items() if name in wanted}
+
+
+def _input(name: str, once: Any, twice: Any) -> Input:
+    """Return what a tensor is like: sizes that differ between a token and two rows of two may vary."""
+    either = twice if once is None else once
+    if once is None or twice is None or once.ndim != twice.ndim:
+        return Input(name, dtype_of(either.dtype).name, ("any",) * either.ndim, optional=True)
+    sizes = zip(once.shape, twice.shape, strict=True)
+    shape = tuple(int(one) if one == two else "any" for one, two in sizes)
+    return Input(name, dtype_of(either.dtype).name, shape)
+
+
+def _declared(module: Any) -> dict[str, Input]:
+    """Return what a module's forward declares: what it must have by number, the rest by name."""
+    found = {}
+    for number, (argument, each) in enumerate(parameters_of(module).items()):
+        if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL):
+            continue
+        must = each.default is each.empty and each.kind is not each.KEYWORD_ONLY
+        name = Place("", "in", number if must else 0, "" if must else argument).name[1:]
+        found[name] = Input(name, "", None, each.default is not each.empty)
+    return found
+
+
+def _watched_call(
+    engine: TorchEngine, form: Decoder, path: str, call: int, *, padded: bool
+) -> Arguments | None:
+    """Return the arguments of one call of a module in a run on a token; none if it is never called."""
+    seen: list[Arguments] = []
+    written: list[set[int]] = []
+
+    def before(_: Any, args: Any, kwargs: Any) -> None:
+        seen.append(Arguments(args, dict(kwargs)))
+        written.append(_written(seen[-1], form.cache))
+
+    def after(_: Any, __: Any, ___: Any) -> None:
+        more = _written(seen[-1], form.cache) - written[-1]
+        seen[-1] = seen[-1]._replace(layers=sorted(more))
+
+    module = engine.model.get_submodule(path)
+    hooks = (
+        module.register_forward_pre_hook(before, with_kwargs=True),
+        module.register_forward_hook(after),
+    )
+    try:
+        form.probe(padded=padded)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if seen and call >= len(seen):
+        raise InputError(f"{path} is called {counted(len(seen), 'time')}; there is no call {call}")
+    return seen[call] if seen else None
+
+
+def _written(arguments: Arguments, cache: KeyValues | None) -> set[int]:
+    """Return the layers of the cache among some arguments that something was written to."""
+    held = [each for each in (*arguments.args, *arguments.kwargs.values()) if _is_cache(each)]
+    return cache.written(held[0]) if held and cache else set()
+
+
+def _from_names(given: Mapping[str, Any]) -> Arguments:
+    """Return arguments as the names alone tell them: numbers are positions, and mask.0 and mask.1 are a tuple."""
+    numbered, named = [], {}  # type: tuple[list[Any], dict[str, Any]]
+    for number in range(len(given)):
+        name = f"in[{number}]" if number else "in"
+        if name in given:
+            numbered.append(tensor_from_array(given[name]))
+    for name in given:
+        _, _, argument = name.partition("in.")
+        item = _ITEM.fullmatch(argument)
+        if item is not None:
+            named.setdefault(item[1], []).append(tensor_from_array(given[name]))
+        elif argument:
+            named[argument] = tensor_from_array(given[name])
+    return Arguments(
+        numbered, {name: tuple(each) if isinstance(each, list) else each for name, each in named.items()}
+    )
+
+
+def _checked(shapes: Arguments, given: Mapping[str, Any]) -> dict[str, Array]:
+    wanted = {name: Input(name, dtype_of(each.dtype).name, None) for name, each in shapes.names().items()}
+    return checked_feeds(wanted, given)
+
+
+def _is_cache(value: Any) -> bool:
+    return hasattr(value, "get_seq_length") and hasattr(value, "update")
+
+
+def _check_past(
+    cache: KeyValues | None, shapes: Arguments, past: Mapping[str, Any], tensors: Mapping[str, Any], step: int
+) -> None:
+    """Raise if a module would silently compute without what was in its cache."""
+    has = cache is not None and any(map(_is_cache, (*shapes.args, *shapes.kwargs.values())))
+    positions = tensors.get("in.position_ids")
+    later = step > 0 or (positions is not None and positions.numel() and int(positions.min()) > 0)
+    if has and later and not past:
+        raise InputError(
+            "these are the inputs of a later step, which needs what was in the cache",
+            fix="give past.<layer>.key and past.<layer>.value too, as they were before that step",
+        )
+
+
+def _rebuilt(
+    module: Any,
+    shapes: Arguments,
+    tensors: Mapping[str, Any],
+    cache: KeyValues | None,
+    past: Mapping[str, Any],
+) -> tuple[Arguments, Any]:
+    """Return the arguments with the given tensors in their places, and the cache among them."""
+    names = iter(shapes.names())
+    held = cache.filled(past) if cache is not None else None
+
+    def put(_: Any) -> Any:
+        return tensors[next(names)]
+
+    def made(value: Any) -> Any:
+        return held if _is_cache(value) else replaced(value, MOST_DEPTH, put)
+
+    args, kwargs = (
+        [made(each) for each in shapes.args],
+        {name: made(each) for name, each in shapes.kwargs.items()},
+    )
+    if not any(each is held for each in (*args, *kwargs.values())):
+        if past and "past_key_values" not in parameters_of(module):
+            raise InputError(f"{type(module).__name__} takes no cache", fix="leave past.* out")
+        if not past:
+            return Arguments(args, kwargs), None
+        kwargs["past_key_values"] = held
+    return Arguments(args, kwargs), held
+
+
+def named_outputs(path: str, result: Any) -> dict[str, Any]:
+    values = result if isinstance(result, (tuple, list)) else (result,)
+    return {Place(path, "out", number, name).name: tensor for number, name, tensor in tensors_in(values, {})}
+
+
+def _present(cache: KeyValues, held: Any, past: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is in the cache now, or raise if a layer had to do without its past."""
+    found = cache.contents(held)
+    lacking = [name for name in found if past and name.replace("present", "past") not in past]
+    if lacking:
+        raise InputError(f"what was in the cache is not given: {lacking[0].replace('present', 'past')}")
+    return found

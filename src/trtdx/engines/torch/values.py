@@ -1,0 +1,73 @@
+"""Between NumPy arrays and torch tensors, over the same memory where the device allows it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trtdx.engines.torch.lazy import torch
+from trtdx.tensors.dtypes import DTYPES, dtype_of, numpy_dtype
+
+if TYPE_CHECKING:
+    from trtdx.engines.engine import Array
+
+
+def array_from_tensor(tensor: Any) -> Array:
+    """Return an array over a tensor's memory; a copy if that is on another device."""
+    held = tensor.detach()
+    if held.device.type != "cpu":
+        held = held.cpu()
+    held = held.resolve_conj().resolve_neg()
+    dtype = dtype_of(held.dtype)
+    if dtype.npy:
+        array: Array = held.numpy()
+        return array
+    view: Array = held.view(getattr(torch, f"uint{8 * dtype.bytes}")).numpy()
+    return view.view(numpy_dtype(dtype.name))
+
+
+def tensor_from_array(given: Any, device: Any = "cpu") -> Any:
+    """Return a tensor over an array's memory; a copy if the device is another one or torch cannot look there.
+
+    An array that is read-only is copied: models add to their inputs in place, which ends the process where the
+    memory is a mapped file.
+    """
+    if isinstance(given, torch.Tensor):
+        return given.to(device)
+    array = np.asarray(given)
+    if any(stride < 0 for stride in array.strides) or not array.dtype.isnative or not array.flags.aligned:
+        array = array.astype(array.dtype.newbyteorder("="), copy=True)
+    if not array.flags.writeable:
+        array = array.copy()
+    known = DTYPES.get(array.dtype.name)
+    if known is None or known.npy:
+        return torch.from_numpy(array).to(device)
+    raw = torch.from_numpy(array.view(f"uint{8 * known.bytes}"))
+    return raw.view(getattr(torch, known.name)).to(device)
+
+
+def tensors_from(given: Any, device: Any) -> Any:
+    """Return a value with its arrays as tensors, looking into tuples, lists and dicts."""
+    if isinstance(given, (np.ndarray, np.generic, torch.Tensor)):
+        return tensor_from_array(given, device)
+    if isinstance(given, (tuple, list)):
+        return type(given)(tensors_from(each, device) for each in given)
+    if isinstance(given, Mapping):
+        return {name: tensors_from(each, device) for name, each in given.items()}
+    return given
+
+
+def parameters_of(module: Any) -> Mapping[str, inspect.Parameter]:
+    """Return what a module's forward takes, by name."""
+    return inspect.signature(module.forward).parameters
+
+
+def device_of(model: Any) -> Any:
+    """Return where a model takes its inputs: where its first weight is."""
+    first = next(model.parameters(), None)
+    if first is None:
+        first = next(model.buffers(), None)
+    return torch.device("cpu") if first is None else first.device

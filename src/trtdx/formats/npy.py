@@ -1,0 +1,123 @@
+"""NPY files, read strictly: NumPy's own, and those of TensorRT-LLM's C++ runtime, which leave the byte order out.
+
+Objects are never read: they would be pickles.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from trtdx.errors import InputError
+from trtdx.tensors.dtypes import BY_NPY, DTYPES, DType
+
+if TYPE_CHECKING:
+    from trtdx.capture.store.format import Buffer
+
+MAGIC = b"\x93NUMPY"
+MOST_HEADER_BYTES = 10_000  # NumPy's own bound
+MOST_AXES = 64
+
+_HEADER = re.compile(
+    r"\{'descr': ?'([^']{1,16})', ?'fortran_order': ?(True|False), ?'shape': ?\(([\d, ]*)\),? ?\}\s*"
+)
+
+
+class Raw(NamedTuple):
+    """A tensor as bytes: little-endian, in C order."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Buffer
+
+
+class NpyHeader(NamedTuple):
+    """What an NPY file says of itself."""
+
+    dtype: DType
+    swapped: bool  # big-endian
+    fortran: bool
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.bytes
+
+
+def read_npy(stream: BinaryIO, size: int) -> Raw:
+    """Return the tensor in a stream of `size` bytes.
+
+    Raises:
+        InputError: it is not NPY, of a type nobody can read, or shorter than it says.
+    """
+    start = read_exactly(stream, min(size, 8))
+    if start[:6] != MAGIC or len(start) < 8 or start[6] not in (1, 2, 3):
+        raise InputError("is not an NPY file")
+    width = 2 if start[6] == 1 else 4
+    length = int.from_bytes(read_exactly(stream, width), "little")
+    if length > MOST_HEADER_BYTES:
+        raise InputError(f"claims a header of {length} bytes")
+    header = parse_npy_header(read_exactly(stream, length).decode("latin-1"))
+    if 8 + width + length + header.bytes > size:
+        raise InputError(f"has {size} bytes where its shape {list(header.shape)} needs more: it is cut off")
+    return _raw(header, read_exactly(stream, header.bytes))
+
+
+def parse_npy_header(text: str) -> NpyHeader:
+    """Return what a header states."""
+    found = _HEADER.fullmatch(text)
+    if found is None:
+        raise InputError(f"has a header that is not a plain array's: {text[:80].strip()}")
+    descr, order, shape = found.groups()
+    sizes = [each for each in shape.replace(" ", "").split(",") if each]
+    if len(sizes) > MOST_AXES or any(len(each) > 18 for each in sizes):
+        raise InputError("has an impossible shape")
+    axes = tuple(map(int, sizes))
+    return NpyHeader(_dtype(descr), descr[0] == ">", order == "True", axes)
+
+
+def _dtype(descr: str) -> DType:
+    code = descr.lstrip("<>|=")
+    if code == "V2":  # how NumPy stores ml_dtypes' bfloat16
+        return DTYPES["bfloat16"]
+    if code == "x":
+        raise InputError(
+            "has the type 'x': TensorRT-LLM's C++ runtime writes it for types it cannot name (FP8, FP4, INT4), "
+            "and what the bytes mean is lost"
+        )
+    if code not in BY_NPY:
+        raise InputError(f"has the type {descr!r}, which holds no tensor")
+    return BY_NPY[code]
+
+
+def _raw(header: NpyHeader, data: bytes) -> Raw:
+    if not (header.swapped and header.dtype.bytes > 1) and not (header.fortran and len(header.shape) > 1):
+        return Raw(header.dtype.name, header.shape, data)
+    import numpy as np
+
+    code = header.dtype.npy or "u2"  # bfloat16 as its bits
+    array = np.frombuffer(data, f"{'>' if header.swapped else '<'}{code}")
+    ordered = array.reshape(header.shape, order="F" if header.fortran else "C")
+    return Raw(header.dtype.name, header.shape, ordered.astype(f"<{code}").tobytes("C"))
+
+
+def npy_header(dtype: DType, shape: tuple[int, ...]) -> bytes:
+    """Return the header of an NPY file, padded so that the data is aligned."""
+    axes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+    order = "|" if dtype.bytes == 1 else "<"
+    text = f"{{'descr': '{order}{dtype.npy}', 'fortran_order': False, 'shape': ({axes}), }}"
+    padded = text + " " * (-(10 + len(text) + 1) % 64) + "\n"
+    return MAGIC + b"\x01\x00" + struct.pack("<H", len(padded)) + padded.encode("latin-1")
+
+
+def read_exactly(stream: BinaryIO, size: int) -> bytes:
+    """Return the next bytes of a stream, which has to have as many."""
+    data = bytearray()
+    while len(data) < size:
+        some = stream.read(min(size - len(data), 64 << 20))
+        if not some:
+            raise InputError(f"ends {size - len(data)} bytes early")
+        data += some
+    return bytes(data)

@@ -1,0 +1,1 @@
+"""ONNX graphs: opened without their weights, seen as the modules they were exported from, and edited."""

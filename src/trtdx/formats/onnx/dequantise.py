@@ -1,0 +1,296 @@
+"""A statically quantised graph computed in floats: what its quantisers do by their steps alone, or without them.
+
+Between QuantizeLinear and DequantizeLinear numbers are integers. Here they stay floats all the way: a quantiser becomes
+the rounding to its step, or nothing. What it does beyond that, holding values at the end of its range or being undone
+with another scale, is no longer in the graph: the noise that the file's own steps make can be told from its mistakes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.errors import TrtdxError
+from trtdx.formats.onnx.casts import onnx_ir
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from trtdx.formats.onnx.graph import Graph
+
+# What moves numbers and does not change them.
+MOVES = {
+    "Transpose", "Reshape", "Slice", "Concat", "Gather", "Squeeze", "Unsqueeze", "Expand", "Identity", "Split", "Flatten",
+}  # fmt: skip
+BINARY = {"QLinearMatMul": "MatMul", "QLinearAdd": "Add", "QLinearMul": "Mul"}
+UNARY = {"QLinearSigmoid": "Sigmoid", "QLinearSoftmax": "Softmax", "QLinearLeakyRelu": "LeakyRelu"}
+KEPT_ATTRIBUTES = ("axis", "alpha", "transA", "transB")
+OPERATORS = {"QLinearConcat", "QGemm", *BINARY, *UNARY}
+STATIC = {"QuantizeLinear", *OPERATORS}
+PRODUCTS = re.compile(r"MatMul|Gemm|Conv|Gather|Transpose")
+STEPS = 255.0
+ROOMY = (
+    8.0  # times the step that the numbers need: calibration saw larger ones; beyond that it is no honest step
+)
+
+
+class NotInFloatsError(TrtdxError):
+    """A quantised operator that has no form in floats here."""
+
+
+def has_static_steps(graph: Graph) -> bool:
+    """Whether a graph quantises what it computes with scales that are in the file."""
+    from trtdx.formats.onnx.graph import Kind
+
+    return any(
+        node.op_type in STATIC and any(graph.kind(value) is Kind.DATA for value in node.inputs if value)
+        for node in graph.nodes
+    )
+
+
+class Quantiser(NamedTuple):
+    """A quantiser as it was: what it is given, what comes of it, and where its range ends."""
+
+    given: str
+    made: str
+    low: float
+    high: float
+    step: float
+
+
+def moved_steps(graph: Graph) -> dict[str, float]:
+    """Return the step of each value that an engine may quantise earlier than its file says.
+
+    Rounding and moving numbers can change places, so optimisers put a quantiser before what moves its input.
+    """
+    found: dict[str, float] = {}
+    for node in graph.nodes:
+        scale = node.inputs[1] if node.op_type == "QuantizeLinear" else None
+        if scale is None or scale.const_value is None or scale.const_value.size > 1:
+            continue
+        step, waiting = float(scale.const_value.numpy().reshape(-1)[0]), [node.inputs[0]]
+        while waiting:
+            value = waiting.pop()
+            maker = None if value is None else value.producer()
+            if maker is None or maker.op_type not in MOVES:
+                continue
+            before = [each for each in maker.inputs if each is not None and each.dtype == scale.dtype]
+            for each in before:
+                found[str(each.name)] = max(found.get(str(each.name), 0.0), step)
+            waiting += before
+    return found
+
+
+def cached_steps(graph: Graph) -> dict[str, float]:
+    """Return the step of each value that is a cache, or moved from one, where what a step of the run hands on is quantised."""
+    from trtdx.engines.generate import cache_key
+
+    handed: dict[str, float] = {}
+    for value in graph.outputs:
+        maker, key = value.producer(), cache_key(str(value.name))
+        scale = maker.inputs[1] if maker is not None and maker.op_type == "DequantizeLinear" else None
+        if key and scale is not None and scale.const_value is not None and scale.const_value.size == 1:
+            handed[key] = float(scale.const_value.numpy().reshape(-1)[0])
+    found: dict[str, float] = {}
+    waiting = [(each, handed[key]) for each in graph.inputs if (key := cache_key(str(each.name))) in handed]
+    while waiting:
+        value, step = waiting.pop()
+        found[str(value.name)] = max(found.get(str(value.name), 0.0), step)
+        for use in value.uses():
+            if use.node.op_type in MOVES:
+                waiting += [(each, step) for each in use.node.outputs]
+    return found
+
+
+def in_floats(graph: Graph, *, steps: bool) -> list[Quantiser]:
+    """Change a graph so that it computes in floats; returns the quantisers it had.
+
+    Args:
+        graph: changed in place; its values keep their names.
+        steps: whether quantisers still round to their steps.
+
+    Raises:
+        NotInFloatsError: it has an operator that is not known.
+    """
+    floats = _Floats(graph, steps)
+    floats.change()
+    return floats.quantisers
+
+
+class _Floats:
+    """The change of one graph."""
+
+    def __init__(self, graph: Graph, steps: bool) -> None:
+        self._graph, self._steps = graph, steps
+        self._ir: Any = onnx_ir()
+        self._floats: set[ir.Value] = set()  # that were integers
+        self._count = 0
+        self.quantisers: list[Quantiser] = []
+
+    def change(self) -> None:
+        from trtdx.formats.onnx.graph import Kind
+
+        for node in self._graph.nodes:
+            data = [each for each in node.inputs if each is not None and self._graph.kind(each) is Kind.DATA]
+            if node.op_type == "QuantizeLinear":
+                self._quantiser(node, constant=not data)
+            elif not data and node.inputs and node.inputs[0] not in self._floats:
+                if self._steps and node.op_type == "DequantizeLinear":
+                    self._constant_steps(node)
+            elif node.op_type in OPERATORS:
+                self._operator(node)
+            elif any(each in self._floats for each in node.inputs if each is not None):
+                self._reader(node)
+
+    def _quantiser(self, node: ir.Node, *, constant: bool) -> None:
+        given, scale = node.inputs[0], node.inputs[1]
+        assert given is not None
+        assert scale is not None
+        if constant and (scale.const_value is None or scale.const_value.size > 1):
+            return  # a weight by channels: the honest runs of the reference round it
+        self._finish(node, given, scale, node.inputs[2] if len(node.inputs) > 2 else None)
+
+    def _operator(self, node: ir.Node) -> None:
+        """Put an operator on floats into the place of one on integers, and round its result."""
+        inputs: Sequence[Any] = list(node.inputs)
+        if node.op_type == "QLinearConcat":
+            reads = [inputs[at : at + 3] for at in range(2, len(inputs), 3)]
+            op, scale, zero = "Concat", *inputs[:2]
+        elif node.op_type == "QGemm":
+            self._gemm(node)
+            return
+        elif node.op_type in BINARY:
+            reads, op, scale, zero = [inputs[:3], inputs[3:6]], BINARY[node.op_type], *inputs[6:8]
+        else:
+            reads, op, scale, zero = [inputs[:3]], UNARY[node.op_type], *inputs[3:5]
+        floats = [self._float(node, *each) for each in reads]
+        more = [each for each in node.attributes.values() if each.name in KEPT_ATTRIBUTES]
+        self._finish(node, self._made(node, op, floats, more), scale, zero)
+
+    def _gemm(self, node: ir.Node) -> None:
+        """Do the same with a product that has a bias: its integers have the product of both scales."""
+        inputs: Sequence[Any] = [*node.inputs, *[None] * (9 - len(node.inputs))]
+        if inputs[7] is None:
+            raise NotInFloatsError("QGemm gives floats")
+        floats = [self._float(node, *inputs[:3]), self._float(node, *inputs[3:6])]
+        if inputs[6] is not None:
+            wide = [self._ir.AttrInt64("to", int(self._ir.DataType.FLOAT))]
+            step = self._made(node, "Mul", [inputs[1], inputs[4]])
+            floats.append(self._made(node, "Mul", [self._made(node, "Cast", [inputs[6]], wide), step]))
+        more = [each for each in node.attributes.values() if each.name in KEPT_ATTRIBUTES]
+        self._finish(node, self._made(node, "Gemm", floats, more), inputs[7], inputs[8])
+
+    def _float(self, node: ir.Node, value: Any, scale: Any, zero: Any) -> Any:
+        if value in self._floats:
+            return value
+        per_channel = scale.const_value is None or scale.const_value.size > 1
+        axis = [self._ir.AttrInt64("axis", len(value.shape or (0, 0)) - 1)] if per_channel else []
+        return self._made(node, "DequantizeLinear", [value, scale, zero], axis)
+
+    def _constant_steps(self, node: ir.Node) -> None:
+        """Move a quantised constant by half a step at most, as rounding has: nobody knows what it was before.
+
+        Weights of products and embeddings stay as they are: the honest runs of the reference round those.
+        """
+        import numpy as np
+
+        held, scale = (None if each is None else each.const_value for each in node.inputs[:2])
+        readers = [use.node.op_type for use in node.outputs[0].uses()]
+        if held is None or scale is None or scale.size > 1 or any(map(PRODUCTS.search, readers)):
+            return
+        moved = np.random.default_rng(0).uniform(-0.5, 0.5, held.numpy().shape) * float(
+            scale.numpy().reshape(-1)[0]
+        )
+        made = self._made(node, "DequantizeLinear", list(node.inputs))
+        self._become(node, "Add", [made, self._constant(moved.astype(scale.numpy().dtype))])
+
+    def _reader(self, node: ir.Node) -> None:
+        """Let a node that reads what was an integer read the float."""
+        if node.op_type == "DequantizeLinear":
+            self._become(node, "Identity", [node.inputs[0]])
+        elif node.op_type in MOVES:
+            for value in node.outputs:
+                self._is_float(value)
+        else:
+            raise NotInFloatsError(f"{node.op_type} reads quantised numbers")
+
+    def _finish(self, node: ir.Node, value: Any, scale: Any, zero: Any) -> None:
+        """Turn a node into the rounding of a value to a step, or into nothing."""
+        self._note(node, value, scale, zero)
+        if not self._steps:
+            self._become(node, "Identity", [value])
+        else:
+            if scale.const_value is None or scale.const_value.size > 1:
+                raise NotInFloatsError("a quantiser has no scale, or several")
+            step = self._honest(node, value, scale)
+            count = self._made(node, "Round", [self._made(node, "Div", [value, step])])
+            self._become(node, "Mul", [count, step])
+        self._is_float(node.outputs[0])
+
+    def _note(self, node: ir.Node, value: Any, scale: Any, zero: Any) -> None:
+        """Keep where a quantiser's range ends."""
+        import numpy as np
+
+        held = [None if each is None else each.const_value for each in (scale, zero)]
+        if held[0] is None or held[0].size > 1:
+            return
+        step = float(held[0].numpy().reshape(-1)[0])
+        point = np.zeros(1, np.uint8) if held[1] is None else held[1].numpy().reshape(-1)
+        if point.dtype.kind not in "iu":
+            return
+        ends, at = np.iinfo(point.dtype), float(point[0])
+        made = Quantiser(
+            str(value.name), str(node.outputs[0].name), (ends.min - at) * step, (ends.max - at) * step, step
+        )
+        self.quantisers.append(made)
+
+    def _honest(self, node: ir.Node, value: Any, scale: Any) -> Any:
+        """Return the step, or the largest that is honest for these numbers."""
+        floats = [
+            self._made(node, op, [value], [self._ir.AttrInt64("keepdims", 0)])
+            for op in ("ReduceMax", "ReduceMin")
+        ]
+        width = self._made(node, "Sub", floats)
+        held = scale.const_value.numpy()
+        most = self._constant(held.dtype.type(ROOMY / STEPS))
+        least = self._constant(held.dtype.type(1e-30))
+        roomy = self._made(node, "Max", [self._made(node, "Mul", [width, most]), least])
+        bits = 1 if "16" not in str(node.outputs[0].dtype) else 0  # of 16 bits a step is small enough anyway
+        return self._made(node, "Min", [scale, roomy]) if bits else scale
+
+    def _is_float(self, value: Any) -> None:
+        value.type = self._ir.TensorType(self._ir.DataType.FLOAT)
+        self._floats.add(value)
+
+    def _become(self, node: Any, op: str, inputs: Sequence[Any]) -> None:
+        node.resize_inputs(len(inputs))
+        for at, value in enumerate(inputs):
+            node.replace_input_with(at, value)
+        node.attributes.clear()
+        node.op_type, node.domain = op, ""
+
+    def _made(self, before: Any, op: str, inputs: Sequence[Any], more: Sequence[Any] = ()) -> Any:
+        made = self._ir.Value(name=self._name(op), type=self._ir.TensorType(self._ir.DataType.FLOAT))
+        node = self._ir.Node("", op, list(inputs), list(more), outputs=[made], name=made.name)
+        self._graph.model.graph.insert_before(before, node)
+        return made
+
+    def _constant(self, number: Any) -> Any:
+        import numpy as np
+
+        name = self._name("constant")
+        tensor = self._ir.tensor(np.asarray(number), name=name)
+        value = self._ir.Value(
+            name=name, shape=tensor.shape, type=self._ir.TensorType(tensor.dtype), const_value=tensor
+        )
+        self._graph.model.graph.register_initializer(value)
+        return value
+
+    def _name(self, op: str) -> str:
+        self._count += 1
+        return f"__in_floats_{op}_{self._count}"
+
+
+__all__ = ["NotInFloatsError", "Quantiser", "cached_steps", "has_static_steps", "in_floats", "moved_steps"]

@@ -1,0 +1,143 @@
+"""An ONNX graph seen as the modules it was exported from: which node belongs where, and what its values are.
+
+Where a node belongs is told by PyTorch's exporter in the node's metadata, and by its predecessor (and those who
+learned from it) in node names such as `/model/layers.0/mlp/down_proj/MatMul`. Where a node belongs that tells nothing,
+because a quantiser or an optimiser made it, is found by those around it (onnx_scopes.py).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from trtdx.errors import InputError
+from trtdx.formats.onnx.fused_nodes import pieces_of
+from trtdx.formats.onnx.names import BY_WEIGHT
+from trtdx.formats.onnx.proto import NO_MODULE
+from trtdx.formats.onnx.scopes import Places
+from trtdx.optional import need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx_ir as ir
+
+SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'")
+_SOURCES_OF_DATA = {"RandomNormal", "RandomUniform"}
+
+
+class Kind(IntEnum):
+    """What a value depends on: weights alone, shapes as well, or what is fed."""
+
+    CONSTANT = 0
+    SHAPE = 1
+    DATA = 2
+
+
+class Graph:
+    """A model's own graph, its nodes numbered in the order in which they can be computed.
+
+    A node that adds and then normalises is two of these (onnx_pieces.py).
+
+    Attributes:
+        scopes: for each node, the paths of the modules it is in, outermost first.
+        classes: the class of each module, where it is told.
+        inserted: the nodes that do not tell where they belong, as no exporter made them.
+        bordered: the modules whose ends are known: those that the file tells, and those of single weights.
+        reads: for each node, the values it uses, also inside its bodies.
+        users: for each value, the nodes that read it.
+        made: for each value, the node it comes from.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.nodes: list[ir.Node] = [
+            piece for node in _sorted_nodes(model.graph) for piece in pieces_of(node)
+        ]
+        self.inputs = [each for each in model.graph.inputs if not each.is_initializer()]
+        self.outputs = list(model.graph.outputs)
+        self.made = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
+        self.reads = [list(_reads(node, model.graph)) for node in self.nodes]
+        self.users: dict[ir.Value, list[int]] = {}
+        for at, values in enumerate(self.reads):
+            for value in values:
+                self.users.setdefault(value, []).append(at)
+        self.values = {value.name: value for value in (*self.inputs, *self.made) if value.name}
+        self.classes: dict[str, str] = {}
+        by_path = sum("/" in (node.name or "") for node in self.nodes)
+        self._named_by_path = 2 * by_path > len(self.nodes)  # else a few whose makers like the sign
+        self.scopes = self._scopes()
+        self._kinds = self._all_kinds()
+
+    def kind(self, value: ir.Value) -> Kind:
+        return self._kinds.get(value, Kind.CONSTANT)
+
+    def node_name(self, at: int) -> str:
+        return self.nodes[at].name or f"{self.nodes[at].op_type} number {at}"
+
+    def _scopes(self) -> list[tuple[str, ...]]:
+        told = [self._told(node) for node in self.nodes]
+        self.inserted = frozenset(at for at, scope in enumerate(told) if scope is None)
+        by_weight = [node.metadata_props.get(BY_WEIGHT, "") for node in self.nodes]
+        self.bordered = {
+            path
+            for scope, module in zip(told, by_weight, strict=True)
+            for path in (scope or ())[-1 if module else 0 :]
+        }
+        return Places(self.nodes, self.reads, self.made, self.users, self.classes).of_all(told)
+
+    def _told(self, node: ir.Node) -> tuple[str, ...] | None:
+        scopes = node.metadata_props.get(SCOPES)
+        if scopes:
+            paths = _QUOTED.findall(scopes)[:-1]  # the last is the operation itself
+            classes = [
+                name.rpartition(".")[2] for name in _QUOTED.findall(node.metadata_props.get(CLASSES, ""))
+            ]
+            self.classes |= dict(zip(paths, classes, strict=False))
+            return tuple(path for path in paths if path and path != NO_MODULE)
+        if "/" in (node.name or "") and (self._named_by_path or str(node.name).startswith("/")):
+            parts = str(node.name).strip("/").split("/")[:-1]
+            return tuple(".".join(parts[: count + 1]) for count in range(len(parts)))
+        return None
+
+    def _all_kinds(self) -> dict[ir.Value, Kind]:
+        kinds = dict.fromkeys(self.inputs, Kind.DATA)
+        for node, reads in zip(self.nodes, self.reads, strict=True):
+            kind = max((kinds.get(value, Kind.CONSTANT) for value in reads), default=Kind.CONSTANT)
+            if node.op_type in _SOURCES_OF_DATA:
+                kind = Kind.DATA
+            elif node.op_type in ("Shape", "Size"):
+                kind = min(kind, Kind.SHAPE)
+            kinds |= dict.fromkeys(node.outputs, kind)
+        return kinds
+
+
+def _sorted_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """Return a graph's nodes so that each comes after those it needs; most files have them so."""
+    made: set[ir.Value] = set()
+    for node in graph:
+        if any(value.producer() is not None and value not in made for value in _reads(node, graph)):
+            break
+        made |= set(node.outputs)
+    else:
+        return list(graph)
+    try:
+        graph.sort()
+    except ValueError as err:
+        raise InputError(f"the nodes of the graph need one another in a circle: {err}") from err
+    return list(graph)
+
+
+def _reads(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the values of a graph that a node uses, itself or inside its bodies."""
+    yield from (value for value in node.inputs if value is not None)
+    if not any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values()):
+        return
+    traversal = need("onnx_ir", extra="onnx", to="read ONNX graphs").traversal
+    for attribute in node.attributes.values():
+        bodies = [attribute.as_graph()] if attribute.type.name == "GRAPH" else []
+        bodies += attribute.as_graphs() if attribute.type.name == "GRAPHS" else []
+        for inner in (each for body in bodies for each in traversal.RecursiveGraphIterator(body)):
+            yield from (value for value in inner.inputs if value is not None and value.graph is graph)

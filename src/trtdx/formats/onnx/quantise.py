@@ -1,0 +1,185 @@
+"""Products of an ONNX graph in int8, all but some: explicit quantisation, as a strongly typed network wants it.
+
+Weights are int8 with a scale for each channel; what they are multiplied with is quantised with one scale, from the
+largest number that samples showed. Zero points are 0. Every pair of QuantizeLinear and DequantizeLinear stands around
+one operation, so that keeping an operation touches no other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.errors import UnknownNameError
+from trtdx.formats.onnx.casts import called, is_float, lifted, onnx_ir
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import numpy as np
+    import onnx_ir as ir
+
+    Array = np.ndarray[Any, Any]
+    Ranges = dict[str, float]
+
+MOST, TINY = 127, 1e-12
+WEIGHT = 1  # which input the weights are
+MATRIX = 2  # axes
+
+
+class Product(NamedTuple):
+    """An operation that can be done in int8: what is multiplied with its weights, and their axis of channels."""
+
+    operation: str
+    data: str
+    axis: int
+
+
+def quantisable(model: ir.Model) -> list[Product]:
+    """Return the products of a model that have constant weights, in their order."""
+    return [found for node in lifted(model).graph if (found := _product(node)) is not None]
+
+
+def _product(node: ir.Node) -> Product | None:
+    if node.op_type not in ("MatMul", "Gemm", "Conv") or node.domain:
+        return None
+    data, weight = node.inputs[:MATRIX]
+    if (
+        data is None
+        or weight is None
+        or not is_float(data)
+        or weight.const_value is None
+        or data.const_value is not None
+    ):
+        return None
+    rank = len(weight.const_value.shape)
+    first, turned = (node.attributes.get_int(name, 0) for name in ("transA", "transB"))
+    if node.op_type != "Conv" and (rank != MATRIX or first):
+        return None
+    axis = 0 if node.op_type == "Conv" or turned else rank - 1
+    return Product(called(node), str(data.name), axis)
+
+
+def ranges_of(model: ir.Model, engine: Any, samples: Sequence[Mapping[str, Array]]) -> Ranges:
+    """Return the largest number of each tensor that is multiplied with weights."""
+    import numpy as np
+
+    names = list(dict.fromkeys(each.data for each in quantisable(model)))
+    found = dict.fromkeys(names, TINY)
+    for feeds in samples:
+        inner = [name for name in names if name not in feeds]
+        values = {name: feeds[name] for name in names if name in feeds}
+        values |= engine.part(inner, feeds) if inner else {}
+        for name, array in values.items():
+            found[name] = max(found[name], float(np.abs(array).max(initial=0.0)))
+    engine.close()
+    return found
+
+
+def quantised(model: ir.Model, ranges: Ranges, keep: Collection[str] = ()) -> ir.Model:
+    """Return a model with its products in int8.
+
+    Args:
+        model: the float32 model; it stays as it is.
+        ranges: the largest number of each tensor that is multiplied, see `ranges_of`.
+        keep: the operations that stay in float32.
+    """
+    found = lifted(model)
+    products = {each.operation: each for each in quantisable(model)}
+    for name in keep:
+        if name not in products:
+            raise UnknownNameError("product of the graph", name, products)
+    maker = _Maker(found, ranges)
+    for node in list(found.graph):
+        product = products.get(called(node))
+        if product is not None and product.operation not in keep:
+            for at, value in enumerate(maker.inputs(node, product)):
+                node.replace_input_with(at, value)
+    unused = [
+        name
+        for name, value in found.graph.initializers.items()
+        if not value.uses() and not value.is_graph_output()
+    ]
+    for name in unused:
+        del found.graph.initializers[name]
+    return found
+
+
+def quantised_twins(model: ir.Model, ranges: Ranges) -> tuple[ir.Model, dict[str, str]]:
+    """Return a model with every product done a second time in int8, and which tensor each of those is a form of."""
+    found, graphs = lifted(model), onnx_ir()
+    products = {each.operation: each for each in quantisable(model)}
+    maker, twins = _Maker(found, ranges), {}
+    for node in list(found.graph):
+        product = products.get(called(node))
+        if product is None:
+            continue
+        value = node.outputs[0]
+        name = f"{value.name}__low"
+        made = graphs.Value(name=name, shape=value.shape, type=value.type)
+        reads = [*maker.inputs(node, product), *node.inputs[MATRIX:]]
+        twin = graphs.Node("", node.op_type, reads, dict(node.attributes), outputs=[made], name=name)
+        found.graph.insert_after(node, twin)
+        twins[name] = str(value.name)
+    found.graph.sort()
+    return found, twins
+
+
+class _Maker:
+    """Makes the quantised forms of tensors, each once for an operation."""
+
+    def __init__(self, model: ir.Model, ranges: Ranges) -> None:
+        self.ir, self.graph, self.ranges = onnx_ir(), model.graph, ranges
+
+    def inputs(self, node: ir.Node, product: Product) -> list[ir.Value]:
+        """Return what an operation reads in the place of its data and its weights."""
+        data, weight = node.inputs[:MATRIX]
+        assert data is not None
+        assert weight is not None
+        return [self._data(node, data), self._weight(node, weight, product.axis)]
+
+    def _data(self, node: ir.Node, value: ir.Value) -> ir.Value:
+        import numpy as np
+
+        stem = f"{called(node)}__data"
+        scale = self._constant(f"{stem}_scale", np.float32(max(self.ranges[str(value.name)], TINY) / MOST))
+        zero = self._constant(f"{stem}_zero", np.int8(0))
+        small = self._made(
+            "QuantizeLinear", [value, scale, zero], f"{stem}_int8", self.ir.DataType.INT8, node
+        )
+        return self._made("DequantizeLinear", [small, scale, zero], stem, self.ir.DataType.FLOAT, node)
+
+    def _weight(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
+        import numpy as np
+
+        assert value.const_value is not None
+        array, stem = value.const_value.numpy(), f"{called(node)}__weight"
+        others = tuple(at for at in range(array.ndim) if at != axis)
+        scales = (np.maximum(np.abs(array).max(others), TINY) / MOST).astype(np.float32)
+        wide = scales.reshape([-1 if at == axis else 1 for at in range(array.ndim)])
+        small = self._constant(f"{stem}_int8", np.clip(np.rint(array / wide), -MOST, MOST).astype(np.int8))
+        scale, zero = (
+            self._constant(f"{stem}_scale", scales),
+            self._constant(f"{stem}_zero", np.zeros(len(scales), np.int8)),
+        )
+        more = [self.ir.AttrInt64("axis", axis)]
+        return self._made("DequantizeLinear", [small, scale, zero], stem, self.ir.DataType.FLOAT, node, more)
+
+    def _constant(self, name: str, array: Any) -> Any:
+        import numpy as np
+
+        tensor = self.ir.tensor(np.asarray(array), name=name)
+        value = self.ir.Value(
+            name=name, shape=tensor.shape, type=self.ir.TensorType(tensor.dtype), const_value=tensor
+        )
+        self.graph.register_initializer(value)
+        return value
+
+    def _made(
+        self, op: str, reads: list[Any], name: str, dtype: Any, before: ir.Node, more: Sequence[Any] = ()
+    ) -> ir.Value:
+        made = self.ir.Value(name=name, shape=reads[0].shape, type=self.ir.TensorType(dtype))
+        self.graph.insert_before(
+            before, self.ir.Node("", op, reads, more, outputs=[made], name=f"{op}_{name}")
+        )
+        found: ir.Value = made
+        return found

@@ -1,0 +1,97 @@
+"""An ONNX model opened with the `onnx` package, without its weights, and what shape inference says of it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from trtdx.formats.onnx.strip import stripped
+from trtdx.formats.wire import Source
+from trtdx.optional import need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trtdx.host import Host
+
+MOST_EXPANDED = 200_000  # nodes, each function counted where it is called: inference goes into every call
+MOST_CALLS = 100  # of functions inside one another
+MOST_OUTPUTS = 10_000  # of one Split: inference allocates as many as the node claims
+PURPOSE = "check types and shapes inside the graph"
+
+
+class ShapesUnknownError(Exception):
+    """Why shapes cannot be inferred at all."""
+
+
+def weightless(host: Host, path: str) -> tuple[Any, Any]:
+    """Return the onnx package and the model, without what it declares of its outputs, as TensorRT ignores it."""
+    package = need("onnx", extra="onnx", to=PURPOSE)
+    need("onnx.shape_inference", extra="onnx", to=PURPOSE)
+    with host.open(path) as stream:
+        data = stripped(Source(stream, host.size(path)))
+    try:
+        model = package.ModelProto.FromString(data)
+    except Exception as err:  # protobuf's own error class is private to its backend
+        raise ShapesUnknownError(f"the onnx package cannot parse it: {err}") from err
+    for output in model.graph.output:
+        output.ClearField("type")
+    _refuse_what_explodes(model)
+    return package, model
+
+
+def _refuse_what_explodes(model: Any) -> None:
+    """Raise for a graph that is small in the file and would be huge in inference."""
+    known: dict[tuple[str, str], int] = {}
+    called = {(each.domain, each.name): each.node for each in model.functions}
+
+    def expanded(nodes: Iterable[Any], depth: int) -> int:
+        if depth > MOST_CALLS:
+            raise ShapesUnknownError("its functions call themselves or one another too deeply")
+        return sum(cost((node.domain, node.op_type), depth) for node in _with_bodies(nodes))
+
+    def cost(key: tuple[str, str], depth: int) -> int:
+        if key not in called:
+            return 1
+        if key not in known:
+            known[key] = expanded(called[key], depth + 1)
+        return known[key]
+
+    bodies = [model.graph.node, *(each.node for each in model.functions)]
+    if expanded(model.graph.node, 0) > MOST_EXPANDED:
+        raise ShapesUnknownError("its functions unfold to too many nodes")
+    claims = (
+        each.i
+        for body in bodies
+        for node in _with_bodies(body)
+        for each in node.attribute
+        if each.name == "num_outputs"
+    )
+    if any(claim > MOST_OUTPUTS for claim in claims):
+        raise ShapesUnknownError("a node claims more outputs than any real one has")
+
+
+def _with_bodies(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yield nodes and those of the bodies of If and Loop in them; protobuf bounds how deep these can be."""
+    for node in nodes:
+        yield node
+        for each in node.attribute:
+            for body in (each.g, *each.graphs):
+                yield from _with_bodies(body.node)
+
+
+def failure(package: Any, model: Any) -> str:
+    """Return what strict shape inference says, "" when all fits."""
+    try:
+        package.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except Exception as err:  # InferenceError, and what C++ throws besides
+        return str(err)
+    return ""
+
+
+def failed_node(message: str) -> dict[str, str]:
+    """Return the first node and reason of an error such as "(op_type:Add, node name: add): [...] why"."""
+    found = re.search(r"op_type: ?([^\s,)]+)(?:, node name: ?([^)]*))?\)(?:: ?\[(\w+)\] ?(.*))?", message)
+    if not found or not found[3]:
+        return {}
+    return {"node": found[2] or "", "operator": found[1], "kind": found[3], "why": found[4].strip()[:200]}

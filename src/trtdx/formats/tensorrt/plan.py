@@ -1,0 +1,237 @@
+"""The header of a TensorRT plan: product, release, stated length and the GPU it was built for.
+
+The layout was read off real plans of TensorRT 8.2, 8.6.1.6, 10.0.1.6, 10.6.0.26 and 10.9.0.34 and of TensorRT-RTX
+1.5.0 and 1.7.1; the tag and the version bytes are also in NVIDIA/TensorRT's `printPlanVersion`. The runtime itself
+demands that the stated length is the file's ("plan.header.size == blobSize").
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.formats.documents import LFS_MARK, UnreadableError, read_at
+from trtdx.inspect.facts.artifact import Artifact, Facts
+from trtdx.inspect.readers import Found, Reader
+from trtdx.knowledge.versions import table
+
+if TYPE_CHECKING:
+    from trtdx.host import Host
+
+CLASSIC, RTX, OLD = b"ftrt", b"vtrt", b"ptrt"  # OLD: before 8.6 the engine archive had no header around it
+PRODUCTS = {CLASSIC: "TensorRT", RTX: "TensorRT-RTX", OLD: "TensorRT"}
+SUFFIXES = (".engine", ".plan", ".trt")
+START_BYTES = 4096
+HEADER_BYTES = 28  # trtexec --getPlanVersionOnly refuses a shorter file
+OLD_HEADER_BYTES = 24
+
+TRUNCATED, OVERLONG, FOREIGN, LFS_POINTER = "truncated", "overlong", "foreign", "lfs-pointer"
+UNREADABLE = "unreadable"
+FACT_OF_FAULT = {
+    TRUNCATED: "plan.truncated",
+    OVERLONG: "plan.overlong",
+    FOREIGN: "plan.foreign",
+    LFS_POINTER: "weights.lfs_pointers",
+}
+
+
+NO_FILE = {"directory": "is a directory", "absent": "is a link to nothing"}
+
+
+class PlanHeader(msgspec.Struct, frozen=True):
+    """What a plan says of itself; where something is wrong, `fault` names its kind and `problem` says it."""
+
+    bytes: int = 0
+    product: str = ""
+    version: str = ""
+    stated_bytes: int | None = None
+    sms: tuple[int, ...] = ()
+    fault: str = ""  # "", a key of FACT_OF_FAULT, or UNREADABLE
+    problem: str = ""
+
+
+def read_header(host: Host, path: str) -> PlanHeader:
+    """Return what a plan file says of itself; whatever is wrong with it is told, never raised."""
+    kind = host.kind(path)
+    if kind != "file":  # a pipe would be waited for
+        return PlanHeader(fault=UNREADABLE, problem=NO_FILE.get(kind, "is not a file"))
+    try:
+        start = read_at(host, path, 0, START_BYTES)
+        return parse_header(start, host.size(path))
+    except UnreadableError as err:
+        return PlanHeader(fault=UNREADABLE, problem=str(err))
+    except (OSError, KeyError) as err:  # it vanished after it was listed
+        return PlanHeader(fault=UNREADABLE, problem=getattr(err, "strerror", None) or "is not there any more")
+
+
+def parse_header(start: bytes, size: int) -> PlanHeader:
+    """Return what the first bytes of a file of so many bytes say."""
+    tag = start[:4]
+    if start.startswith(LFS_MARK):
+        return PlanHeader(size, fault=LFS_POINTER, problem="is a Git-LFS pointer, not the file itself")
+    if tag not in PRODUCTS:
+        return PlanHeader(size, fault=FOREIGN, problem=_disguise(start, size))
+    if size < HEADER_BYTES or len(start) < HEADER_BYTES:
+        problem = f"has {size} bytes, too few for a plan's header"
+        return PlanHeader(size, PRODUCTS[tag], fault=TRUNCATED, problem=problem)
+    stated = _stated_bytes(start)
+    fault, problem = _length_fault(stated, size)
+    return PlanHeader(size, PRODUCTS[tag], _version(start), stated, _sms(start), fault, problem)
+
+
+def _stated_bytes(start: bytes) -> int | None:
+    """Return the length in the header; a header of an unknown format (bytes 4 to 7) is not trusted."""
+    if start[4:8] != bytes(4):
+        return None
+    length = int.from_bytes(start[16:24], "little")
+    return length + OLD_HEADER_BYTES if start.startswith(OLD) else length
+
+
+def _length_fault(stated: int | None, size: int) -> tuple[str, str]:
+    if stated is None or stated == size:
+        return "", ""
+    if stated > size:
+        return TRUNCATED, f"has {size:,} bytes where its header says {stated:,}"
+    return OVERLONG, f"has {size:,} bytes where its header says {stated:,}: something was appended"
+
+
+def _version(start: bytes) -> str:
+    if start[4:8] != bytes(4):
+        return ""
+    if not start.startswith(OLD):
+        return ".".join(map(str, start[24:28]))
+    fields = _fields(start[OLD_HEADER_BYTES:])[:4]
+    return ".".join(str(value) for _, value in fields) if [tag for tag, _ in fields] == [BYTE] * 4 else ""
+
+
+def _disguise(start: bytes, size: int) -> str:
+    """Return what a file that is no plan is, by its first bytes."""
+    if not size:
+        return "is empty"
+    if not any(start[:64]):
+        return "holds only zeros where a plan's header should be"
+    if _wrapped(start):
+        return "has a header of Ultralytics before the plan, which TensorRT-LLM does not skip"
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000:
+        return "is a safetensors file"
+    for mark, words in DISGUISES:
+        if start[:64].lstrip().startswith(mark):
+            return words
+    return "does not begin with a plan's tag (ftrt)"
+
+
+DISGUISES = (
+    (b"\x08", "is an ONNX model, or another protobuf"),
+    (b"PK\x03\x04", "is a PyTorch file (a zip archive)"),
+    (b"\x80", "is a PyTorch file (a pickle)"),
+    (b"GGUF", "is a GGUF file"),
+    (b"<", "is a web page (the answer of a failed download)"),
+    (b"{", "is JSON"),
+    (b"\x1f\x8b", "is compressed (gzip)"),
+    (b"\x28\xb5\x2f\xfd", "is compressed (zstd)"),
+)
+
+
+def _wrapped(start: bytes) -> bool:
+    """Tell a plan behind a length and a JSON object, as `yolo export format=engine` writes it."""
+    length = int.from_bytes(start[:4], "little")
+    return start[4:5] == b"{" and length < START_BYTES - 8 and start[4 + length : 8 + length] == CLASSIC
+
+
+# The engine archive inside a plan is a stream of fields, each behind a tag of four bytes that ends in 80 01 00.
+BYTE, INT, LONG, SIZE = 0x02, 0x07, 0x08, 0x09
+WIDTHS = {BYTE: 1, INT: 4, LONG: 8, SIZE: 8, 0x0A: 1}
+DEVICE = bytes.fromhex("1280010010800100")  # what stands before the properties of the GPU
+# Properties by layout, and where major and minor compute capability, clock, bus width and processors are.
+LAYOUTS = (
+    ((INT,) * 5 + (LONG,) * 2 + (INT,) * 4, (0, 1, 2, 4, 10)),  # 8.6.1.6, 10.0.1.6, 10.6.0.26
+    ((SIZE, LONG, LONG) + (INT,) * 12, (12, 13, 3, 5, 8)),  # 10.9.0.34
+)
+RTX_TARGETS = (75, 80, 86, 89, 120, 121)  # bits of byte 32, measured with TensorRT-RTX 1.7.1
+
+
+def _sms(start: bytes) -> tuple[int, ...]:
+    """Return the compute capabilities a plan is for; nothing where the layout is not one that was seen."""
+    if start.startswith(RTX):
+        mask = start[32] if len(start) > 39 and not any(start[33:40]) else 0
+        known = mask < 1 << len(RTX_TARGETS)  # with no target set, a further bit says so
+        return tuple(sm for bit, sm in enumerate(RTX_TARGETS) if known and mask >> bit & 1)
+    at = start.find(DEVICE)
+    fields = _fields(start[at + len(DEVICE) :]) if at >= 0 else []
+    found = (_device_sm(fields, *layout) for layout in LAYOUTS)
+    return next(((sm,) for sm in found if sm), ())
+
+
+def _device_sm(fields: list[tuple[int, int]], layout: tuple[int, ...], where: tuple[int, ...]) -> int:
+    """Return the compute capability, or 0 where the fields are not the properties of a GPU."""
+    if tuple(tag for tag, _ in fields[: len(layout)]) != layout:
+        return 0
+    major, minor, clock_khz, bus_bits, processors = (fields[each][1] for each in where)
+    plausible = 100_000 < clock_khz < 5_000_000 and 0 < bus_bits <= 16_384 and 0 < processors <= 1024
+    sm = 10 * major + minor
+    return sm if plausible and minor < 10 and str(sm) in table().sm else 0
+
+
+def _fields(data: bytes) -> list[tuple[int, int]]:
+    """Return the (tag, value) pairs a stream of fields begins with."""
+    fields: list[tuple[int, int]] = []
+    at = 0
+    while len(fields) < 32 and data[at + 1 : at + 4] == b"\x80\x01\x00" and data[at] in WIDTHS:
+        width = WIDTHS[data[at]]
+        value = data[at + 4 : at + 4 + width]
+        if len(value) < width:
+            break
+        fields.append((data[at], int.from_bytes(value, "little")))
+        at += 4 + width
+    return fields
+
+
+def _recognise(_: Host, here: Found) -> bool:
+    if here.is_directory:
+        return False
+    return here.start[:4] in PRODUCTS or posixpath.splitext(here.path)[1].lower() in SUFFIXES
+
+
+def _read(host: Host, path: str) -> Artifact:
+    """Return one plan file as an artifact."""
+    header, facts = read_header(host, path), Facts()
+    put_plan_facts(facts, {path: header})
+    if header.version:
+        facts.put("plan.version", header.version, f"{path}: bytes 24 to 27")
+    facts.put("plan.stated_bytes", header.stated_bytes, f"{path}: bytes 16 to 23")
+    unread = (header.problem,) if header.fault == UNREADABLE else ()
+    return Artifact("plan", path, facts.done(), unread=unread)
+
+
+def put_plan_facts(facts: Facts, headers: dict[str, PlanHeader]) -> None:
+    """Put what the plans at these paths say, those of all ranks together."""
+    for path, header in headers.items():
+        name = posixpath.basename(path)
+        if header.fault in FACT_OF_FAULT:
+            told = name if header.fault == LFS_POINTER else f"{name}: {header.problem}"
+            facts.add(FACT_OF_FAULT[header.fault], told, path)
+    sound = {path: header for path, header in headers.items() if header.product}
+    if not sound:
+        return
+    first = next(iter(sound))
+    facts.put("plan.bytes", sum(header.bytes for header in sound.values()), first)
+    products = sorted({header.product for header in sound.values()})
+    facts.put("plan.product", ", ".join(products), f"{first}: bytes 0 to 3")
+    versions = sorted({header.version for header in sound.values() if header.version})
+    facts.put("plan.versions", versions or None, f"{first}: bytes 24 to 27")
+    if len(versions) == 1 and products == ["TensorRT"]:
+        facts.put("tensorrt", versions[0], f"{first}: bytes 24 to 27")
+    sms = sorted({sm for header in sound.values() for sm in header.sms})
+    facts.put("plan.sms", sms or None, f"{first}: properties of the GPU")
+    if len({header.sms for header in sound.values() if header.sms}) > 1:
+        files = {posixpath.basename(path): list(header.sms) for path, header in sound.items() if header.sms}
+        facts.put(
+            "plan.sms_of_files", files, f"{posixpath.dirname(first)}: properties of the GPU in each plan"
+        )
+
+
+READER = Reader(
+    "plan", "a TensorRT or TensorRT-RTX plan (a file that begins with ftrt or vtrt)", _recognise, _read
+)

@@ -1,0 +1,101 @@
+"""An agreement: something two sides must have in common, the check that tells, and the finding it becomes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from trtdx.inspect.facts.gaps import missing_side, noting
+from trtdx.knowledge.violation import Violation, finding_from
+from trtdx.model import Unjudged
+from trtdx.rule import Harm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trtdx.inspect.facts.artifact import Deployment
+    from trtdx.model import Finding
+    from trtdx.rule import Rule, RuleBook
+
+
+class Agreement(NamedTuple):
+    """One row of the table: the rule page that explains it, the sides it is between, and its check."""
+
+    code: str
+    sides: tuple[str, ...]  # kinds of artifact
+    check: Callable[[Deployment], Iterator[Violation]]
+    needs: tuple[
+        str, ...
+    ] = ()  # "hf|engine": one of these must be at hand; by default one of each role (gaps.py)
+
+
+def agreement(
+    code: str, *sides: str, needs: tuple[str, ...] = ()
+) -> Callable[[Callable[[Deployment], Iterator[Violation]]], Agreement]:
+    """Make a row of the table from a check."""
+
+    def row(check: Callable[[Deployment], Iterator[Violation]]) -> Agreement:
+        return Agreement(code, sides, check, needs)
+
+    return row
+
+
+class Judgement(NamedTuple):
+    """What came of the rows: findings, how many rows were judged, and why the others about these artifacts were not."""
+
+    findings: list[Finding]
+    judged: int
+    unjudged: tuple[Unjudged, ...]
+
+
+def judgement_of(rows: tuple[Agreement, ...], deployment: Deployment, book: RuleBook) -> Judgement:
+    """Return what every row finds: graver first, silent wrong output before what fails loudly."""
+    at_hand = {artifact.kind for artifact in deployment.artifacts}
+    found: list[tuple[Finding, Rule]] = []
+    gaps: dict[tuple[str, bool], list[str]] = {}
+    judged = 0
+    for row in rows:
+        with noting() as reasons:
+            violations = _violations(row, deployment)
+        found += [(_finding(book.get(row.code), each, deployment), book.get(row.code)) for each in violations]
+        side = missing_side(row.sides, row.needs, at_hand)
+        keys = [(side, False)] if side else [(reason, True) for reason in dict.fromkeys(reasons)]
+        if side is None or (row.sides and not at_hand & set(row.sides)):
+            continue
+        judged += bool(violations or not keys)
+        for key in keys if not violations else ():
+            gaps.setdefault(key, []).append(row.code)
+    found.sort(key=lambda each: (-each[0].severity.badness, HARM_ORDER[each[1].front.harm]))
+    unjudged = [Unjudged(reason, tuple(codes), given) for (reason, given), codes in gaps.items()]
+    unjudged.sort(key=lambda each: (not each.given, -len(each.codes)))
+    return Judgement([finding for finding, _ in found], judged, tuple(unjudged))
+
+
+def _violations(row: Agreement, deployment: Deployment) -> list[Violation]:
+    """Return what a row finds in each container or job; what several of them share is told once."""
+    found = [each for unit in deployment.units() for each in row.check(unit)]
+    return list({repr(each): each for each in found}.values())
+
+
+def _finding(rule: Rule, violation: Violation, deployment: Deployment) -> Finding:
+    """Return a finding; where the page's own check names no path of the user's, the same look again shows it gone."""
+    from trtdx.inspect.agreements.mended_commands import with_own_commands
+    from trtdx.inspect.agreements.serving import look_again
+
+    finding = finding_from(rule, violation)
+    template = (rule.front.found and rule.front.found.verify) or rule.front.verify
+    if re.search(r"<[a-z]", finding.verify) or SAMPLE_PATH.search(template):
+        finding = msgspec.structs.replace(finding, verify=look_again(deployment))
+    return with_own_commands(finding, deployment)
+
+
+def findings_from(rows: tuple[Agreement, ...], deployment: Deployment, book: RuleBook) -> list[Finding]:
+    """Return the findings alone."""
+    return judgement_of(rows, deployment, book).findings
+
+
+# Paths that pages use for want of the user's.
+SAMPLE_PATH = re.compile(r"^trtdx inspect .*\./(?:model|checkpoint|engine|adapter|config\.yaml)")
+HARM_ORDER = {Harm.SILENT: 0, Harm.LOAD: 1, Harm.REQUEST: 2, Harm.SLOW: 3, None: 4}

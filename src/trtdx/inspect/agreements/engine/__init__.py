@@ -1,0 +1,1 @@
+"""What must agree about an engine, its plans, its profiles and the machine."""

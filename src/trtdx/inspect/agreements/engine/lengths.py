@@ -1,0 +1,254 @@
+"""How long prompts and answers may be: what an engine, its runtime and its runners take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.agreements.agreement import agreement
+from trtdx.inspect.requests.limits import can_chunk, drafts_of, each_taker, over, prompt_rule, whole_prompt
+from trtdx.knowledge.violation import Violation
+from trtdx.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreements.agreement import Agreement
+    from trtdx.inspect.profiles.engine_settings import Settings
+    from trtdx.inspect.requests.limits import Taker
+    from trtdx.inspect.requests.requests import Request
+
+# The dimensions that grow with each part of a request: inputs that do not fit are named as evidence.
+PROMPT = ("input_len", "position_ids_inlen_range", "mask_len")
+TOKENS = ("num_tokens", "position_ids_num_tokens_range", "input_len_task", "decoder_num_tokens")
+LENGTH = ("max_seq_len", "past_key_len", "max_blocks_per_seq", "mask_len")
+ENCODER = (
+    "encoder_max_input_length", "encoder_input_len_2", "encoder_num_tokens", "max_cross_blocks_per_seq",
+    "max_input_length", "num_tokens", "input_len",
+)  # fmt: skip
+
+
+@agreement("DX270", "engine", "request")
+@each_taker
+def prompt(taker: Taker) -> Iterator[Violation]:
+    """A prompt is no longer than the engine takes."""
+    limit, by = prompt_rule(taker)
+    if taker.settings.encoder:
+        return
+    if by != "max_num_tokens":
+        yield from _long_prompts(taker, taker.requests, limit, by)
+        return
+    most = whole_prompt(taker)  # what no chunking saves is told apart from what it would
+    yield from _long_prompts(taker, [each for each in taker.requests if each.input_len > most], limit, by)
+    yield from _long_prompts(taker, [each for each in taker.requests if each.input_len <= most], limit, by)
+
+
+def _long_prompts(taker: Taker, requests: list[Request], limit: int, by: str) -> Iterator[Violation]:
+    found = over(requests, lambda each: each.input_len - limit)
+    if found is None:
+        return
+    found = found._replace(total=sum(each.count for each in taker.requests))
+    helped = by == "max_num_tokens" and found.worst.input_len <= whole_prompt(taker)
+    unsure = helped and taker.chunked is None and can_chunk(taker.engine)
+    raised = _room_for_prompts(taker, by)
+    yield Violation(
+        taker.evidence(found.worst, (by,), *PROMPT, *TOKENS, *LENGTH),
+        {
+            "what": "a prompt",
+            "length": found.worst.input_len,
+            "than": f"the {limit} tokens the engine takes ({BY[by]})",
+            "among": found.among,
+            "otherwise": _too_few_positions(taker, limit, raised) or _other_ways(taker, limit, by, helped),
+            **taker.asked(found, raised),
+        },
+        Severity.WARNING if unsure else None,
+        0.8 if unsure else 0.95,
+    )
+
+
+BY = {
+    "max_input_len": "max_input_len",
+    "max_seq_len": "max_seq_len less one token for the answer",
+    "max_num_tokens": "max_num_tokens: without chunked context a prompt is one step",
+}
+
+
+def _room_for_prompts(taker: Taker, by: str) -> dict[str, int]:
+    """Return the limits that make room for every one of the requests."""
+    s = taker.settings
+    longest = max(each.input_len for each in taker.requests)
+    room = {"max_input_len": longest} if by == "max_input_len" else {}
+    room |= _room_for_answers(taker)
+    if s.packed and longest > s.max_num_tokens and not taker.chunked:
+        room["max_num_tokens"] = longest
+    return room
+
+
+def _room_for_answers(taker: Taker) -> dict[str, int]:
+    s = taker.settings
+    if not s.since(0, 11):
+        return {
+            f"max_{name}": max(getattr(each, name) for each in taker.requests)
+            for name in ("input_len", "output_len")
+        }
+    needed = max(each.input_len + each.output_len for each in taker.requests)
+    built = s.max_seq_len - s.max_draft_len * s.speculative  # the builder adds the draft tokens itself
+    longest = max(each.input_len for each in taker.requests)
+    runners = {"max_input_len": longest} if longest > s.max_input_len else {}  # which are held to it
+    return runners | ({"max_seq_len": needed} if needed > built else {})
+
+
+def _too_few_positions(taker: Taker, limit: int, raised: dict[str, int]) -> str:
+    """Return what is left to do where no engine of this model takes such prompts."""
+    positions = taker.positions_short_of(raised)
+    if positions is None:
+        return ""
+    return f"shorten (truncate) the prompt to {limit} tokens: no engine helps, the model has {positions} positions"
+
+
+def _other_ways(taker: Taker, limit: int, by: str, helped: bool) -> str:
+    short = f"shorten (truncate) the prompt to {limit} tokens"
+    if by != "max_num_tokens":
+        return f"or {short}"
+    chunked = "serve with chunked context (enable_chunked_context, enable_chunked_prefill)"
+    most = whole_prompt(taker)
+    if not helped:
+        return f"or {short}; chunked context alone does not help, it takes prompts of up to {most} tokens"
+    if can_chunk(taker.engine):
+        return f"or {chunked}, which takes prompts of up to {most} tokens, or {short}"
+    return f"or {short}; to {chunked} the engine must be built with --use_paged_context_fmha enable"
+
+
+@agreement("DX913", "engine", "request")
+@each_taker
+def runner_prompt(taker: Taker) -> Iterator[Violation]:
+    """A prompt is no longer than max_input_len where a runner, not a server, takes it.
+
+    The C++ executor goes beyond it since 0.11; `_check_inputs` of ModelRunner and ModelRunnerCpp (0.16) does not.
+    """
+    s, (prompts, by) = taker.settings, prompt_rule(taker)
+    if taker.servers or s.encoder or by == "max_input_len" or not taker.engine.has("max_input_len"):
+        return  # a server is the executor
+    others_fit = [
+        each for each in taker.requests if each.input_len <= prompts and _beyond(each, s, prompts) <= 0
+    ]
+    found = over(others_fit, lambda each: each.input_len - s.max_input_len)
+    if found:
+        raised = {"max_input_len": max(each.input_len for each in others_fit)}
+        yield Violation(
+            taker.evidence(found.worst, ("max_input_len",)),
+            {
+                "length": found.worst.input_len,
+                "limit": s.max_input_len,
+                "among": found._replace(total=sum(each.count for each in taker.requests)).among,
+                **taker.asked(found, raised),
+            },
+            confidence=0.9,
+        )
+
+
+@agreement("DX270", "engine", "request")
+@each_taker
+def encoder_input(taker: Taker) -> Iterator[Violation]:
+    """The encoder's input is no longer than the engine takes."""
+    s = taker.settings
+    by = "max_input_len" if s.encoder else "max_encoder_input_len"
+    limit = s.max_input_len if s.encoder else s.encoder_len
+    found = taker.over(lambda each: each.encoder_input_len - limit)
+    if found is None or not limit or not (s.encoder or s.decoder_of_encoder):
+        return
+    length = found.worst.encoder_input_len
+    yield Violation(
+        taker.evidence(found.worst, (by,), *ENCODER),
+        {
+            "what": "an encoder input",
+            "length": length,
+            "than": f"the {limit} tokens the engine takes ({by})",
+            "among": found.among,
+            "otherwise": f"or shorten the encoder input to {limit}",
+            **taker.asked(found, {by: length} | ({"max_seq_len": length} if s.encoder else {})),
+        },
+    )
+
+
+@agreement("DX271", "engine", "request")
+@each_taker
+def answer(taker: Taker) -> Iterator[Violation]:
+    """Prompt and answer together are no longer than max_seq_len."""
+    s, (prompts, _) = taker.settings, prompt_rule(taker)
+    found = taker.over(lambda each: _beyond(each, s, prompts))
+    if found is None or s.encoder:
+        return
+    worst, drafted = found.worst, drafts_of(s, found.worst)
+    needed = {"max_seq_len": worst.input_len + worst.output_len}
+    limit = "max_seq_len" if s.since(0, 8) else "max_input_len and max_output_len together, "
+    yield Violation(
+        taker.evidence(worst, ("max_seq_len", "max_draft_len"), *LENGTH),
+        {
+            "prompt": worst.input_len,
+            "answer": worst.output_len,
+            "drafts": f" and {drafted} draft tokens" if drafted else "",
+            "limit": f"{limit} {s.max_seq_len}".replace(",  ", ", "),
+            "room": _room(taker, worst, drafted),
+            "among": found.among,
+            "effect": _effect(s),
+            "adds": ADDS_DRAFTS if drafted and s.speculative else "",
+            **taker.asked(found, _room_for_answers(taker) or needed),
+        },
+        Severity.WARNING if s.inflight and s.since(0, 8) else None,
+    )
+
+
+CUT = "the C++ executor shortens the answer with a warning; ModelRunner, run.py and the LLM API refuse the request"
+ADDS_DRAFTS = " (trtllm-build adds max_draft_len to it by itself)"
+
+
+def _effect(s: Settings) -> str:
+    if not s.since(0, 8):
+        return "ModelRunner and run.py refuse the request"
+    return CUT if s.inflight else "the Python session refuses the request"
+
+
+def _room(taker: Taker, worst: Request, drafted: int) -> int:
+    """Return the longest answer there is room for after a prompt; before 0.8 an answer has a limit of its own."""
+    s = taker.settings
+    room = max(0, s.max_seq_len - worst.input_len - drafted)
+    own = taker.engine.integer("max_output_len")
+    return room if own is None or s.since(0, 8) else min(room, own)
+
+
+def _beyond(request: Request, s: Settings, prompts: int) -> int:
+    """Return how much is over; a prompt that is itself too long is another finding."""
+    if request.input_len > prompts:
+        return 0
+    return request.input_len + request.output_len + drafts_of(s, request) - s.max_seq_len
+
+
+@agreement("DX271", "engine", "request")
+@each_taker
+def old_answer(taker: Taker) -> Iterator[Violation]:
+    """An answer is no longer than max_output_len, which bounds it by itself before 0.8 (model_runner.py, 0.7.1)."""
+    s, most = taker.settings, taker.engine.integer("max_output_len")
+    if s.since(0, 8) or most is None:
+        return
+    prompts = prompt_rule(taker)[0]
+    fits = [each for each in taker.requests if each.input_len <= prompts and _beyond(each, s, prompts) <= 0]
+    found = over(fits, lambda each: each.output_len - most)
+    if found:
+        worst = found.worst
+        yield Violation(
+            taker.evidence(worst, ("max_output_len",)),
+            {
+                "prompt": worst.input_len,
+                "answer": worst.output_len,
+                "drafts": "",
+                "limit": f"max_output_len {most} allows",
+                "room": most,
+                "among": found.among,
+                "effect": _effect(s),
+                "adds": "",
+                **taker.asked(found, _room_for_answers(taker)),
+            },
+        )
+
+
+ROWS: tuple[Agreement, ...] = (prompt, runner_prompt, encoder_input, answer, old_answer)

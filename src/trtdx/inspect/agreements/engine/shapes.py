@@ -1,0 +1,254 @@
+"""What a request and the engine or server that is to take it must agree on: lengths, batch, beams, tokens."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.agreements.agreement import agreement
+from trtdx.inspect.agreements.engine import lengths, limits
+from trtdx.inspect.agreements.lineage import quoted
+from trtdx.inspect.agreements.server import limits as server_limits
+from trtdx.inspect.rebuild.command import build_command
+from trtdx.inspect.requests.limits import each_taker, over, prompt_rule
+from trtdx.inspect.requests.requests import requests_in
+from trtdx.knowledge.violation import Violation
+from trtdx.model import Severity
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreements.agreement import Agreement
+    from trtdx.inspect.facts.artifact import Artifact, Deployment
+    from trtdx.inspect.profiles.engine_settings import Settings
+    from trtdx.inspect.requests.limits import Over, Taker
+    from trtdx.inspect.requests.requests import Request
+
+# The dimensions that grow with each part of a request: inputs that do not fit are named as evidence.
+TOKENS = ("num_tokens", "position_ids_num_tokens_range", "input_len_task", "decoder_num_tokens")
+SEQUENCES = ("batch_size_beam_width", "batch_size_cache", "batch_size_last_token_ids", "batch_size")
+FAR = 16  # so many times away from the optimum other kernels would have been chosen
+
+
+@agreement("DX312", "engine", "request")
+@each_taker
+def beams(taker: Taker) -> Iterator[Violation]:
+    """A request has no more beams than the engine was built for."""
+    limit = taker.settings.max_beam_width
+    found = taker.over(lambda each: each.beam - limit)
+    if found:
+        yield Violation(
+            taker.evidence(found.worst, ("max_beam_width",), "beam_width"),
+            {
+                "beams": found.worst.beam,
+                "limit": limit,
+                "most": counted(limit, "beam"),
+                "among": found.among,
+                **taker.asked(found, {"max_beam_width": found.worst.beam}),
+            },
+        )
+
+
+@agreement("DX274", "engine", "request")
+@each_taker
+def batch(taker: Taker) -> Iterator[Violation]:
+    """A batch is no larger than the engine was built for."""
+    s = taker.settings
+    found = taker.over(lambda each: each.batch - s.max_batch_size)
+    if found is None:
+        return
+    queued = f"the C++ executor runs {s.max_batch_size} at once and lets the others wait, ModelRunner and run.py refuse it"
+    yield Violation(
+        taker.evidence(found.worst, ("max_batch_size",), *SEQUENCES),
+        {
+            "batch": found.worst.batch,
+            "limit": s.max_batch_size,
+            "most": counted(s.max_batch_size, "request"),
+            "among": found.among,
+            "effect": queued if s.inflight else "the Python session refuses it",
+            **taker.asked(found, {"max_batch_size": found.worst.batch}),
+        },
+        Severity.WARNING if s.inflight else None,
+    )
+
+
+@agreement("DX918", "engine", "request")
+@each_taker
+def step_tokens(taker: Taker) -> Iterator[Violation]:
+    """The prompts of a batch together have no more tokens than one step takes."""
+    s = taker.settings
+    by_prompts = s.splits_phases and s.since(0, 10)  # the bound is then batch times prompt length
+    if not s.packed or by_prompts or s.encoder or s.decoder_of_encoder:
+        return
+    longest = min(s.max_num_tokens, prompt_rule(taker)[0])
+    found = taker.over(lambda each: _step_tokens(each, s, longest) - s.max_num_tokens)
+    if found:
+        yield Violation(
+            taker.evidence(found.worst, ("max_num_tokens",), *TOKENS),
+            _step_values(s, found) | taker.asked(found, {"max_num_tokens": _batch_tokens(s, found.worst)}),
+            None if s.inflight else Severity.ERROR,
+        )
+
+
+def _step_tokens(request: Request, s: Settings, longest: int) -> int:
+    """Return the tokens of all prompts that may share a step; a prompt that is refused is another finding."""
+    return min(request.batch, s.max_batch_size) * request.input_len * (request.input_len <= longest)
+
+
+def _batch_tokens(s: Settings, request: Request) -> int:
+    return min(request.batch, s.max_batch_size) * request.input_len
+
+
+def _step_values(s: Settings, found: Over) -> dict[str, object]:
+    worst = found.worst
+    at_once = s.max_num_tokens // worst.input_len
+    steps = ceil(min(worst.batch, s.max_batch_size) / at_once)
+    spread = f"the C++ executor takes {counted(at_once, 'prompt')} at a time, {steps} steps in all; the Python session refuses the batch"
+    return {
+        "batch": min(worst.batch, s.max_batch_size),
+        "length": worst.input_len,
+        "tokens": _batch_tokens(s, worst),
+        "limit": s.max_num_tokens,
+        "at_once": counted(at_once, "such prompt"),
+        "among": found.among,
+        "effect": spread if s.inflight else "the Python session refuses the batch",
+    }
+
+
+@agreement("DX273", "engine", "request")
+@each_taker
+def drafts(taker: Taker) -> Iterator[Violation]:
+    """A request carries no more draft tokens than the engine was built for."""
+    limit = taker.settings.max_draft_len
+    found = taker.over(lambda each: each.draft_len - limit)
+    if found and taker.engine.has("max_draft_len"):
+        yield Violation(
+            taker.evidence(found.worst, ("max_draft_len", "speculative_mode"), "last_token_ids"),
+            {
+                "drafts": found.worst.draft_len,
+                "limit": limit,
+                "most": counted(limit, "draft token"),
+                "among": found.among,
+                **taker.asked(found, {"max_draft_len": found.worst.draft_len}),
+                "rebuild": _for_drafts(taker, found.worst.draft_len),
+            },
+        )
+
+
+def _for_drafts(taker: Taker, drafts: int) -> str:
+    """Return the command for a target engine that takes so many draft tokens."""
+    mode = taker.engine.text("speculative_mode") or "NONE"
+    changed = {"speculative_decoding_mode": "draft_tokens_external"} if mode == "NONE" else {}
+    return build_command(taker.engine, raised={"max_draft_len": drafts}, changed=changed)
+
+
+@agreement("DX919", "engine", "request")
+@each_taker
+def prompt_table(taker: Taker) -> Iterator[Violation]:
+    """A request's prompt embedding table has no more rows than the engine keeps for one request.
+
+    The C++ executor gives each of max_batch_size requests the same share (`PromptTuningBuffers`, 1.2.1).
+    """
+    s = taker.settings
+    lowered = [size for each in taker.servers if (size := each.integer("max_batch_size"))]
+    shares = min([s.max_batch_size, *lowered]) if s.inflight else 1
+    found = taker.over(
+        lambda each: each.prompt_table * (1 if s.inflight else each.batch) - s.prompt_table // shares
+    )
+    if found is None or not taker.engine.has("max_prompt_table"):
+        return
+    rows = found.worst.prompt_table * (1 if s.inflight else found.worst.batch)
+    stated = ("max_prompt_table", "max_batch_size") if s.inflight else ("max_prompt_table",)
+    yield Violation(
+        taker.evidence(found.worst, stated, "prompt_embedding_table_size"),
+        {
+            "rows": rows,
+            "limit": s.prompt_table // shares,
+            "table": s.prompt_table,
+            "shares": shares,
+            "otherwise": _table_ways(s, rows),
+            "among": found.among,
+            **taker.asked(found, {"max_prompt_embedding_table_size": rows * shares}),
+        },
+    )
+
+
+def _table_ways(s: Settings, rows: int) -> str:
+    fewer = s.prompt_table // rows
+    if s.inflight and fewer:
+        return (
+            f"or start the server with max_batch_size {fewer}, so that each request's share is large enough"
+        )
+    return "or send fewer image tokens or virtual tokens with the request"
+
+
+@agreement("DX115", "engine", "llm-args", "command", "request", needs=("engine|llm-args|command", "request"))
+def adapter_rank(deployment: Deployment) -> Iterator[Violation]:
+    """The adapter a request asks for has no higher rank than the engine or server takes."""
+    requests = list(requests_in(deployment.of("request")))
+    for host in deployment.of("engine", "llm-args", "command"):
+        yield from _adapter_rank(host, requests)
+
+
+def _adapter_rank(host: Artifact, requests: list[Request]) -> Iterator[Violation]:
+    most = host.integer("lora.max_rank") or 0
+    found = over(requests, lambda each: each.lora_rank - most)
+    if found and most:
+        yield Violation(
+            (found.evidence, *host.evidence("lora.max_rank")),
+            {
+                "rank": found.worst.lora_rank,
+                "most": most,
+                "kind": host.title,
+                "adapter": "ADAPTER_DIR",
+            },
+        )
+
+
+@agreement("DX396", "engine", "request")
+@each_taker
+def optimum(taker: Taker) -> Iterator[Violation]:
+    """The tokens of a generation step are near the number the engine was tuned for."""
+    s = taker.settings
+    if not s.inflight or s.multiple_profiles or s.gemm_plugin or not s.opt_num_tokens:
+        return
+    # only a request that says how many run at once tells how many tokens a step has
+    asked = [each for each in taker.requests if each.batch > 1 and each.output_len > 1]
+    found = over(asked, lambda each: s.opt_num_tokens - FAR * _tokens_after(each, s))
+    if found is None or len(asked) < len(taker.requests):
+        return
+    tokens = _tokens_after(found.worst, s)
+    yield Violation(
+        taker.evidence(found.worst, ("opt_num_tokens",)),
+        {
+            "tokens": tokens,
+            "optimum": s.opt_num_tokens,
+            "times": s.opt_num_tokens // tokens,
+            "words": found.worst.words,
+            "folder": quoted(taker.engine),
+            "tuned": build_command(taker.engine, changed={"opt_num_tokens": str(tokens)}),
+            "plugin": build_command(taker.engine, changed={"gemm_plugin": "auto"}),
+        },
+        Severity.NOTE,
+        0.6,
+    )
+
+
+def _tokens_after(request: Request, s: Settings) -> int:
+    sequences = min(request.batch, s.max_batch_size) * request.beam
+    return sequences * (1 + s.max_draft_len * s.speculative)
+
+
+ROWS: tuple[Agreement, ...] = (
+    *lengths.ROWS,
+    beams,
+    batch,
+    step_tokens,
+    drafts,
+    prompt_table,
+    adapter_rank,
+    optimum,
+    *limits.ROWS,
+    *server_limits.ROWS,
+)

@@ -1,0 +1,1 @@
+"""What must agree about a model, its tokenizer, weights and adapters."""

@@ -1,0 +1,296 @@
+"""What must agree between a model, the checkpoint converted from it and the engine built from that."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.agreements.agreement import agreement
+from trtdx.inspect.agreements.lineage import (
+    DIMENSIONS,
+    Step,
+    called,
+    differing,
+    in_words,
+    pairs_made,
+    related,
+    remake,
+    servers,
+    steps,
+)
+from trtdx.inspect.agreements.model import positions, weights
+from trtdx.inspect.agreements.serving import model_of
+from trtdx.inspect.facts.gaps import MADE
+from trtdx.knowledge.violation import Violation
+from trtdx.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreements.agreement import Agreement
+    from trtdx.inspect.facts.artifact import Artifact, Deployment
+
+# The classes of MODEL_MAP (tensorrt_llm/models/__init__.py, 1.2.1) by the family that computes the same.
+# GPTForCausalLM is left out: exports from NeMo use it for models of several families.
+FAMILIES = {
+    "llama": "Llama Mistral Mixtral Exaone Arctic InternLM InternLM2 Granite GraniteMoe Skywork Aquila Yi LLaMA",
+    "qwen": "QWen Qwen2 Qwen2Moe Qwen3 Qwen3Moe QWenLMHeadModel",
+    "gemma": "Gemma Gemma2 Gemma3",
+    "falcon": "RW Falcon",
+    "bloom": "Bloom",
+    "opt": "OPT",
+    "gptj": "GPTJ",
+    "gptneox": "GPTNeoX",
+    "mpt": "Mpt MPT",
+    "phi": "Phi",
+    "phi3": "Phi3 Phi3V Phi3Small PhiMoE",
+    "chatglm": "ChatGLMModel ChatGLM ChatGLMForConditionalGeneration",
+    "baichuan": "Baichuan BaiChuan",
+    "deepseek-v1": "Deepseek",
+    "deepseek-v2": "DeepseekV2",
+    "mamba": "Mamba Mamba2",
+    "cohere": "Cohere",
+    "dbrx": "Dbrx",
+}
+FAMILY_OF = {name: family for family, names in FAMILIES.items() for name in names.split()}
+# TensorRT-LLM computes every GELU by its tanh form, and names gated activations apart (ACT2FN, 1.2.1).
+ACTIVATIONS = {
+    "silu": "silu swish swiglu fast-swiglu",
+    "gelu": "gelu gelu_new gelu_fast gelu_pytorch_tanh gelu_python openai-gelu geglu gegelu gated-gelu "
+    "gelu_python_tanh",
+    "relu": "relu",
+    "squared relu": "relu2 squared-relu",
+    "quick gelu": "quick_gelu",
+    "tanh": "tanh",
+}
+ACTIVATION_OF = {name: kind for kind, names in ACTIVATIONS.items() for name in names.split()}
+LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+COUNTED = (*DIMENSIONS, "num_experts", "moe_intermediate_size")
+# ModelOpt pads the vocabulary to multiples of 64, converters to multiples of tp, Megatron to 128 times tp.
+VOCABULARY_PADDING = 128
+PADDED_AT_MOST = 1.05  # a vocabulary that is larger than this is another one
+PRONE_TO_OVERFLOW = ("gemma", "t5", "mt5", "umt5")  # NaN in FP16 is their known failure
+LOGITS_DTYPES = ("float32", "float16")  # gptJsonConfig.cpp and SizeType of the logits buffers, 1.2.1
+
+
+@agreement("DX806", "hf", "checkpoint", "engine", needs=MADE)
+def another_model(deployment: Deployment) -> Iterator[Violation]:
+    """Checkpoint and engine are of the model they are said to be of."""
+    for step in pairs_made(deployment):
+        if related(*step) or step.source.get("encoder_decoder"):
+            continue
+        names = differing(*step)
+        yield Violation(
+            step.source.evidence(*names) + step.target.evidence(*names),
+            {
+                "kind": called(step.target),
+                "differences": in_words([_instead(step, name) for name in names]),
+                **remake(step),
+            },
+        )
+
+
+def _instead(step: Step, name: str) -> str:
+    return f"{name} {step.target.get(name)} instead of {step.source.get(name)}"
+
+
+@agreement("DX807", "hf", "checkpoint", "engine", needs=MADE)
+def dimensions(deployment: Deployment) -> Iterator[Violation]:
+    """Checkpoint and engine have the model's layers, heads and sizes."""
+    for step in pairs_made(deployment):
+        names = [name for name in differing(*step, COUNTED) if not _padded(step, name)]
+        if not related(*step) or not names or step.source.get("encoder_decoder"):
+            continue
+        yield Violation(
+            step.source.evidence(*names) + step.target.evidence(*names),
+            {
+                "kind": called(step.target),
+                "differences": in_words([_instead(step, name) for name in names]),
+                **remake(step),
+            },
+        )
+
+
+def _padded(step: Step, name: str) -> bool:
+    """Return whether a larger inner size is only filled up: JAIS is by its converter, AWQ by ModelOpt."""
+    if name not in ("intermediate_size", "moe_intermediate_size"):
+        return False
+    here, there = step.source.get(name), step.target.get(name)
+    return bool(here <= there < here + VOCABULARY_PADDING * (step.target.integer("tp_size") or 1))
+
+
+@agreement("DX812", "hf", "checkpoint", "engine", needs=MADE)
+def latent_attention(deployment: Deployment) -> Iterator[Violation]:
+    """The ranks and head parts of compressed attention (MLA) are the model's."""
+    for step in pairs_made(deployment):
+        names = differing(*step, LATENT)
+        if related(*step) and names:
+            yield Violation(
+                step.source.evidence(*names) + step.target.evidence(*names),
+                {
+                    "kind": called(step.target),
+                    "differences": in_words([_instead(step, name) for name in names]),
+                    **remake(step),
+                },
+            )
+
+
+@agreement("DX801", "hf", "checkpoint", "engine", needs=MADE)
+def vocabulary(deployment: Deployment) -> Iterator[Violation]:
+    """The vocabulary keeps its size; it may only be filled up for the ranks or the kernels."""
+    for step in steps(deployment, "vocab_size"):
+        here, there = (artifact.get("vocab_size") for artifact in step)
+        unit = VOCABULARY_PADDING * (step.target.integer("tp_size") or 1)
+        if here <= there <= math.ceil(here / unit) * unit or step.source.get("multimodal"):
+            continue
+        yield Violation(
+            step.source.evidence("vocab_size") + step.target.evidence("vocab_size"),
+            {
+                "source": called(step.source),
+                "kind": called(step.target),
+                "expected": here,
+                "actual": there,
+                **remake(step),
+            },
+            None if there < here or there > PADDED_AT_MOST * here else Severity.WARNING,
+        )
+
+
+@agreement("DX808", "hf", "checkpoint", "engine", needs=MADE)
+def architecture(deployment: Deployment) -> Iterator[Violation]:
+    """The class that computes the model is one that computes models of its family."""
+    for step in steps(deployment, "architecture"):
+        here, there = (_family(artifact) for artifact in step)
+        if here and there and here != there:
+            yield Violation(
+                step.source.evidence("architecture") + step.target.evidence("architecture"),
+                {
+                    "kind": called(step.target),
+                    "source": called(step.source),
+                    "expected": step.source.get("architecture"),
+                    "actual": step.target.get("architecture"),
+                    **remake(step),
+                },
+            )
+
+
+def _family(artifact: Artifact) -> str:
+    """Return the family of a class; drafting heads and wrappers such as Medusa's have none."""
+    name = artifact.text("architecture")
+    return FAMILY_OF.get(name.removesuffix("ForCausalLM"), FAMILY_OF.get(name, ""))
+
+
+@agreement("DX500", "hf", "checkpoint", "engine", needs=MADE)
+def norm_epsilon(deployment: Deployment) -> Iterator[Violation]:
+    """The normalisation epsilon is the model's."""
+    for step in steps(deployment, "norm_epsilon"):
+        here, there = (artifact.get("norm_epsilon") for artifact in step)
+        if not math.isclose(here, there, rel_tol=1e-3):
+            yield _detail(step, "norm_epsilon", "the normalisation epsilon")
+
+
+@agreement("DX500", "hf", "checkpoint", "engine", needs=MADE)
+def activation(deployment: Deployment) -> Iterator[Violation]:
+    """The activation function is the model's."""
+    for step in steps(deployment, "hidden_act"):
+        here, there = (ACTIVATION_OF.get(artifact.get("hidden_act")) for artifact in step)
+        if here and there and here != there:
+            yield _detail(step, "hidden_act", "the activation function")
+
+
+@agreement("DX500", "hf", "checkpoint", "engine", needs=MADE)
+def experts_per_token(deployment: Deployment) -> Iterator[Violation]:
+    """A token goes through as many experts as in the model."""
+    for step in steps(deployment, "experts_per_token"):
+        if step.source.get("experts_per_token") != step.target.get("experts_per_token"):
+            yield _detail(step, "experts_per_token", "the number of experts a token uses")
+
+
+def _detail(step: Step, name: str, words: str) -> Violation:
+    return Violation(
+        step.source.evidence(name) + step.target.evidence(name),
+        {
+            "kind": called(step.target),
+            "source": called(step.source),
+            "detail": words,
+            "expected": step.source.get(name),
+            "actual": step.target.get(name),
+            **remake(step),
+        },
+        Severity.ERROR,
+    )
+
+
+@agreement("DX495", "hf", "checkpoint", "engine", needs=MADE)
+def half_precision(deployment: Deployment) -> Iterator[Violation]:
+    """A model trained in bfloat16 is not squeezed into float16."""
+    for step in steps(deployment, "dtype"):
+        if (step.source.get("dtype"), step.target.get("dtype")) == ("bfloat16", "float16"):
+            yield _squeezed(step.source, step.target, "dtype")
+
+
+@agreement("DX495", "hf", "llm-args", "command")
+def half_precision_asked_for(deployment: Deployment) -> Iterator[Violation]:
+    """A model that is known to overflow is not asked to run in float16; for others that is DX877."""
+    for server in servers(deployment):
+        model = model_of(deployment, server)
+        if model is None or model.get("dtype") != "bfloat16" or not _overflows(model):
+            continue
+        if server.text("runtime.dtype") in ("float16", "half", "fp16"):
+            yield _squeezed(model, server, "runtime.dtype")
+
+
+def _squeezed(model: Artifact, server: Artifact, name: str) -> Violation:
+    overflows = _overflows(model)
+    return Violation(
+        model.evidence("dtype") + server.evidence(name),
+        {"kind": called(server)},
+        Severity.ERROR if overflows else Severity.NOTE,
+        0.8 if overflows else 0.5,
+    )
+
+
+def _overflows(model: Artifact) -> bool:
+    return model.text("model_type").startswith(PRONE_TO_OVERFLOW)
+
+
+@agreement("DX810", "checkpoint", "engine")
+def logits_dtype(deployment: Deployment) -> Iterator[Violation]:
+    """The logits have a data type the runtime can read."""
+    for artifact in deployment.of("checkpoint", "engine"):
+        dtype = artifact.text("logits_dtype")
+        if dtype and dtype not in LOGITS_DTYPES:
+            yield Violation(artifact.evidence("logits_dtype"), {"dtype": dtype, "kind": called(artifact)})
+
+
+@agreement("DX811", "checkpoint", "engine", needs=MADE)
+def mapping(deployment: Deployment) -> Iterator[Violation]:
+    """An engine is cut for as many ranks as the checkpoint it was built from."""
+    for step in pairs_made(deployment):
+        names = differing(*step, ("tp_size", "pp_size"))
+        if step.source.kind == "checkpoint" and related(*step) and names:
+            yield Violation(
+                step.source.evidence(*names) + step.target.evidence(*names),
+                {
+                    "differences": in_words([_instead(step, name) for name in names]),
+                    **remake(step),
+                },
+            )
+
+
+ROWS: tuple[Agreement, ...] = (
+    *positions.ROWS,
+    *weights.ROWS,
+    another_model,
+    dimensions,
+    latent_attention,
+    vocabulary,
+    architecture,
+    norm_epsilon,
+    activation,
+    experts_per_token,
+    half_precision,
+    half_precision_asked_for,
+    logits_dtype,
+    mapping,
+)

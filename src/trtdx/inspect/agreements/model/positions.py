@@ -1,0 +1,357 @@
+"""What must agree for a model to know where a token stands: rotary settings, positions, attention windows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from trtdx.inspect.agreements.agreement import agreement
+from trtdx.inspect.agreements.lineage import (
+    Step,
+    called,
+    chains,
+    in_words,
+    origin,
+    pairs_made,
+    quoted,
+    related,
+    remake,
+    servers,
+    steps,
+)
+from trtdx.inspect.agreements.serving import engine_of, model_of
+from trtdx.inspect.facts.gaps import MADE
+from trtdx.knowledge.violation import Violation
+from trtdx.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.facts.artifact import Artifact, Deployment
+
+# Kinds that are the same for a reader of the text: HF says "rope" where TensorRT-LLM says which layout of it.
+KINDS = {
+    "rope": "rotary",
+    "rotary": "rotary",
+    "rope_gpt_neox": "rotary",
+    "rope_gptj": "rotary",
+    "long_rope": "rotary",
+    "yarn": "rotary",
+    "mrope": "rotary",
+    "chatglm": "rotary",
+    "alibi": "alibi",
+    "alibi_with_scale": "alibi",
+    "learned_absolute": "learned",
+    "learned": "learned",
+    "absolute": "learned",
+    "relative": "relative",
+}
+LAYOUTS = ("rope_gpt_neox", "rope_gptj")
+# The position limit already counts the scaling for these types (`_init_max_seq_len` of the builder, 1.2.1).
+LIMIT_IS_SCALED = ("su", "longrope", "llama3", "mrope")
+# Keys of a scaling that change the numbers; others ("rope_type", "attn_factor") repeat or refine.
+SCALING_KEYS = (
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+)
+
+
+@agreement("DX471", "hf", "checkpoint", "engine", needs=MADE)
+def rotary(deployment: Deployment) -> Iterator[Violation]:
+    """The rotary scaling, base and dimension of a model reach the checkpoint and the engine."""
+    for step in pairs_made(deployment):
+        if not related(*step) or step.source.get("encoder_decoder"):
+            continue
+        lost = [*_scaling(step), *_number(step, "rotary_base"), *_rotated(step)]
+        if lost:
+            names = [name for name, _ in lost]
+            yield Violation(
+                step.source.evidence(*names) + step.target.evidence(*names),
+                {
+                    "source": called(step.source),
+                    "kind": called(step.target),
+                    "differences": in_words([words for _, words in lost]),
+                    **remake(step),
+                },
+                Severity.ERROR,
+            )
+
+
+def _scaling(step: Step) -> Iterator[tuple[str, str]]:
+    """Yield how the scaling differs; an artifact that says nothing about positions cannot have lost it."""
+    here, there = _known(step.source), _known(step.target)
+    if here and not there and _carries_rotary(step.target, here):
+        yield "rope_scaling", f"no rotary scaling instead of {_told(here)}"
+    elif there and not here and step.source.has("rotary_base"):
+        yield "rope_scaling", f"the rotary scaling {_told(there)} instead of none"
+    elif here and there and not _same_scaling(here, there):
+        yield "rope_scaling", f"the rotary scaling {_told(there)} instead of {_told(here)}"
+
+
+def _known(artifact: Artifact) -> dict[str, Any]:
+    """Return the scaling, or nothing for the sections of multimodal positions, which scale nothing."""
+    scaling = artifact.table("rope_scaling")
+    return {} if scaling.get("type") in ("mrope", "default") else scaling
+
+
+def _carries_rotary(target: Artifact, scaling: dict[str, Any]) -> bool:
+    # Phi-3 (1.2.1, models/phi3/config.py) keeps longrope factors under keys of their own, with this kind.
+    if scaling.get("type") in ("su", "longrope") and target.text("position_embedding") == "long_rope":
+        return False
+    return target.has("rotary_base") or KINDS.get(target.text("position_embedding")) == "rotary"
+
+
+def _same_scaling(here: dict[str, Any], there: dict[str, Any]) -> bool:
+    if _type(here) != _type(there):
+        return False
+    return all(_close(here[key], there[key]) for key in SCALING_KEYS if key in here and key in there)
+
+
+def _type(scaling: dict[str, Any]) -> str:
+    named = str(scaling.get("type", ""))
+    return "longrope" if named == "su" else named
+
+
+def _told(scaling: dict[str, Any]) -> str:
+    factor = scaling.get("factor")
+    return f"{_type(scaling)} with factor {factor}" if factor is not None else _type(scaling)
+
+
+def _rotated(step: Step) -> Iterator[tuple[str, str]]:
+    # With compressed attention (MLA) the rotated part is a dimension of its own: DX812.
+    if not step.source.has("kv_lora_rank"):
+        yield from _number(step, "rotary_dim")
+
+
+def _number(step: Step, name: str) -> Iterator[tuple[str, str]]:
+    here, there = step.source.get(name), step.target.get(name)
+    if here is not None and there is not None and not _close(here, there):
+        yield name, f"{name} {_plain(there)} instead of {_plain(here)}"
+
+
+def _plain(number: float) -> str:
+    """Return a number without an exponent where it is whole."""
+    return str(int(number)) if float(number).is_integer() else f"{number:g}"
+
+
+def _close(one: object, other: object) -> bool:
+    if not isinstance(one, (int, float)) or not isinstance(other, (int, float)):
+        return one == other
+    return math.isclose(one, other, rel_tol=1e-5)
+
+
+# Scalings that transformers' rope_utils refuses without a factor; TensorRT-LLM takes 1.0 instead.
+BY_FACTOR = ("linear", "dynamic", "yarn", "llama3")
+
+
+@agreement("DX815", "hf")
+def scaling_complete(deployment: Deployment) -> Iterator[Violation]:
+    """A rotary scaling states the factor that its kind needs."""
+    for model in deployment.of("hf"):
+        scaling = model.table("rope_scaling")
+        if _type(scaling) in BY_FACTOR and "factor" not in scaling and not model.get("remote_code"):
+            yield Violation(
+                model.evidence("rope_scaling", "max_positions"),
+                {"type": _type(scaling), "path": quoted(model)},
+            )
+
+
+# Llama 3.1 to 3.3 as Meta published them: 131072 positions are reached by scaling 8192 only.
+LLAMA3_VOCABULARY = range(128256, 128512)
+
+
+@agreement("DX816", "hf")
+def rotary_as_published(deployment: Deployment) -> Iterator[Violation]:
+    """A model that was trained with a rotary scaling has it, with the base it was trained with."""
+    for model in deployment.of("hf"):
+        what, family, remedy = _unlike_published(model)
+        if what:
+            yield Violation(
+                model.evidence("rotary_base", "rope_scaling", "max_positions"),
+                {"what": what, "family": family, "remedy": remedy, "path": quoted(model)},
+                confidence=0.8,
+            )
+
+
+def _unlike_published(model: Artifact) -> tuple[str, str, str]:
+    """Return in what a model differs from all of its family, and how it is mended; nothing where it does not."""
+    base, scaling, positions = model.get("rotary_base"), _type(_known(model)), model.integer("max_positions")
+    kind = model.text("model_type")
+    if kind in ALWAYS_SCALED and positions == ALWAYS_SCALED[kind] and not scaling:
+        return f"has {positions} positions, but no rope_scaling", f"{kind} of that length", FROM_ORIGINAL
+    if kind != "llama" or model.integer("vocab_size") not in LLAMA3_VOCABULARY or positions != 131072:
+        return "", "", ""
+    family = "Llama 3.1, 3.2 or 3.3"
+    if base == 500000 and not scaling:
+        return "has 131072 positions and a rotary base of 500000, but no rope_scaling", family, AS_LLAMA
+    if base in (10000, None) and scaling == "llama3":
+        default = "10000" if base else "10000, for want of rope_theta,"
+        return (
+            f"has the scaling of Llama 3.1 with a rotary base of {default} instead of 500000",
+            family,
+            AS_LLAMA,
+        )
+    return "", "", ""
+
+
+# Lengths that models of these types were only ever published with a scaling (yarn).
+ALWAYS_SCALED = {"deepseek_v2": 163840, "deepseek_v3": 163840, "gpt_oss": 131072}
+FROM_ORIGINAL = "restore rope_scaling from the original model's config.json"
+AS_LLAMA = (
+    'restore rope_theta and rope_scaling from the original model: 500000.0 and {"rope_type": "llama3", "factor": 8.0, '
+    '"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192} (factor 32.0 for '
+    "Llama 3.2); where it descends from Llama 3.0, set max_position_embeddings to 8192"
+)
+
+
+@agreement("DX800", "hf", "checkpoint", "engine", needs=MADE)
+def position_kind(deployment: Deployment) -> Iterator[Violation]:
+    """Positions are encoded in the same way in the model, the checkpoint and the engine."""
+    for step in steps(deployment, "position_embedding"):
+        here, there = (artifact.text("position_embedding") for artifact in step)
+        if KINDS.get(here) is None or KINDS.get(there) is None:
+            continue
+        other_layout = here != there and here in LAYOUTS and there in LAYOUTS
+        if KINDS[here] != KINDS[there] or other_layout:
+            yield Violation(
+                step.source.evidence("position_embedding") + step.target.evidence("position_embedding"),
+                {
+                    "source": called(step.source),
+                    "kind": called(step.target),
+                    "expected": here,
+                    "actual": there,
+                    **remake(step),
+                },
+            )
+
+
+@agreement("DX809", "engine", "checkpoint", "hf", needs=("engine",))
+def positions_in_reach(deployment: Deployment) -> Iterator[Violation]:
+    """An engine takes no longer sequences than the model has positions for."""
+    for chain in chains(deployment):
+        engine = chain[-1]
+        stating = next((each for each in reversed(chain) if each.has("max_positions")), None)
+        limit = position_limit(stating) if stating else None
+        longest = engine.integer("max_seq_len")
+        if stating is None or limit is None or longest is None or unbounded(engine):
+            continue
+        # Speculative decoding adds its draft tokens to the limit by itself (builder.py, 1.2.1).
+        if longest > limit + (engine.integer("max_draft_len") or 0) + _margin(engine):
+            yield Violation(
+                engine.evidence("max_seq_len") + stating.evidence("max_positions"),
+                {"max_seq_len": longest, "limit": limit},
+                confidence=0.9,
+            )
+
+
+def _margin(engine: Artifact) -> int:
+    return 64 if engine.integer("max_draft_len") else 0
+
+
+def position_limit(artifact: Artifact) -> int | None:
+    """Return how many positions there are, with the scaling where the file states the number before it."""
+    positions = artifact.integer("max_positions")
+    scaling = artifact.table("rope_scaling")
+    factor = scaling.get("factor", 1)
+    if positions is None or not isinstance(factor, (int, float)) or _type(scaling) in LIMIT_IS_SCALED:
+        return positions
+    return math.ceil(positions * max(factor, 1))
+
+
+def unbounded(engine: Artifact) -> bool:
+    """Return whether positions have no end: ALiBi and relative positions, StreamingLLM."""
+    kind = KINDS.get(engine.text("position_embedding"))
+    return kind in ("alibi", "relative") or engine.get("plugin.streamingllm") is True
+
+
+@agreement(
+    "DX485",
+    "hf",
+    "engine",
+    "triton",
+    "llm-args",
+    "command",
+    needs=("hf", "engine", "triton|llm-args|command"),
+)
+def window_lost(deployment: Deployment) -> Iterator[Violation]:
+    """A model's sliding window is asked for at run time where its engine does not carry it."""
+    serving = [*deployment.of("triton"), *servers(deployment)]
+    if not serving or any(each.has("runtime.attention_window") for each in serving):
+        return
+    for model, *made in chains(deployment):
+        engine = made[-1] if made else model
+        window, longest = model.integer("sliding_window"), engine.integer("max_seq_len")
+        if model.kind != "hf" or window is None or longest is None:
+            continue
+        if window < longest and not engine.has("sliding_window"):
+            yield Violation(
+                model.evidence("sliding_window") + engine.evidence("max_seq_len"),
+                {
+                    "what": f"the model attends to windows of {window} tokens, the engine takes sequences "
+                    f"of {longest}, and no attention window is set where it is served",
+                    "window": window,
+                    "server": quoted(serving[0]),
+                },
+                Severity.ERROR,
+                0.8,
+            )
+
+
+@agreement(
+    "DX485",
+    "hf",
+    "engine",
+    "triton",
+    "llm-args",
+    "command",
+    needs=("hf", "triton|llm-args|command"),
+)
+def window_cut(deployment: Deployment) -> Iterator[Violation]:
+    """A model that attends to the whole text is not served with a smaller attention window."""
+    for server in (*deployment.of("triton"), *servers(deployment)):
+        windows = [each for each in server.items("runtime.attention_window") if isinstance(each, int)]
+        holder, fact = _longest(deployment, server)
+        longest = holder.integer(fact) if holder else None
+        if holder is None or longest is None or not windows or _has_window(deployment):
+            continue
+        if max(windows) < longest:
+            yield Violation(
+                server.evidence("runtime.attention_window") + holder.evidence(fact),
+                {
+                    "what": f"it is served with an attention window of {max(windows)} tokens, but the model "
+                    f"has no sliding window and sequences may have {longest}",
+                    "window": longest,
+                    "server": quoted(server),
+                },
+            )
+
+
+def _longest(deployment: Deployment, server: Artifact) -> tuple[Artifact | None, str]:
+    """Return what says how long the sequences of a server may be, if the model is at hand: it, its engine, or itself."""
+    engine = engine_of(deployment, server)
+    model = origin(deployment, engine, "hf") if engine else model_of(deployment, server)
+    if model is None or not model.has("max_positions"):
+        return None, ""
+    if engine is not None:
+        return engine, "max_seq_len"
+    return (server, "max_seq_len") if server.has("max_seq_len") else (model, "max_positions")
+
+
+def _has_window(deployment: Deployment) -> bool:
+    return any(each.has("sliding_window") for each in deployment.of("hf", "checkpoint", "engine"))
+
+
+ROWS = (
+    rotary,
+    scaling_complete,
+    rotary_as_published,
+    position_kind,
+    positions_in_reach,
+    window_lost,
+    window_cut,
+)

@@ -1,0 +1,408 @@
+"""What must agree about quantisation: what is declared, what the weights hold, what was made from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.agreements.agreement import agreement
+from trtdx.inspect.agreements.lineage import called, in_words, older_than, quoted, remake, servers, steps
+from trtdx.inspect.agreements.model import excluded_modules
+from trtdx.inspect.agreements.model.weights import complete
+from trtdx.inspect.agreements.serving import model_of
+from trtdx.inspect.facts.gaps import MADE
+from trtdx.knowledge.violation import Violation
+from trtdx.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreements.agreement import Agreement
+    from trtdx.inspect.facts.artifact import Artifact, Deployment
+
+# Values of quantization_config.quant_method that the PyTorch backend reads, by the release that learned them
+# (`load_hf_quant_config` from 0.19 to 1.3.0rc22); "fp8" counts only with a block size.
+READ_SINCE = {
+    "fp8": "0.19.0rc0",
+    "mxfp4": "1.1.0rc0",
+    "compressed-tensors": "1.3.0rc1",
+    "mxfp8": "1.3.0rc14",
+    "nvfp4": "1.3.0rc14",
+}
+INLINE_MODELOPT_SINCE = "1.3.0rc14"  # without hf_quant_config.json
+# Weight-only quantisation is made from plain weights when the engine is built (preprocess_weights, 1.2.1).
+QUANTISED_AT_BUILD = ("W8A16", "W4A16", "NO_QUANT", "INT8")
+EIGHT_BIT_FLOAT = ("FP8", "FP8_BLOCK_SCALES", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8")
+# Old exporters wrote the bytes of FP8 as integers, and packed 4-bit weights are bytes or words.
+STORED_AS = {
+    **dict.fromkeys(EIGHT_BIT_FLOAT, ("float8_e4m3fn", "float8_e5m2", "uint8", "int8")),
+    **dict.fromkeys(("W4A16_AWQ", "W4A8_AWQ", "W4A16_GPTQ"), ("uint8", "int8", "int32", "int64")),
+    **dict.fromkeys(
+        ("NVFP4", "W4A8_NVFP4_FP8", "NVFP4_AWQ", "W4A16_MXFP4"), ("uint8", "int8", "float4_e2m1", "int64")
+    ),
+}
+PACKED = ("float8_e4m3fn", "float8_e5m2", "float4_e2m1")
+WORDS = ("int32", "uint8")  # several weights in one: GPTQ and AWQ (qweight), MXFP4 (blocks)
+GROUP_SIZES = {
+    "W4A16_AWQ": (64, 128),
+    "W4A16_GPTQ": (64, 128),
+    "W4A8_AWQ": (128,),
+}  # the INT4 plugins', 1.2.1
+ASKED_BY = {
+    "quant.algo": "option.quant_config.quant_algo",
+    "quant.kv_algo": "option.quant_config.kv_cache_quant_algo",
+}
+BLOCK = [128, 128]  # "FP8_BLOCK_SCALES only supports block_size=(128,128)", 1.2.1
+
+
+@agreement("DX109", "hf")
+def two_declarations(deployment: Deployment) -> Iterator[Violation]:
+    """The files that declare a model's quantisation say the same."""
+    for model in deployment.of("hf", "checkpoint"):
+        for name, inline, words in (
+            ("quant.algo", "quant.inline_algo", "the weights"),
+            ("quant.kv_algo", "quant.inline_kv_algo", "the key/value cache"),
+        ):
+            if model.has(name, inline) and model.get(name) != model.get(inline):
+                yield Violation(
+                    model.evidence(name, inline),
+                    {
+                        "what": words,
+                        "ruling": model.get(name),
+                        "other": model.get(inline),
+                        "path": quoted(model),
+                    },
+                    Severity.WARNING if model.kind == "hf" and name == "quant.algo" else None,
+                )
+
+
+@agreement("DX093", "hf", "llm-args", "command", "machine", needs=("hf", "llm-args|command"))
+def method_read(deployment: Deployment) -> Iterator[Violation]:
+    """The PyTorch backend reads the quantisation method of the model it is given."""
+    for server in servers(deployment):
+        model = model_of(deployment, server) if _by_pytorch(server) else None
+        method = model.text("quant.method") if model else ""
+        if model is None or not method or model.text("quant.source") == "hf_quant_config.json":
+            continue
+        if not is_method_read(model, method, _release(deployment, server)):
+            yield Violation(
+                model.evidence("quant.method") + server.evidence("runtime.model"),
+                {"method": method, "path": quoted(model)},
+            )
+
+
+def _by_pytorch(server: Artifact) -> bool:
+    return server.text("runtime.backend") in ("", "pytorch")
+
+
+def _release(deployment: Deployment, server: Artifact) -> str:
+    machine = deployment.first("machine")
+    return server.text("runtime.version") or (machine.text("gpu.runtime") if machine else "")
+
+
+def is_method_read(model: Artifact, method: str, release: str) -> bool:
+    """Return whether a release's PyTorch backend reads a method; one that is not known is taken for the newest."""
+    if method.startswith("modelopt"):
+        return not older_than(release, INLINE_MODELOPT_SINCE)
+    if method == "fp8" and not model.has("quant.block_size"):
+        return False
+    return method in READ_SINCE and not older_than(release, READ_SINCE[method])
+
+
+@agreement("DX698", "hf", "llm-args", "command")
+def asked_for(deployment: Deployment) -> Iterator[Violation]:
+    """A quantisation that is asked for is the one the model already has."""
+    for server in servers(deployment):
+        model = model_of(deployment, server)
+        if model is None:
+            continue
+        for name, option in ASKED_BY.items():
+            here, there = model.get(name), server.get(option)
+            if here and isinstance(there, str) and there not in ("null", here):
+                yield Violation(
+                    server.evidence(option) + model.evidence(name),
+                    {"asked": there, "declared": here, "path": quoted(server)},
+                )
+
+
+@agreement("DX835", "hf")
+def cache_scheme_read(deployment: Deployment) -> Iterator[Violation]:
+    """The key/value cache scheme a model declares is one that is read."""
+    for model in deployment.of("hf"):
+        if model.has("quant.kv_scheme_unrecognised") and not model.has("quant.kv_algo"):
+            scheme = model.text("quant.kv_scheme_unrecognised")
+            yield Violation(
+                model.evidence("quant.kv_scheme_unrecognised"), {"scheme": scheme, "path": quoted(model)}
+            )
+
+
+@agreement("DX104", "hf", "checkpoint")
+def cache_scales_there(deployment: Deployment) -> Iterator[Violation]:
+    """A quantised key/value cache has its scales among the weights."""
+    for model in deployment.of("hf", "checkpoint"):
+        algo = model.text("quant.kv_algo")
+        if model.has("kv_lora_rank"):
+            continue  # MLA has one compressed cache and no scales for it (mla.py)
+        if algo and model.get("weights.kv_scales") is False and complete(model):
+            # A checkpoint without them is refused: kv_cache_scaling_factor is a required tensor (quantize.py, 1.2.1).
+            # For FP8 the PyTorch backend takes 1.0 whether there are scales or not (attention.py, 1.3.0rc22).
+            refused = model.kind == "checkpoint"
+            effect = "the build is refused" if refused else "1.0 is taken, which may cost accuracy"
+            if unused := not refused and algo == "FP8":
+                effect = "the PyTorch backend takes 1.0 in any case, but no engine can be built from it"
+            yield Violation(
+                model.evidence("quant.kv_algo", "weights.kv_scales"),
+                {"algo": algo, "kind": called(model), "path": quoted(model), "effect": effect},
+                Severity.ERROR if algo == "INT8" or refused else Severity.NOTE if unused else None,
+                0.9 if algo == "INT8" or refused else 0.7,
+            )
+
+
+@agreement("DX836", "hf")
+def cache_scales_used(deployment: Deployment) -> Iterator[Violation]:
+    """Scales for the key/value cache are there because a quantised cache is declared.
+
+    Checkpoints are left out: quantize.py writes the scales and takes the algorithm out again (1.2.1).
+    """
+    for model in deployment.of("hf"):
+        silent = not model.has("quant.kv_algo") and not model.has("quant.kv_scheme_unrecognised")
+        if model.get("weights.kv_scales") is True and silent:
+            yield Violation(model.evidence("weights.kv_scales", "quant.kv_algo"), {"path": quoted(model)})
+
+
+@agreement("DX478", "hf", "llm-args", "command")
+def cache_scales_asked_for(deployment: Deployment) -> Iterator[Violation]:
+    """A 4-bit key/value cache is asked for where the model was calibrated for one.
+
+    For FP8 the PyTorch backend takes a scale of 1.0 whether there are others or not (attention.py, 1.2.1).
+    """
+    for server in servers(deployment):
+        dtype = server.text("runtime.kv_cache_dtype").lower()
+        model = model_of(deployment, server)
+        if dtype != "nvfp4" or model is None or model.has("kv_lora_rank"):
+            continue
+        if model.get("weights.kv_scales") is False and not model.has("quant.kv_algo"):
+            yield Violation(
+                server.evidence("runtime.kv_cache_dtype") + model.evidence("weights.kv_scales"),
+                {"dtype": dtype, "path": quoted(server), "model": quoted(model)},
+                confidence=0.8,
+            )
+
+
+@agreement("DX837", "hf", "checkpoint")
+def quantised_as_declared(deployment: Deployment) -> Iterator[Violation]:
+    """Weights that are declared to be quantised are."""
+    for model in deployment.of("hf", "checkpoint"):
+        algo = model.text("quant.algo")
+        if not algo or algo in QUANTISED_AT_BUILD or not complete(model) or model.has("quant.per_layer"):
+            continue
+        if _without_scales(model, algo) or _stored_otherwise(model, algo):
+            held = in_words(sorted(model.table("weights.dtypes"))) or "plain numbers"
+            scales = "" if model.get("weights.scales") else ", without scales"
+            yield Violation(
+                model.evidence("quant.algo", "weights.scales", "weights.dtypes"),
+                {"algo": algo, "held": held + scales, "kind": called(model), "path": quoted(model)},
+            )
+
+
+def _without_scales(model: Artifact, algo: str) -> bool:
+    """Return whether no scale is there; those of FP4 in a checkpoint have names of their own."""
+    known = model.kind == "hf" or algo in EIGHT_BIT_FLOAT or "AWQ" in algo or "GPTQ" in algo
+    return known and model.get("weights.scales") is False
+
+
+def _stored_otherwise(model: Artifact, algo: str) -> bool:
+    """Return whether no tensor has a type the algorithm stores; a checkpoint may view packed words as float16."""
+    dtypes = model.table("weights.dtypes")
+    wanted = STORED_AS.get(algo, ())
+    if not dtypes or not wanted or (model.kind == "checkpoint" and algo not in EIGHT_BIT_FLOAT):
+        return False
+    return not any(dtype in wanted for dtype in dtypes)
+
+
+@agreement("DX838", "hf", "checkpoint")
+def declared_as_quantised(deployment: Deployment) -> Iterator[Violation]:
+    """Weights that are stored in eight or four bits are declared to be quantised."""
+    for model in deployment.of("hf", "checkpoint"):
+        if any(
+            model.has(name) for name in ("quant.algo", "quant.method", "quant.per_layer", "quant.kv_algo")
+        ):
+            continue
+        packed = [dtype for dtype in PACKED if dtype in model.table("weights.dtypes")]
+        if model.kind == "hf" and model.get("weights.scales") is True:
+            packed = packed or [dtype for dtype in WORDS if dtype in model.table("weights.dtypes")]
+        if packed and not model.has("unparsed"):
+            yield Violation(
+                model.evidence("weights.dtypes", "quant.algo"),
+                {"dtypes": in_words(packed), "kind": called(model), "path": quoted(model)},
+            )
+
+
+@agreement("DX844", "hf")
+def packed_as_declared(deployment: Deployment) -> Iterator[Violation]:
+    """Packed weights have the layout, the bits and the group size that the configuration declares."""
+    for model in deployment.of("hf"):
+        layout, method = model.text("weights.packing"), model.text("quant.method")
+        if not layout or method not in ("awq", "gptq"):
+            continue
+        differences = [
+            f"{words} {here} instead of {there}"
+            for words, here, there in (
+                ("the layout of", layout.upper(), method.upper()),
+                ("bits", model.integer("weights.packed_bits"), model.integer("quant.bits")),
+                ("groups of", model.integer("weights.packed_group"), model.integer("quant.group_size")),
+            )
+            if here and there and here != there
+        ]
+        if differences:
+            yield Violation(
+                model.evidence("quant.method", "quant.group_size", "weights.packing", "weights.packed_group"),
+                {
+                    "differences": in_words(differences),
+                    "layout": layout,
+                    "bits": model.get("weights.packed_bits"),
+                    "group": model.get("weights.packed_group"),
+                    "path": quoted(model),
+                },
+            )
+
+
+@agreement("DX098", "checkpoint", "engine", "hf")
+def group_size(deployment: Deployment) -> Iterator[Violation]:
+    """Weights share a scale in groups of a size the INT4 kernels have."""
+    for artifact in deployment.of("hf", "checkpoint", "engine"):
+        algo, size = artifact.text("quant.algo"), artifact.integer("quant.group_size")
+        works = GROUP_SIZES.get(algo, ())
+        if size is not None and works and size not in works:
+            yield Violation(
+                artifact.evidence("quant.algo", "quant.group_size"),
+                {
+                    "algo": algo,
+                    "size": size,
+                    "works": in_words(works),
+                    "kind": called(artifact),
+                    "qformat": "w4a8_awq" if algo == "W4A8_AWQ" else "int4_awq",
+                },
+            )
+            return
+
+
+@agreement("DX842", "hf")
+def block_size(deployment: Deployment) -> Iterator[Violation]:
+    """FP8 weights share a scale in blocks of the one size there are kernels for."""
+    for model in deployment.of("hf"):
+        block = model.items("quant.block_size")
+        if model.text("quant.method") == "fp8" and block and block != BLOCK:
+            yield Violation(
+                model.evidence("quant.block_size"),
+                {"block": " x ".join(map(str, block)), "path": quoted(model)},
+            )
+
+
+@agreement("DX092", "hf")
+def activation_order(deployment: Deployment) -> Iterator[Violation]:
+    """GPTQ weights are in the order of the model's columns."""
+    for model in deployment.of("hf"):
+        if model.get("quant.desc_act") is True and model.text("quant.method") in ("", "gptq"):
+            yield Violation(model.evidence("quant.desc_act"), {"path": quoted(model)})
+
+
+@agreement("DX480", "hf", "checkpoint", "engine", needs=MADE)
+def layout(deployment: Deployment) -> Iterator[Violation]:
+    """Weights that came quantised are read with the group size and zero points they were written with."""
+    for step in steps(deployment, "quant.algo"):
+        if step.source.text("quant.method") not in ("awq", "gptq"):
+            continue
+        names = ["quant.group_size"]
+        if step.source.text("quant.method") == "awq":  # 1.2.1 writes `sym` of GPTQ into has_zero_point
+            names.append("quant.has_zero_point")
+        lost = [name for name in names if step.source.has(name) and step.target.has(name)]
+        lost = [name for name in lost if step.source.get(name) != step.target.get(name)]
+        if lost:
+            yield Violation(
+                step.source.evidence(*lost) + step.target.evidence(*lost),
+                {
+                    "kind": called(step.target),
+                    "differences": in_words(
+                        [
+                            f"{name[6:]} {step.target.get(name)} instead of {step.source.get(name)}"
+                            for name in lost
+                        ]
+                    ),
+                    **remake(step),
+                },
+                Severity.ERROR,
+            )
+
+
+@agreement("DX841", "checkpoint", "engine", needs=MADE)
+def same_algorithm(deployment: Deployment) -> Iterator[Violation]:
+    """An engine is quantised as the checkpoint it was built from."""
+    for source, target in _checkpoints_and_engines(deployment):
+        here, there = (_declared(artifact) for artifact in (source, target))
+        if here != there:
+            yield Violation(
+                source.evidence("quant.algo", "quant.kv_algo")
+                + target.evidence("quant.algo", "quant.kv_algo"),
+                {"checkpoint": here, "engine": there, "path": quoted(source)},
+                confidence=0.9,
+            )
+
+
+def _checkpoints_and_engines(deployment: Deployment) -> Iterator[tuple[Artifact, Artifact]]:
+    return (step for step in steps(deployment, "dtype") if step.source.kind == "checkpoint")
+
+
+def _declared(artifact: Artifact) -> str:
+    algo, kv_algo = artifact.text("quant.algo") or "no quantisation", artifact.text("quant.kv_algo")
+    return f"{algo} with a key/value cache in {kv_algo}" if kv_algo else algo
+
+
+@agreement("DX840", "hf", "checkpoint", "engine", needs=MADE)
+def head_not_quantised(deployment: Deployment) -> Iterator[Violation]:
+    """An output layer that the model leaves unquantised stays so."""
+    for step in steps(deployment, "quant.excluded"):
+        if _names_head(step.source) and not _names_head(step.target) and step.target.has("quant.algo"):
+            yield Violation(
+                step.source.evidence("quant.excluded") + step.target.evidence("quant.excluded"),
+                {"kind": called(step.target), "path": quoted(step.target), **remake(step)},
+            )
+
+
+def _names_head(artifact: Artifact) -> bool:
+    patterns = [str(each) for each in artifact.items("quant.excluded")]
+    return any("lm_head" in each or each in ("*", "*head*") for each in patterns)
+
+
+@agreement("DX843", "hf", "checkpoint", "engine")
+def mixed_precision(deployment: Deployment) -> Iterator[Violation]:
+    """A mixed precision says which layer has which."""
+    for artifact in deployment.of("hf", "checkpoint"):
+        mixed = artifact.text("quant.algo") == "MIXED_PRECISION"
+        if (
+            mixed
+            and not artifact.table("quant.per_layer")
+            and artifact.text("quant.method") != "compressed-tensors"
+        ):
+            yield Violation(artifact.evidence("quant.algo", "quant.per_layer"), {"path": quoted(artifact)})
+
+
+ROWS: tuple[Agreement, ...] = (
+    two_declarations,
+    method_read,
+    asked_for,
+    cache_scheme_read,
+    cache_scales_there,
+    cache_scales_used,
+    cache_scales_asked_for,
+    quantised_as_declared,
+    *excluded_modules.ROWS,
+    declared_as_quantised,
+    packed_as_declared,
+    group_size,
+    block_size,
+    activation_order,
+    layout,
+    same_algorithm,
+    head_not_quantised,
+    mixed_precision,
+)

@@ -1,0 +1,379 @@
+"""What must agree about token ids: tokenizer, vocabulary, the ids that end an answer, chat template, server."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.agreements.agreement import agreement
+from trtdx.inspect.agreements.lineage import called, in_words, model_made_into, quoted, related, servers
+from trtdx.inspect.agreements.serving import model_of, names
+from trtdx.inspect.facts.gaps import lacking
+from trtdx.knowledge.violation import Violation
+from trtdx.model import Severity
+from trtdx.words import joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreements.agreement import Agreement
+    from trtdx.inspect.facts.artifact import Artifact, Deployment
+
+SPECIAL_IDS = {
+    "tokenizer.eos_id": "the tokenizer's end",
+    "tokenizer.bos_id": "the tokenizer's beginning",
+    "tokenizer.pad_id": "the tokenizer's filling",
+    "generation.bos_id": "generation_config.json's beginning",
+    "generation.pad_id": "generation_config.json's filling",
+}
+# Models that end an answer with another token than the one that closes a message in their template:
+# gpt-oss closes with <|end|> and ends with <|return|>; the first Gemma ends with <eos> after <end_of_turn>.
+ENDS_OTHERWISE = ("gpt_oss", "gemma")
+LEAST_SHARE = 0.9  # of a model's vocabulary that its own tokenizer uses
+SINGLE_BYTES = 512
+IDENTITY = ("tokenizer.size", "tokenizer.eos_id")  # what two tokenizers of one model have in common
+
+
+def tokenizers(deployment: Deployment) -> Iterator[Artifact]:
+    """Yield the artifacts that hold a tokenizer."""
+    found = [each for each in deployment.of("tokenizer", "hf") if _holds_tokenizer(each)]
+    if not found:
+        lacking("no tokenizer is at hand")
+    return iter(found)
+
+
+def _holds_tokenizer(artifact: Artifact) -> bool:
+    return any(name.startswith("tokenizer.") for name in artifact.facts)
+
+
+def tokenizer_in_use(deployment: Deployment, server: Artifact | None = None) -> Artifact | None:
+    """Return the tokenizer that requests meet, if there is no doubt which one it is: named by the server, or alone."""
+    held = list(tokenizers(deployment))
+    named = [each for each in held if server is not None and _gives_tokenizer(deployment, server, each)]
+    alone = list(deployment.of("tokenizer"))
+    found = named or alone or held
+    if len(found) > 1:
+        lacking(f"it is not said which tokenizer is used, {joined((each.path for each in found), by='or')}")
+    return found[0] if len(found) == 1 else None
+
+
+def _gives_tokenizer(deployment: Deployment, server: Artifact, holder: Artifact) -> bool:
+    """Return whether a server names a tokenizer, or serves the model it lies with and names no other."""
+    folders = server.table("triton.tokenizer_dirs").values()
+    if server.has("runtime.tokenizer") or folders:
+        reals = [server.resolved.get(str(each)) for each in folders]
+        return names(server, "runtime.tokenizer", holder) or (bool(holder.real) and holder.real in reals)
+    return names(server, "runtime.model", holder) or model_of(deployment, server) is holder
+
+
+def models_for(deployment: Deployment, tokenizer: Artifact) -> list[Artifact]:
+    """Return the artifacts whose vocabulary a tokenizer's ids must fit, the nearest to the source first."""
+    models = [each for each in deployment.of("hf", "checkpoint", "engine") if each.has("vocab_size")]
+    if tokenizer.kind == "hf":
+        return [each for each in models if each is tokenizer or _made_from(deployment, tokenizer, each)]
+    serving = [each for each in servers(deployment) if names(each, "runtime.tokenizer", tokenizer)]
+    named = [model for each in serving if (model := model_of(deployment, each)) in models]
+    models = (
+        [each for each in models if each in named or _made_from(deployment, named[0], each)]
+        if named
+        else models
+    )
+    if models and not all(related(models[0], each) for each in models):
+        lacking(f"it is not said which of {joined(each.path for each in models)} {tokenizer.path} belongs to")
+        return []
+    return models
+
+
+def _made_from(deployment: Deployment, source: Artifact, artifact: Artifact) -> bool:
+    return (
+        artifact.kind != "hf"
+        and model_made_into(deployment, artifact) is source
+        and related(source, artifact)
+    )
+
+
+def room(artifact: Artifact) -> int:
+    """Return how many ids a model has rows for: its embedding may be larger than its configuration says."""
+    table = artifact.items("weights.embedding_shape")
+    rows = table[0] if artifact.kind == "hf" and len(table) == 2 else 0
+    return max(artifact.integer("vocab_size") or 0, rows)
+
+
+@agreement("DX820", "hf", "tokenizer", "checkpoint", "engine", needs=("hf|tokenizer", "hf|checkpoint|engine"))
+def ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
+    """Every id the tokenizer can give has a row in the model's embedding."""
+    for tokenizer in tokenizers(deployment):
+        size = text_size(tokenizer)
+        models = list(models_for(deployment, tokenizer))
+        small = [each for each in models if size is not None and room(each) < size]
+        # Where the model has room and what was made from it has not, the vocabulary shrank: that is DX801.
+        if size is None or not small or len(small) < len(models) or _reads_more_than_text(deployment):
+            continue
+        least = min(small, key=room)
+        only_filler = size - room(least) == 1 and tokenizer.integer("tokenizer.pad_id") == size - 1
+        yield Violation(
+            tokenizer.evidence("tokenizer.size") + least.evidence("vocab_size"),
+            {
+                "last_id": size - 1,
+                "vocab_size": room(least),
+                "kind": called(least),
+                "extra": size - room(least),
+                "model": quoted(tokenizer) if tokenizer.kind == "hf" else "model",
+                "tokenizer": quoted(tokenizer),
+                "size": size,
+            },
+            Severity.WARNING if only_filler else None,
+            0.7 if only_filler else 0.95,
+        )
+
+
+def text_size(tokenizer: Artifact) -> int | None:
+    """Return the ids a text can give; placeholders of images beyond them never reach a text model (Gemma 3)."""
+    return tokenizer.integer("tokenizer.text_size") or tokenizer.integer("tokenizer.size")
+
+
+def _reads_more_than_text(deployment: Deployment) -> bool:
+    """Return whether ids beyond the vocabulary are placeholders, such as the image token of Llama 3.2 Vision."""
+    return any(each.get("multimodal") for each in deployment.of("hf", "checkpoint", "engine"))
+
+
+@agreement("DX822", "hf", "tokenizer", "checkpoint", "engine", needs=("hf|tokenizer", "hf|checkpoint|engine"))
+def special_ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
+    """The ids that begin, end and fill a text are in the vocabulary."""
+    for tokenizer in deployment.of("tokenizer", "hf"):
+        models = models_for(deployment, tokenizer)
+        least = min(models, key=room, default=None)
+        if least is None or (text_size(tokenizer) or 0) > room(least):
+            continue  # the tokenizer as a whole is too large: DX820
+        outside = [
+            (name, which, number)
+            for name, which, number in _special_ids(tokenizer)
+            if number >= room(least) and not _reads_more_than_text(deployment)
+        ]
+        for name, which, number in outside[:1]:
+            yield Violation(
+                tokenizer.evidence(name) + least.evidence("vocab_size"),
+                {
+                    "which": which,
+                    "id": number,
+                    "vocab_size": room(least),
+                    "kind": called(least),
+                    "path": quoted(tokenizer),
+                },
+                Severity.WARNING if "pad" in name else None,  # Vicuna's 32000 never reaches the model
+            )
+
+
+def _special_ids(artifact: Artifact) -> Iterator[tuple[str, str, int]]:
+    for name, which in SPECIAL_IDS.items():
+        number = artifact.integer(name)
+        if number is not None:
+            yield name, which, number
+    for number in artifact.items("generation.eos_ids"):
+        if isinstance(number, int):
+            yield "generation.eos_ids", "generation_config.json's end", number
+
+
+@agreement("DX509", "tokenizer", "hf", "checkpoint", "engine", needs=("tokenizer", "hf|checkpoint|engine"))
+def tokenizer_of_model(deployment: Deployment) -> Iterator[Violation]:
+    """A tokenizer beside a model is the model's: it gives the ids the model was trained with."""
+    for tokenizer in deployment.of("tokenizer"):
+        for model in [each for each in models_for(deployment, tokenizer) if each.kind == "hf"]:
+            if all(_differs(tokenizer, model, name) for name in IDENTITY):
+                yield Violation(
+                    tokenizer.evidence(*IDENTITY) + model.evidence(*IDENTITY),
+                    {
+                        "what": f"the tokenizer has {tokenizer.get('tokenizer.size')} ids and ends a text with "
+                        f"{tokenizer.get('tokenizer.eos_id')}, the model's own has "
+                        f"{model.get('tokenizer.size')} and {model.get('tokenizer.eos_id')}",
+                        "tokenizer": quoted(tokenizer),
+                    },
+                    Severity.ERROR,
+                )
+                return
+    yield from _far_too_small(deployment)
+
+
+def _differs(one: Artifact, other: Artifact, name: str) -> bool:
+    return one.has(name) and other.has(name) and one.get(name) != other.get(name)
+
+
+def _far_too_small(deployment: Deployment) -> Iterator[Violation]:
+    """Yield a tokenizer with far fewer ids than the model it is for has rows; vocabularies are padded by a few per cent.
+
+    Published models fill theirs up by 2 % at most, but for vocabularies of single bytes (ByT5: 259 of 384).
+    """
+    for tokenizer in tokenizers(deployment):
+        size, models = tokenizer.integer("tokenizer.size"), models_for(deployment, tokenizer)
+        model = min(
+            models, key=room, default=None
+        )  # where the model has room, what was made from it grew: DX801
+        if size is None or model is None or _reads_more_than_text(deployment):
+            continue
+        table = model.items("weights.embedding_shape")
+        rows = min([room(model), *table[:1]])  # a configuration that says more than the weights have is DX094
+        if size < LEAST_SHARE * rows and rows > SINGLE_BYTES:
+            yield Violation(
+                tokenizer.evidence("tokenizer.size") + model.evidence("vocab_size"),
+                {
+                    "what": f"the tokenizer has {size} ids, the model's vocabulary {rows}",
+                    "tokenizer": quoted(tokenizer),
+                },
+                Severity.ERROR,
+                0.8,
+            )
+
+
+@agreement("DX502", "hf", "tokenizer")
+def turn_end_stops(deployment: Deployment) -> Iterator[Violation]:
+    """The token by which the chat template ends a turn is one at which generation stops."""
+    for holder in tokenizers(deployment):
+        turn_end = holder.integer("tokenizer.turn_end_id")
+        stops = stop_ids(holder)
+        if turn_end is None or not stops or turn_end in stops or ends_otherwise(holder):
+            continue
+        yield Violation(
+            holder.evidence("tokenizer.turn_end", "tokenizer.eos_id", "generation.eos_ids"),
+            {
+                "token": holder.text("tokenizer.turn_end") or f"token {turn_end}",
+                "id": turn_end,
+                "stops": in_words(sorted(stops)),
+                "who": "generation",
+            },
+            Severity.ERROR,
+            0.85,
+        )
+
+
+def stop_ids(holder: Artifact) -> set[int]:
+    """Return the ids at which the LLM API stops: the tokenizer's and all of generation_config.json.
+
+    Those of config.json are not among them (`SamplingParams._setup`, 1.2.1).
+    """
+    own = holder.integer("tokenizer.eos_id")
+    return {each for each in (*holder.items("generation.eos_ids"), own) if isinstance(each, int)}
+
+
+def ends_otherwise(holder: Artifact) -> bool:
+    return holder.text("model_type") in ENDS_OTHERWISE or "<|return|>" in holder.text(
+        "tokenizer.chat_template"
+    )
+
+
+@agreement("DX823", "hf", "tokenizer")
+def template_tokens(deployment: Deployment) -> Iterator[Violation]:
+    """Every special token the chat template writes is one the tokenizer knows."""
+    for holder in tokenizers(deployment):
+        unknown = holder.items("tokenizer.template_unknown_tokens")
+        if unknown and holder.has("tokenizer.size"):
+            yield Violation(
+                holder.evidence("tokenizer.template_unknown_tokens", "tokenizer.size"),
+                {"tokens": in_words(unknown[:4]), "path": quoted(holder)},
+                confidence=0.8,
+            )
+
+
+@agreement("DX827", "hf", "tokenizer")
+def template_parses(deployment: Deployment) -> Iterator[Violation]:
+    """The chat template is a template: its tags are known and its blocks are closed."""
+    for holder in tokenizers(deployment):
+        fault = holder.text("tokenizer.template_fault")
+        if fault:
+            yield Violation(
+                holder.evidence("tokenizer.template_fault"), {"fault": fault, "path": quoted(holder)}
+            )
+
+
+@agreement("DX825", "hf", "tokenizer")
+def special_tokens_known(deployment: Deployment) -> Iterator[Violation]:
+    """The tokens that begin and end a text are in the tokenizer's vocabulary.
+
+    transformers adds one that is not, with an id after all others, which the model never learned.
+    """
+    for holder in tokenizers(deployment):
+        absent = holder.items("tokenizer.absent_special")
+        if absent:
+            ends = any(str(each).startswith("eos") for each in absent)
+            yield Violation(
+                holder.evidence("tokenizer.absent_special", "tokenizer.size"),
+                {"tokens": in_words(absent), "path": quoted(holder)},
+                None if ends else Severity.NOTE,
+                0.9,
+            )
+
+
+@agreement("DX826", "hf", "tokenizer")
+def ends_are_no_text(deployment: Deployment) -> Iterator[Violation]:
+    """The ids at which generation stops are special tokens, not pieces of ordinary text."""
+    for holder in tokenizers(deployment):
+        text = holder.items("tokenizer.text_eos")
+        if text:
+            yield Violation(
+                holder.evidence("tokenizer.text_eos", "tokenizer.eos_id"),
+                {
+                    "ids": in_words(text),
+                    "token": holder.text("tokenizer.eos_token") or "another token",
+                    "id": holder.get("tokenizer.eos_id", "its id"),
+                    "path": quoted(holder),
+                },
+                confidence=0.85,
+            )
+
+
+@agreement("DX126", "hf", "tokenizer", "command")
+def template_there(deployment: Deployment) -> Iterator[Violation]:
+    """A chat model that is served has a chat template."""
+    flags = ("option.chat_template", "option.--chat_template")
+    serving = [each for each in servers(deployment, answering=True) if not any(map(each.has, flags))]
+    holder = tokenizer_in_use(deployment, serving[0]) if serving else None
+    if holder is None or holder.has("tokenizer.chat_template"):
+        return
+    names = (holder.path, holder.text("saved_as"), serving[0].text("runtime.model"))
+    is_named = holder.has("tokenizer.class") and any(map(_names_chat, names))
+    if holder.has("tokenizer.ends_turn") or is_named:
+        certain = holder.has("tokenizer.ends_turn")
+        shown = "tokenizer.ends_turn" if certain else "tokenizer.class"
+        yield Violation(
+            holder.evidence(shown, "tokenizer.chat_template") + serving[0].evidence("runtime.model"),
+            {"path": quoted(holder)},
+            None if certain else Severity.WARNING,
+            0.85 if certain else 0.7,
+        )
+
+
+def _names_chat(name: str) -> bool:
+    """Return whether the name of a model, not of a folder above it, says that it was made for chat."""
+    parts = [each for each in name.lower().rstrip("/").split("/") if each.startswith("models--")]
+    last = parts[-1] if parts else name.lower().rstrip("/").rpartition("/")[2]
+    return re.search(r"(?:^|[-_.])(?:instruct|chat|it)(?:$|[-_.])", last) is not None
+
+
+@agreement("DX824", "hf", "tokenizer", "engine", needs=("hf|tokenizer", "engine"))
+def tokenizer_length(deployment: Deployment) -> Iterator[Violation]:
+    """The tokenizer allows texts as long as the engine does."""
+    for engine in deployment.of("engine"):
+        source = model_made_into(deployment, engine) if deployment.first("tokenizer") is None else None
+        holds = source is not None and _holds_tokenizer(source)
+        tokenizer = source if holds else tokenizer_in_use(deployment)
+        longest = tokenizer.integer("tokenizer.model_max_length") if tokenizer else None
+        limit = engine.integer("max_input_len") if engine.has("max_input_len") else None
+        if tokenizer is not None and longest and limit is not None and 0 < longest < limit:
+            yield Violation(
+                tokenizer.evidence("tokenizer.model_max_length") + engine.evidence("max_input_len"),
+                {"longest": longest, "limit": limit, "path": quoted(tokenizer)},
+                confidence=0.7,
+            )
+
+
+ROWS: tuple[Agreement, ...] = (
+    ids_in_vocabulary,
+    special_ids_in_vocabulary,
+    tokenizer_of_model,
+    turn_end_stops,
+    template_tokens,
+    template_parses,
+    special_tokens_known,
+    ends_are_no_text,
+    template_there,
+    tokenizer_length,
+)

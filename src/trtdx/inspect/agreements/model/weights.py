@@ -1,0 +1,411 @@
+"""What the tensors of a model must have in common with its configuration and with what was made from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.agreements.agreement import agreement
+from trtdx.inspect.agreements.lineage import called, chains, in_words, quoted, related, remake, steps
+from trtdx.inspect.facts.gaps import MADE
+from trtdx.knowledge.violation import Violation
+from trtdx.model import Evidence, Severity
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreements.agreement import Agreement
+    from trtdx.inspect.facts.artifact import Artifact, Deployment
+
+# What keeps a directory's tensors from being known in full.
+INCOMPLETE = ("weights.missing", "weights.truncated", "weights.lfs_pointers", "weights.corrupt", "unparsed")
+# Architectures that store their output layer as lm_head; InternLM2, RWKV and others have names of their own.
+STORES_LM_HEAD = (
+    "Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Phi", "Gemma", "Deepseek", "GptOss", "Nemotron", "GPTJ",
+    "Granite", "Starcoder2", "Olmo2", "Cohere",
+)  # fmt: skip
+# Models whose query projection is wider than its heads: an output gate is computed with it.
+GATED_QUERY = ("Qwen3Next", "Qwen3_5")
+
+
+def complete(artifact: Artifact) -> bool:
+    """Return whether all tensors were seen, so that an absent one is absent."""
+    if any(artifact.items(name) for name in INCOMPLETE):
+        return False
+    ranks = (artifact.integer("tp_size") or 1) * (artifact.integer("pp_size") or 1)
+    return artifact.kind != "checkpoint" or len(artifact.items("weights.ranks")) in (0, ranks)
+
+
+@agreement("DX486", "hf", "checkpoint", needs=MADE)
+def head_kept(deployment: Deployment) -> Iterator[Violation]:
+    """The output layer of a model whose embeddings are not tied is in the checkpoint.
+
+    `PretrainedModel.load` (1.2.1) takes the embedding without a word where lm_head.weight is absent.
+    """
+    for source, target in steps(deployment, "weights.has_lm_head"):
+        if not (source.get("weights.has_lm_head") and complete(source) and complete(target)):
+            continue
+        if target.get("weights.has_lm_head") is False and source.get("tie_embeddings") is not True:
+            yield Violation(
+                source.evidence("weights.has_lm_head", "tie_embeddings")
+                + target.evidence("weights.has_lm_head"),
+                {
+                    "what": "the model has an output layer of its own, the checkpoint made from it has none",
+                    "model": quoted(source),
+                },
+                Severity.ERROR,
+            )
+
+
+@agreement("DX486", "hf")
+def head_stored(deployment: Deployment) -> Iterator[Violation]:
+    """A model whose configuration says the embeddings are not tied stores an output layer."""
+    for model in deployment.of("hf"):
+        name = model.text("architecture")
+        if not (name.startswith(STORES_LM_HEAD) and name.endswith("ForCausalLM")) or model.get("multimodal"):
+            continue
+        untied = model.get("tie_embeddings") is False and model.get("weights.has_lm_head") is False
+        if untied and complete(model):
+            yield Violation(
+                model.evidence("tie_embeddings", "weights.has_lm_head"),
+                {
+                    "what": "the configuration says that the output layer is not tied to the embedding, "
+                    "but the weights hold no output layer",
+                    "model": quoted(model),
+                },
+                Severity.ERROR,
+            )
+
+
+@agreement("DX803", "hf")
+def tied_head_fits(deployment: Deployment) -> Iterator[Violation]:
+    """An output layer that is said to be the embedding has the embedding's shape."""
+    for model in deployment.of("hf"):
+        head, table = model.items("weights.lm_head_shape"), model.items("weights.embedding_shape")
+        if model.get("tie_embeddings") is True and head and table and head != table:
+            yield Violation(
+                model.evidence("tie_embeddings", "weights.lm_head_shape", "weights.embedding_shape"),
+                {"head": _shape(head), "embedding": _shape(table), "model": quoted(model)},
+            )
+
+
+def _shape(sizes: list[int]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+@agreement("DX804", "hf", "checkpoint", needs=MADE)
+def query_norms(deployment: Deployment) -> Iterator[Violation]:
+    """Query and key norms of a model are in the checkpoint.
+
+    The tensors are compared, not `qk_layernorm`: 1.2.1 writes false there for Qwen3 and still applies them.
+    """
+    for step in steps(deployment, "weights.qk_norm"):
+        source, target = step
+        lost = source.get("weights.qk_norm") and target.get("weights.qk_norm") is False
+        if lost and complete(target):
+            yield Violation(
+                source.evidence("weights.qk_norm") + target.evidence("weights.qk_norm"), remake(step)
+            )
+
+
+@agreement("DX805", "hf", "checkpoint", "engine")
+def attention_bias(deployment: Deployment) -> Iterator[Violation]:
+    """Biases of the attention projections are used where the weights have them.
+
+    Tensors nobody asks for are only warned about ("Provided but not required tensors", 1.2.1).
+    """
+    made = chains(deployment)
+    alone = [(each,) for each in deployment.of("hf") if not any(each in chain for chain in made)]
+    for chain in (*made, *alone):
+        holder = next((each for each in chain if each.get("weights.qkv_bias") is True), None)
+        if holder is None or not all(related(holder, each) for each in chain) or _in_halves(chain):
+            continue
+        for artifact in chain[chain.index(holder) :]:
+            if _drops_bias(artifact):
+                yield Violation(
+                    holder.evidence("weights.qkv_bias") + artifact.evidence(_bias_fact(artifact)),
+                    {
+                        "holder": called(holder),
+                        "but": _but(holder, artifact),
+                        "path": quoted(artifact),
+                        "remedy": KEEP_BIAS["hf" if artifact.kind == "hf" else "made"],
+                    },
+                )
+                break
+
+
+def _but(holder: Artifact, artifact: Artifact) -> str:
+    if artifact.kind == "hf" and not artifact.has("attention_bias"):
+        return f"{artifact.text('architecture')} assumes, where config.json does not state attention_bias,"
+    return "its configuration says" if holder is artifact else f"the {called(artifact)} says"
+
+
+def _in_halves(chain: tuple[Artifact, ...]) -> bool:
+    return any(each.get("encoder_decoder") for each in chain)
+
+
+KEEP_BIAS = {
+    "hf": 'put back the model\'s own class (Qwen2ForCausalLM, not LlamaForCausalLM) in config.json, or "attention_bias": true '
+    "where its class reads that",
+    "made": 'convert with the converter of the model\'s own family (Qwen2 as Qwen, not as Llama), or set "attn_bias": true '
+    "in the checkpoint's config.json, and build again",
+}
+# Classes that have no biases there unless attention_bias says so, or never (_torch/models of 1.2.1).
+WITHOUT_BIAS = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+)
+
+
+def _bias_fact(artifact: Artifact) -> str:
+    by_config = artifact.kind == "hf" or artifact.get("attention_bias") is False
+    return "attention_bias" if by_config else "weights.qkv_bias"
+
+
+def _drops_bias(artifact: Artifact) -> bool:
+    """Return whether biases are said or seen not to be there; a model's own config.json may leave them out."""
+    if artifact.kind == "hf":
+        unsaid = artifact.text("architecture") in WITHOUT_BIAS and not artifact.has("attention_bias")
+        return artifact.get("attention_bias") is False or unsaid
+    lost = artifact.get("weights.qkv_bias") is False and complete(artifact)
+    return artifact.get("attention_bias") is False or lost
+
+
+@agreement("DX813", "hf")
+def head_rows(deployment: Deployment) -> Iterator[Violation]:
+    """The query and key projections have as many rows as the heads need."""
+    for model in deployment.of("hf"):
+        size = _head_size(model)
+        if size is None or model.has("kv_lora_rank") or model.get("multimodal"):
+            continue
+        if _packed(model, WHOLE_ROWS):
+            continue
+        if _other_sizes(model):
+            continue  # a head's size follows from the hidden size: DX814 says which one is wrong
+        for name, rows, heads in (
+            ("query", "weights.q_rows", "num_heads"),
+            ("key/value", "weights.kv_rows", "num_kv_heads"),
+        ):
+            seen, count = model.integer(rows), model.integer(heads)
+            if seen is None or count is None or seen == count * size:
+                continue
+            if name == "query" and model.text("architecture").startswith(GATED_QUERY):
+                continue
+            yield Violation(
+                model.evidence(rows, heads, "head_size"),
+                {
+                    "what": name,
+                    "rows": seen,
+                    "heads": count,
+                    "size": size,
+                    "fits": _fits(seen, size),
+                    "model": quoted(model),
+                },
+            )
+            break
+
+
+@agreement("DX813", "checkpoint")
+def fused_rows(deployment: Deployment) -> Iterator[Violation]:
+    """The fused query, key and value projection of a checkpoint has as many rows as the heads need."""
+    for checkpoint in deployment.of("checkpoint"):
+        rows, size = checkpoint.integer("weights.qkv_rows"), _head_size(checkpoint)
+        heads, keys = checkpoint.integer("num_heads"), checkpoint.integer("num_kv_heads")
+        if not rows or not size or not heads or not keys or not _plain_heads(checkpoint):
+            continue
+        tp_size = checkpoint.integer("tp_size") or 1
+        if heads % tp_size == 0 and rows != (heads // tp_size + 2 * -(-keys // tp_size)) * size:
+            yield Violation(
+                checkpoint.evidence("weights.qkv_rows", "num_heads", "num_kv_heads"),
+                {
+                    "what": "key/value",
+                    "rows": rows,
+                    "heads": f"{heads} query and {keys}",
+                    "size": size,
+                    "fits": _fused_fits(rows, size, heads, tp_size),
+                    "model": quoted(checkpoint),
+                },
+            )
+
+
+def _plain_heads(checkpoint: Artifact) -> bool:
+    """Return whether every layer has the same attention, stored row by row."""
+    odd = checkpoint.text("architecture").startswith(
+        ("DeciLM", "NemotronNas", "Decoder", "Encoder", *GATED_QUERY)
+    )
+    rowwise = checkpoint.text("quant.algo") in ("", "FP8", "FP8_PER_CHANNEL_PER_TOKEN")
+    return rowwise and not odd and not checkpoint.has("kv_lora_rank")
+
+
+def _fused_fits(rows: int, size: int, heads: int, tp_size: int) -> str:
+    """Return what so many rows of one rank would be right for."""
+    own, rest = divmod(rows, size)
+    keys, odd = divmod(own - heads // tp_size, 2)
+    if rest or odd or keys < 1:
+        return _fits(rows, size)
+    return f"right for {heads} query and {keys * tp_size} key/value heads"
+
+
+def _head_size(model: Artifact) -> int | None:
+    hidden, heads = model.integer("hidden_size"), model.integer("num_heads")
+    stated = model.integer("head_size")
+    return stated if stated or not hidden or not heads else hidden // heads
+
+
+# Formats whose weights keep their shape, and those that only pack the columns of a row.
+WHOLE = ("FP8", "FP8_BLOCK_SCALES", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8")
+WHOLE_ROWS = (*WHOLE, "NVFP4", "W4A8_NVFP4_FP8")
+
+
+def _packed(model: Artifact, whole: tuple[str, ...] = WHOLE) -> bool:
+    """Return whether weights may be packed, as 4-bit weights are."""
+    return (model.has("quant.algo") or model.has("quant.method")) and model.text("quant.algo") not in whole
+
+
+def _fits(rows: int, size: int) -> str:
+    return f"{rows // size} heads of {size}" if rows % size == 0 else f"no whole number of heads of {size}"
+
+
+# Architectures whose q_proj reads the hidden size and whose gate_proj writes the inner size, nothing else.
+PLAIN_SIZES = (
+    "Llama",
+    "Mistral",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "GemmaForCausalLM",
+    "Gemma2",
+    "Granite",
+)
+SIZES = (("hidden_size", "weights.columns", "q_proj"), ("intermediate_size", "weights.mlp_rows", "gate_proj"))
+
+
+@agreement("DX814", "hf")
+def sizes_fit(deployment: Deployment) -> Iterator[Violation]:
+    """The hidden and inner size in config.json are those of the weights."""
+    for model in deployment.of("hf"):
+        for name, seen, tensor in _other_sizes(model):
+            yield Violation(
+                model.evidence(name, seen),
+                {
+                    "name": name,
+                    "stated": model.get(name),
+                    "seen": model.get(seen),
+                    "tensor": tensor,
+                    "model": quoted(model),
+                },
+            )
+
+
+@agreement("DX814", "hf")
+def experts_fit(deployment: Deployment) -> Iterator[Violation]:
+    """The configuration has as many experts as the weights."""
+    for model in deployment.of("hf"):
+        stated, seen = model.integer("num_experts"), model.integer("weights.experts")
+        if stated and seen and stated != seen and complete(model) and not model.get("multimodal"):
+            yield Violation(
+                model.evidence("num_experts", "weights.experts"),
+                {
+                    "name": "num_experts",
+                    "stated": stated,
+                    "seen": seen,
+                    "tensor": "a layer",
+                    "model": quoted(model),
+                },
+            )
+
+
+def _other_sizes(model: Artifact) -> list[tuple[str, str, str]]:
+    """Return the sizes that the weights contradict; none where weights may be packed or of another kind."""
+    name = model.text("architecture")
+    plain = name.startswith(PLAIN_SIZES) and name.endswith("ForCausalLM") and not model.get("multimodal")
+    floats = all(
+        each.startswith(("float16", "bfloat16", "float32", "float8"))
+        for each in model.table("weights.dtypes")
+    )
+    if not plain or not floats or _packed(model) or model.has("kv_lora_rank"):
+        return []
+    return [
+        each for each in SIZES if model.has(each[0], each[1]) and model.get(each[0]) != model.get(each[1])
+    ]
+
+
+@agreement("DX817", "hf")
+def tied_head_is_embedding(deployment: Deployment) -> Iterator[Violation]:
+    """An output layer that is stored beside the embedding and said to be tied to it holds the same numbers."""
+    for model in deployment.of("hf"):
+        if model.get("tie_embeddings") is True and model.get("weights.own_head") is True:
+            yield Violation(
+                model.evidence("tie_embeddings", "weights.own_head"), {"model": quoted(model)}, confidence=0.9
+            )
+
+
+@agreement("DX094", "hf", "checkpoint")
+def embedding_rows(deployment: Deployment) -> Iterator[Violation]:
+    """The embedding has a row for each token of the vocabulary; a checkpoint's may be filled up for the ranks."""
+    for model in deployment.of("hf", "checkpoint"):
+        table, size = model.items("weights.embedding_shape"), model.integer("vocab_size")
+        if len(table) != 2 or size is None or model.get("multimodal"):
+            continue
+        padding = 64 * (model.integer("tp_size") or 1) if model.kind == "checkpoint" else 1
+        if not size <= table[0] < size + padding:
+            yield Violation(
+                model.evidence("weights.embedding_shape", "vocab_size"),
+                {"rows": table[0], "vocab_size": size, "model": quoted(model)},
+            )
+
+
+@agreement("DX131", "checkpoint")
+def rank_files(deployment: Deployment) -> Iterator[Violation]:
+    """A checkpoint has a file of weights for each rank, those of context parallelism apart."""
+    for checkpoint in deployment.of("checkpoint"):
+        ranks = (checkpoint.integer("tp_size") or 1) * (checkpoint.integer("pp_size") or 1)
+        there = set(checkpoint.items("weights.ranks"))
+        missing = sorted(set(range(min(ranks, 4096))) - there)
+        if missing and (there or checkpoint.items("weights.missing")):
+            seen = f"the files of ranks {in_words(sorted(there)[:8])}" if there else "no rank*.safetensors"
+            yield Violation(
+                (Evidence(checkpoint.path, seen), *checkpoint.evidence("tp_size", "pp_size")),
+                {
+                    "missing": in_words([f"rank{rank}.safetensors" for rank in missing[:4]]),
+                    "are": "is" if len(missing) == 1 else "are",
+                    "ranks": counted(ranks, "rank"),
+                    "found": len(there) or "none",
+                    "path": quoted(checkpoint),
+                },
+                # config.json alone is enough for trtllm-build --model_config, or beside an engine
+                None if there else Severity.NOTE if deployment.first("engine") else Severity.WARNING,
+                0.95 if there else 0.8,
+            )
+
+
+@agreement("DX855", "checkpoint")
+def no_more_rank_files(deployment: Deployment) -> Iterator[Violation]:
+    """A checkpoint has no files of weights that are left over from another conversion."""
+    for checkpoint in deployment.of("checkpoint"):
+        ranks = (checkpoint.integer("tp_size") or 1) * (checkpoint.integer("pp_size") or 1)
+        beyond = sorted(rank for rank in checkpoint.items("weights.ranks") if rank >= ranks)
+        if beyond and checkpoint.has("tp_size"):
+            yield Violation(
+                checkpoint.evidence("weights.ranks", "tp_size", "pp_size"),
+                {"first": f"rank{beyond[0]}.safetensors", "ranks": ranks, "path": quoted(checkpoint)},
+            )
+
+
+ROWS: tuple[Agreement, ...] = (
+    head_kept,
+    head_stored,
+    tied_head_fits,
+    query_norms,
+    attention_bias,
+    head_rows,
+    fused_rows,
+    embedding_rows,
+    sizes_fit,
+    experts_fit,
+    tied_head_is_embedding,
+    rank_files,
+    no_more_rank_files,
+)

@@ -1,0 +1,1 @@
+"""What must agree about a server: its options, launch, container and Triton repository."""

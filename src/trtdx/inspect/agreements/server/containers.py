@@ -1,0 +1,164 @@
+"""What a container or job gives its command: GPUs, shared memory, ports, and a command that can be started at all."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.agreements.agreement import agreement
+from trtdx.inspect.agreements.server.runtime_engine import RUNNERS
+from trtdx.inspect.agreements.serving import engine_of, listed, place_of, ranks_of, stated, verify_of
+from trtdx.knowledge.violation import Violation
+from trtdx.model import Severity
+from trtdx.words import size_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.agreements.agreement import Agreement
+    from trtdx.inspect.facts.artifact import Artifact, Deployment
+
+ENOUGH_SHM = (
+    256 << 20
+)  # NCCL takes about 10 MB for each connection between two ranks, MPI and Python some more
+ONLY_HERE = ("", "localhost", "127.0.0.1", "::1")
+DEFAULT_PORT = 8000  # of trtllm-serve, 0.17 to 1.3.0rc22 (commands/serve.py)
+
+
+def ranks_here(deployment: Deployment, command: Artifact) -> int:
+    """Return how many ranks run on one machine."""
+    engine = engine_of(deployment, command)
+    ranks = ranks_of(command) or command.integer("runtime.world_size") or (ranks_of(engine) if engine else 1)
+    nodes = command.integer("container.nodes") or 1 if command.has("runtime.launcher") else 1
+    return math.ceil((ranks or 1) / nodes)
+
+
+@agreement("DX400", "command", "engine")
+def shared_memory(deployment: Deployment) -> Iterator[Violation]:
+    """Ranks on one machine have enough shared memory to meet in."""
+    for command in deployment.of("command"):
+        size, ranks = command.integer("container.shm_bytes"), ranks_here(deployment, command)
+        if size is None or size >= ENOUGH_SHM or ranks < 2:
+            continue
+        system = command.text("container.system")
+        values = {"size": size_in_words(size), "ranks": ranks, "system": system, "remedy": _more_shm(system)}
+        evidence = command.evidence("container.shm_bytes") + stated(command, "tp_size", "runtime.world_size")
+        yield Violation(evidence, values | {"verify": verify_of(command)}, confidence=0.85)
+
+
+def _more_shm(system: str) -> str:
+    if system.startswith("Kubernetes"):
+        return "mount an emptyDir with medium: Memory (sizeLimit: 16Gi) at /dev/shm"
+    return "set ipc: host, or shm_size: 16gb" if system == "compose" else "add --ipc=host, or --shm-size=16g"
+
+
+@agreement("DX568", "command")
+def gpus_given(deployment: Deployment) -> Iterator[Violation]:
+    """A container that runs a model is given a GPU."""
+    for command in deployment.of("command"):
+        program = command.text("runtime.command")
+        if command.get("container.no_gpus") is not True or "disaggregated" in program:
+            continue
+        system = command.text("container.system")
+        values = {
+            "program": program,
+            "system": system,
+            "remedy": _gpus(system, ranks_here(deployment, command)),
+        }
+        yield Violation(
+            command.evidence("container.no_gpus"), values | {"verify": verify_of(command)}, confidence=0.8
+        )
+
+
+def _gpus(system: str, ranks: int) -> str:
+    if system.startswith("Kubernetes"):
+        return f"add resources.limits with nvidia.com/gpu: {ranks} to the container"
+    if system == "compose":
+        return (
+            "add deploy.resources.reservations.devices with driver: nvidia, "
+            f"count: {ranks} and capabilities: [gpu] to the service"
+        )
+    return "add --gpus all to docker run"
+
+
+@agreement("DX569", "command")
+def listens_for_others(deployment: Deployment) -> Iterator[Violation]:
+    """A server that others reach by its container's ports does not listen on localhost only."""
+    for command in _published(deployment):
+        if command.text("option.--host") in ONLY_HERE:
+            values = {
+                "ports": ", ".join(map(str, command.items("container.ports"))),
+                "path": place_of(command),
+            }
+            evidence = command.evidence("container.ports", "option.--host")
+            yield Violation(evidence, values | {"verify": verify_of(command)}, confidence=0.9)
+
+
+@agreement("DX570", "command")
+def port_served(deployment: Deployment) -> Iterator[Violation]:
+    """The port a server listens on is among those its container is reached by."""
+    for command in _published(deployment):
+        port = command.get("option.--port", DEFAULT_PORT)
+        if not isinstance(port, int):
+            continue
+        callers = command.table("container.callers").items()
+        astray = [f"{called} ({name})" for name, called in callers if called != port]
+        if port not in command.items("container.ports"):
+            ports, fact = ", ".join(map(str, command.items("container.ports"))), "container.ports"
+        elif astray:
+            ports, fact = ", ".join(astray), "container.callers"
+        else:
+            continue
+        values = {"port": port, "ports": ports, "verify": verify_of(command)}
+        is_hint = command.text("container.system") == "Dockerfile"  # EXPOSE opens nothing by itself
+        evidence = command.evidence(fact, "option.--port")
+        yield Violation(evidence, values, Severity.WARNING if is_hint else None, confidence=0.9)
+
+
+def _published(deployment: Deployment) -> Iterator[Artifact]:
+    for command in deployment.of("command"):
+        is_server = command.text("runtime.command") in ("trtllm-serve", "trtllm-serve serve")
+        if is_server and command.items("container.ports"):
+            yield command
+
+
+@agreement("DX571", "command")
+def started_without_shell(deployment: Deployment) -> Iterator[Violation]:
+    """A command that is written as a list holds words, and nothing that only a shell understands."""
+    for command in deployment.of("command"):
+        words, evidence = listed(command, "container.no_shell", 3)
+        if words:
+            yield Violation(evidence, {"what": words, "verify": verify_of(command)}, confidence=0.9)
+
+
+@agreement("DX572", "command")
+def manifest_taken(deployment: Deployment) -> Iterator[Violation]:
+    """A manifest holds nothing that the API server refuses."""
+    for command in deployment.of("command"):
+        words, evidence = listed(command, "container.refused", 4)
+        if words:
+            values = {"what": words, "path": place_of(command), "verify": verify_of(command)}
+            yield Violation(evidence, values, confidence=0.95)
+
+
+@agreement("DX442", "command")
+def ranks_know_each_other(deployment: Deployment) -> Iterator[Violation]:
+    """Srun tells the ranks of one MPI program of each other."""
+    for command in deployment.of("command"):
+        launcher, ranks = command.text("runtime.launcher").split(), command.integer("runtime.world_size") or 1
+        meets = "trtllm-llmapi-launch" in launcher or command.text("runtime.command") in RUNNERS
+        by_srun = "srun" in launcher and "mpirun" not in launcher
+        if by_srun and meets and ranks > 1 and not command.has("container.mpi"):
+            evidence = command.evidence("runtime.launcher", "runtime.world_size")
+            yield Violation(evidence, {"ranks": ranks, "verify": verify_of(command)}, confidence=0.75)
+
+
+ROWS: tuple[Agreement, ...] = (
+    shared_memory,
+    gpus_given,
+    listens_for_others,
+    port_served,
+    started_without_shell,
+    manifest_taken,
+    ranks_know_each_other,
+)

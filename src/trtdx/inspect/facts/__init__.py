@@ -1,0 +1,1 @@
+"""What readers tell: one vocabulary of facts, and what releases make of them."""

@@ -1,0 +1,242 @@
+"""What a reader makes of a path: facts under names every reader shares, each with the place it was read at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.inspect.facts.gaps import note_absent
+from trtdx.inspect.facts.vocabulary import MalformedError, fitted, term
+from trtdx.model import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KINDS = {
+    "hf": "Hugging Face model directory",
+    "tokenizer": "tokenizer directory",
+    "checkpoint": "TensorRT-LLM checkpoint",
+    "engine": "TensorRT-LLM engine directory",
+    "plan": "TensorRT plan",
+    "onnx": "ONNX model",
+    "llm-args": "LLM-API options",
+    "command": "command line",
+    "triton": "Triton model repository",
+    "lora": "LoRA adapter",
+    "build-log": "verbose build log",
+    "profiles": "optimization profiles",
+    "machine": "machine",
+    "request": "request",
+    "unknown": "path that is nothing trtdx knows",
+}
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """A value and where anyone can see it again: "engine/config.json: build_config.max_batch_size"."""
+
+    value: Any
+    where: str
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """A tensor that goes in or out; a dynamic dimension is its name, or "?" where it has none."""
+
+    name: str
+    mode: str  # "in" or "out"
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class Range(msgspec.Struct, frozen=True):
+    """The shapes one tensor may have in one optimization profile."""
+
+    tensor: str
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """One optimization profile, and how it is known: read from a log, or derived from build settings."""
+
+    index: int
+    ranges: tuple[Range, ...]
+    source: str
+
+    def range_of(self, tensor: str) -> Range | None:
+        return next((each for each in self.ranges if each.tensor == tensor), None)
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """One entry of a compiled engine's layer listing."""
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...] = ()  # the ONNX nodes it computes
+    tactic: str = ""
+    profile: int = 0
+
+
+class Artifact(msgspec.Struct, frozen=True):
+    """One thing a user has on disk, on a command line or in the machine."""
+
+    kind: str
+    path: str
+    facts: dict[str, Fact] = {}
+    tensors: tuple[TensorSpec, ...] = ()
+    profiles: tuple[Profile, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    refers_to: tuple[str, ...] = ()  # paths this artifact names, to be inspected with it where they exist
+    unread: tuple[str, ...] = ()  # what could not be looked at, and why: a partial answer says so
+    real: str = ""  # where it really lies, however it was named
+    spelled: str = ""  # a command line as it was given
+    resolved: dict[str, str] = {}  # paths it names that are on this machine, and where each really lies
+    parts: tuple[Artifact, ...] = ()  # what else the same file describes: other containers, and machines
+    unit: str = ""  # the container or job it belongs to; those of several are not held against each other
+    shared_by: tuple[str, ...] = ()  # the units that name it, where several do
+
+    @property
+    def title(self) -> str:
+        return KINDS[self.kind]
+
+    def is_in(self, unit: str) -> bool:
+        """Return whether it belongs to a unit: by itself, or because it belongs to no other."""
+        return self.unit == unit or (not self.unit and (not self.shared_by or unit in self.shared_by))
+
+    def has(self, *names: str) -> bool:
+        return all(self._fact(name) is not None for name in names)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a fact's value as its vocabulary type, or the default where nobody stated it."""
+        fact = self._fact(name)
+        return default if fact is None else fact.value
+
+    def _fact(self, name: str) -> Fact | None:
+        known = term(name)
+        fact = self.facts.get(name)
+        if fact is None:
+            note_absent(self.kind, self.path, name, known.meaning)
+        return fact
+
+    def integer(self, name: str) -> int | None:
+        value = self.get(name)
+        return value if isinstance(value, int) else None
+
+    def text(self, name: str) -> str:
+        value = self.get(name)
+        return value if isinstance(value, str) else ""
+
+    def items(self, name: str) -> list[Any]:
+        value = self.get(name)
+        return value if isinstance(value, list) else []
+
+    def table(self, name: str) -> dict[str, Any]:
+        value = self.get(name)
+        return value if isinstance(value, dict) else {}
+
+    def family(self, prefix: str) -> dict[str, Fact]:
+        """Return the facts of an open family under their own names: "gemm_plugin" for the family "plugin"."""
+        return {
+            name[len(prefix) + 1 :]: fact
+            for name, fact in self.facts.items()
+            if name.startswith(prefix + ".")
+        }
+
+    def distinct(self) -> dict[str, Fact]:
+        """Return the facts without options that another fact states: max_batch_size and option.max_batch_size."""
+        places = {fact.where for name, fact in self.facts.items() if not name.startswith("option.")}
+        return {
+            name: fact
+            for name, fact in self.facts.items()
+            if not (name.startswith("option.") and fact.where in places)
+        }
+
+    def evidence(self, *names: str) -> tuple[Evidence, ...]:
+        """Return where each fact was read and what it says; an unstated one is told as such."""
+        return tuple(self._evidence(name) for name in names)
+
+    def _evidence(self, name: str) -> Evidence:
+        fact = self.facts.get(name)
+        if fact is None:
+            return Evidence(self.path, f"does not state {term(name).meaning}")
+        return Evidence(fact.where, shortened(fact.value))
+
+
+class Facts:
+    """Collects a reader's facts; a value of the wrong type becomes the fact `malformed`, never an exception."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, Fact] = {}
+        self._malformed: list[str] = []
+        self._where = ""
+
+    def put(self, name: str, value: Any, where: str) -> None:
+        """Keep a value under a name of the vocabulary; None means that nothing was stated."""
+        if value is None:
+            return
+        try:
+            self._facts[name] = Fact(fitted(name, value), where)
+        except MalformedError as err:
+            self.refuse(value, where, str(err))
+
+    def refuse(self, value: Any, where: str, reason: str) -> None:
+        """Keep a value that cannot be meant as the fact `malformed`."""
+        told = f'"{shortened(value)}"' if isinstance(value, str) else shortened(value)
+        self._malformed.append(f"{where} = {told}: {reason}")
+        self._where = self._where or where
+
+    def add(self, name: str, item: Any, where: str) -> None:
+        """Append to a fact that is a list."""
+        known = self._facts.get(name)
+        self.put(name, [*(known.value if known else []), item], known.where if known else where)
+
+    def has(self, name: str) -> bool:
+        return name in self._facts
+
+    def get(self, name: str) -> Any:
+        fact = self._facts.get(name)
+        return None if fact is None else fact.value
+
+    def done(self) -> dict[str, Fact]:
+        if self._malformed:
+            self._facts["malformed"] = Fact(list(self._malformed), self._where)
+        return dict(self._facts)
+
+
+def shortened(value: Any, most: int = 120) -> str:
+    """Return a value in few characters, as it would stand in JSON; a huge one is not spelled out first."""
+    if isinstance(value, str):
+        text = value[: most + 1]
+    elif isinstance(value, (dict, list)) and len(value) > 200:
+        text = f"{type(value).__name__} of {len(value)} entries"
+    else:
+        text = msgspec.json.encode(value, enc_hook=str).decode()
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+class Deployment(msgspec.Struct, frozen=True):
+    """Artifacts that are meant to work together."""
+
+    artifacts: tuple[Artifact, ...]
+
+    def of(self, *kinds: str) -> Iterator[Artifact]:
+        return (artifact for artifact in self.artifacts if artifact.kind in kinds)
+
+    def units(self) -> list[Deployment]:
+        """Return what is meant to work together: each container or job with all that belongs to none."""
+        names = list(dict.fromkeys(artifact.unit for artifact in self.artifacts if artifact.unit))
+        return [Deployment(tuple(each for each in self.artifacts if each.is_in(name))) for name in names] or [
+            self
+        ]
+
+    def first(self, *kinds: str) -> Artifact | None:
+        return next(self.of(*kinds), None)
+
+    def pairs(self, left: str, right: str, *names: str) -> Iterator[tuple[Artifact, Artifact]]:
+        """Yield artifacts of two kinds that both state all the named facts."""
+        for one in self.of(left):
+            for other in self.of(right):
+                if one is not other and one.has(*names) and other.has(*names):
+                    yield one, other

@@ -1,0 +1,187 @@
+"""What runs where: releases against TensorRT, quantisations and data types against compute capabilities.
+
+Sources: TensorRT-LLM's support matrices (docs/source/legacy/reference/support-matrix.md and docs/source/features/
+quantization.md at 1.0.0, 1.1.0, 1.2.1 and 1.3.0rc22) and the checks in builder.py and attentionOp.cpp (1.2.1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.knowledge import versions
+
+if TYPE_CHECKING:
+    from trtdx.inspect.facts.artifact import Artifact
+
+FP8 = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_BLOCK_SCALES", "W4A8_AWQ")
+INT_WEIGHTS = ("W8A16", "W4A16", "W4A16_AWQ", "W4A16_GPTQ", "W8A16_GPTQ", "W4A8_AWQ")
+DATA_CENTRE_BLACKWELL = range(100, 120)  # builder.py raises for INT8, INT4 and SmoothQuant on these
+
+# PyTorch backend: the compute capabilities a quantisation is listed for; (since, list), the last that fits counts.
+LISTED: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
+    "NVFP4": (("0.17.0", (100, 103, 120, 121)),),
+    "FP8": (("0.17.0", (89, 90, 100, 103, 120, 121)),),
+    "FP8_BLOCK_SCALES": (("0.17.0", (90, 100, 103)), ("0.21.0", (89, 90, 100, 103))),
+    "FP8_PER_CHANNEL_PER_TOKEN": (("0.17.0", (90,)),),
+    "W4A8_AWQ": (("0.17.0", (89, 90)), ("1.2.0", (89, 90, 100, 103))),
+    "W4A16_AWQ": (("0.17.0", (80, 86, 87, 89, 90)), ("1.2.0", (80, 86, 87, 89, 90, 100, 103))),
+    "W4A16_GPTQ": (("0.17.0", (80, 86, 87, 89, 90)), ("1.2.0", (80, 86, 87, 89, 90, 100, 103))),
+}
+NEWEST = "1.2.1"  # what is assumed where nobody names a release
+FIRST_FP8, FIRST_FP4, FIRST_BF16 = 89, 100, 80
+
+
+class Lack(NamedTuple):
+    """A quantisation that a GPU cannot compute."""
+
+    algo: str
+    works_on: tuple[int, ...]
+    certain: bool  # False: it is not listed, but no hardware forbids it
+
+
+def lack_of(artifact: Artifact, machine: Artifact) -> Lack | None:
+    """Return the quantisation of a model or engine that this machine's GPU cannot compute."""
+    sm = machine.integer("gpu.sm")
+    found = (_lack(artifact, machine, algo, sm) for algo in algos_of(artifact)) if sm is not None else ()
+    return next((lack for lack in found if lack is not None), None)
+
+
+def algos_of(artifact: Artifact) -> list[str]:
+    """Return the quantisations of a model, those of single layers among them."""
+    layers = [each for each in artifact.table("quant.per_layer").values() if isinstance(each, str)]
+    algos = [artifact.text("quant.algo"), *layers]
+    return [algo for algo in dict.fromkeys(algos) if algo and algo != "MIXED_PRECISION"]
+
+
+def _lack(artifact: Artifact, machine: Artifact, algo: str, sm: int) -> Lack | None:
+    lack = _hardware_lack(algo, sm)
+    if lack is not None:
+        return lack
+    if artifact.kind in ("engine", "checkpoint"):
+        return _engine_lack(artifact, algo, sm)
+    return _listed_lack(algo, sm, machine.text("gpu.runtime") or NEWEST)
+
+
+def _hardware_lack(algo: str, sm: int) -> Lack | None:
+    """Return what no kernel can make up for: FP8 and FP4 need tensor cores that compute them."""
+    known = [int(each) for each in versions.table().sm]
+    if algo in FP8 and sm < FIRST_FP8:
+        return Lack(algo, tuple(each for each in known if each >= FIRST_FP8), True)
+    if "NVFP4" in algo and "W4A16" not in algo and sm < FIRST_FP4:
+        return Lack(algo, tuple(each for each in known if each >= FIRST_FP4), True)
+    return None
+
+
+def _engine_lack(artifact: Artifact, algo: str, sm: int) -> Lack | None:
+    refused = algo in INT_WEIGHTS or algo.startswith("W8A8_SQ") or artifact.get("quant.kv_algo") == "INT8"
+    if sm not in DATA_CENTRE_BLACKWELL or not refused:
+        return None
+    lowest = FIRST_FP8 if algo in FP8 else FIRST_BF16
+    known = [int(each) for each in versions.table().sm]
+    return Lack(algo, tuple(each for each in known if lowest <= each < 100 or each >= 120), True)
+
+
+def _listed_lack(algo: str, sm: int, runtime: str) -> Lack | None:
+    rows = [sms for since, sms in LISTED.get(algo, ()) if versions.at_least(runtime, since)]
+    if not rows or sm in rows[-1]:
+        return None
+    return Lack(algo, rows[-1], False)
+
+
+def kernels_lack(machine: Artifact) -> versions.Kernels | None:
+    """Return the kernels of the release where none of them runs on this machine's GPU."""
+    sm, runtime = machine.integer("gpu.sm"), machine.text("gpu.runtime")
+    kernels = versions.kernels_of(runtime) if runtime else None
+    return kernels if kernels is not None and sm is not None and not kernels.serve(sm) else None
+
+
+def runs_no_engine(machine: Artifact) -> bool:
+    """Return whether the machine's release has lost the engine flow."""
+    return versions.has_engine_flow(machine.text("gpu.runtime")) is False
+
+
+class Writer(NamedTuple):
+    """The TensorRT that wrote plans, and the one that is to read them."""
+
+    wrote: str
+    reads: str
+    seen: bool  # read off the plans; False: concluded from the release that built them
+
+    @property
+    def same(self) -> bool:
+        return numbers(self.wrote)[:3] == numbers(self.reads)[:3]
+
+    @property
+    def near(self) -> bool:
+        """Return whether only the patch differs."""
+        return numbers(self.wrote)[:2] == numbers(self.reads)[:2]
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def writer_of(artifact: Artifact, machine: Artifact) -> Writer | None:
+    """Return which TensorRT wrote the plans and which one reads them, where both are known."""
+    reads = machine.text("gpu.tensorrt") or versions.tensorrt_of(machine.text("gpu.runtime"))
+    if not reads or artifact.text("plan.product") not in ("", "TensorRT"):
+        return None
+    found = [each for each in artifact.items("plan.versions") if isinstance(each, str)]
+    if len(found) > 1:
+        return None  # plans of several builds are another matter
+    if found:
+        return Writer(found[0], reads, True)
+    wrote = versions.tensorrt_of(artifact.text("version"))
+    return Writer(wrote, reads, False) if wrote else None
+
+
+def same_release(one: str, other: str) -> bool:
+    """Return whether two releases are one, patches and local suffixes apart; a pre-release is one of its own."""
+    here, there = versions.parsed(one), versions.parsed(other)
+    if here is None or there is None:
+        return False
+    if here.is_prerelease or there.is_prerelease:
+        return (here.release, here.pre, here.dev) == (there.release, there.pre, there.dev)
+    return here.release[:2] == there.release[:2]
+
+
+OLD_ERA = "before 0.8"
+OLD_RELEASES = ("0.5.0", "0.6.1", "0.7.1")
+
+
+def is_old(engine: Artifact) -> bool:
+    """Return whether an engine was built before 0.8, when config.json stated no release."""
+    return engine.text("era") == OLD_ERA and not engine.has("version")
+
+
+def builders_of(engine: Artifact) -> tuple[str, ...]:
+    """Return the releases that can have built an engine: the one it states, or those its plans and keys allow."""
+    if engine.has("version"):
+        return (engine.text("version"),)
+    if not is_old(engine):
+        return ()
+    wrote = [numbers(str(each))[:3] for each in engine.items("plan.versions")]
+    return tuple(
+        release
+        for release in OLD_RELEASES
+        if _has_keys_of(engine, release)
+        and all(each == numbers(versions.tensorrt_of(release))[:3] for each in wrote)
+    )
+
+
+def _has_keys_of(engine: Artifact, release: str) -> bool:
+    """Return whether the plugin settings are those of a release before 0.8 (plugin.py at each tag)."""
+    if engine.has("plugin.use_paged_context_fmha"):
+        return release == "0.7.1"
+    later = engine.has("plugin.multi_block_mode") or engine.has("plugin.lora_plugin")
+    return release in (("0.6.1",) if later else ("0.5.0", "0.6.1"))
+
+
+def gpus_of(sms: tuple[int, ...]) -> str:
+    """Return words for the GPUs of compute capabilities."""
+    return ", ".join(f"{capability(sm)} ({versions.gpus_with_sm(str(sm))})" for sm in sms)
+
+
+def capability(sm: int) -> str:
+    """Return a compute capability as NVIDIA writes it: 8.9 for 89."""
+    return f"{sm // 10}.{sm % 10}"

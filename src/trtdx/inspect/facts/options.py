@@ -1,0 +1,405 @@
+"""Which options TensorRT-LLM has in which release, what they are called now, and who wins when two places set one.
+
+The names live in one data file, `data/llm_options.toml`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from packaging.version import Version
+
+from trtdx.knowledge.versions import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+
+class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One key of the LLM API and the releases that have it."""
+
+    type: str  # bool, int, float, str, list, dict, table (a section with known keys), any
+    values: tuple[str | int, ...] = ()
+    value_since: dict[str, str] = {}  # the first release that takes a value, for those that came later
+    value_until: dict[str, str] = {}  # the last release that takes a value, for those that went
+    otherwise: str = ""  # what is taken in silence for an unknown value; empty: the value is refused
+    any_case: bool = False
+    least: int | None = None
+    default: bool | int | float | str | None = None
+    since: str = ""
+    until: str = ""
+    pytorch_until: str = ""  # later only the TensorRT engine backend has it
+    backend: str = ""  # "tensorrt": no release has it for PyTorch
+    absent: tuple[str, ...] = ()
+
+
+class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One command-line flag, and the key of the LLM API it sets."""
+
+    type: str  # flag, int, float, bool, str
+    option: str = msgspec.field(default="", name="is")
+    means: bool = True  # what a flag without value sets
+    many: bool = False
+    values: tuple[str, ...] = ()
+    value_since: dict[str, str] = {}
+    value_until: dict[str, str] = {}
+    otherwise: str = ""
+    any_case: bool = False
+    only: tuple[str, ...] = ()  # the subcommands that have it
+    since: str = ""
+    until: str = ""
+
+
+class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The new name of an old key."""
+
+    to: str
+    since: str
+    note: str = ""
+
+
+class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole data file."""
+
+    releases: tuple[str, ...]
+    build_releases: tuple[str, ...]
+    top_level_ignored_until: str
+    nested_ignored_until: str
+    autodeploy: tuple[str, ...]
+    option: dict[str, Option]
+    flag: dict[str, dict[str, Flag]]
+    renamed: dict[str, Renamed]
+    meant: dict[str, str]
+    instead: dict[str, str]  # flags of other servers that no option corresponds to
+
+
+class Verdict(NamedTuple):
+    """Why a key does not do what its writer hopes."""
+
+    key: str
+    problem: str  # unknown, renamed, removed, newer, engine-only
+    instead: str  # the name to write, where there is one
+    words: str  # "use_cuda_graph: known up to 0.21.0; now cuda_graph_config"
+
+
+LAST_STABLE = Version("1.2.1")
+
+
+@cache
+def table() -> OptionTable:
+    data = resources.files("trtdx").joinpath("data/llm_options.toml").read_bytes()
+    return msgspec.toml.decode(data, type=OptionTable)
+
+
+def is_option(name: str) -> bool:
+    """Tell whether any release knows a top-level key, under its old or its new name."""
+    known = table()
+    return name in known.option or name in known.renamed or name in known.meant
+
+
+def is_for_autodeploy(keys: Iterable[str], backend: str) -> bool:
+    """Tell whether options are for the AutoDeploy backend, which has many keys of its own."""
+    own = table().autodeploy
+    return backend == "_autodeploy" or (backend == "" and any(key.partition(".")[0] in own for key in keys))
+
+
+def judged(keys: Iterable[str], version: str | None = None, backend: str = "") -> Iterator[Verdict]:
+    """Yield what is wrong with dotted keys; without a version only what no release or not the newest knows."""
+    release = parsed(version or "")
+    written = sorted({parent for key in keys for parent in _with_parents(key)})
+    bad: set[str] = set()
+    for key in written:
+        if any(parent in bad for parent in _with_parents(key)):
+            continue  # a key below one that is wrong says nothing of its own
+        verdict = _verdict(key, release, backend)
+        if verdict is None or (verdict.problem == "removed" and _has_children(key, written)):
+            continue  # the keys of a section that is gone have names elsewhere
+        bad.add(key)
+        yield verdict
+
+
+def _with_parents(key: str) -> list[str]:
+    parts = key.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _has_children(key: str, written: list[str]) -> bool:
+    return any(other.startswith(key + ".") for other in written)
+
+
+def _verdict(key: str, release: Version | None, backend: str) -> Verdict | None:
+    known = table()
+    option = known.option.get(key)
+    if option is None:
+        return None if _below_a_free_table(key) else _unknown(key, release)
+    if known_in(option, release, known.releases):
+        return _engine_only(key, option, release, backend)
+    if option.since and release and release < Version(option.since):
+        return _newer(key, option, release)
+    return _gone(key, option.until, release)
+
+
+def _newer(key: str, option: Option, release: Version) -> Verdict:
+    known = table()
+    old = [name for name, new in known.renamed.items() if new.to == key and name in known.option]
+    here = [name for name in old if known_in(known.option[name], release, known.releases)]
+    hint = f"; {release} calls it {here[-1]}" if here else ""
+    return Verdict(
+        key, "newer", here[-1] if here else "", f"{key}: since {option.since}, not in {release}{hint}"
+    )
+
+
+def known_in(thing: Option | Flag, release: Version | None, releases: tuple[str, ...]) -> bool:
+    """Tell whether a release has it; between two releases of the table either of them may speak for it."""
+    names = [name for name in releases if _has(thing, name)]
+    if release is None:
+        return any(Version(name) >= LAST_STABLE for name in names)
+    if release > Version(releases[-1]):
+        return releases[-1] in names
+    before = [name for name in releases if Version(name) <= release]
+    after = [name for name in releases if Version(name) >= release]
+    return bool({before[-1] if before else after[0], after[0]} & set(names))
+
+
+def _has(thing: Option | Flag, name: str) -> bool:
+    here = Version(name)
+    if isinstance(thing, Option) and name in thing.absent:
+        return False
+    return not (thing.since and here < Version(thing.since)) and not (
+        thing.until and here > Version(thing.until)
+    )
+
+
+def _engine_only(key: str, option: Option, release: Version | None, backend: str) -> Verdict | None:
+    """Return the verdict on a key of the TensorRT engine backend that the PyTorch backend is given."""
+    if backend not in ("pytorch", "") or (backend == "" and not (release and release >= Version("1.0.0"))):
+        return None
+    if option.backend == "tensorrt":
+        return Verdict(key, "engine-only", "", f"{key}: of the TensorRT engine backend only")
+    if option.pytorch_until and (release is None or release > Version(option.pytorch_until)):
+        return Verdict(
+            key, "engine-only", "", f"{key}: of the TensorRT engine backend only after {option.pytorch_until}"
+        )
+    return None
+
+
+def _gone(key: str, last: str, release: Version | None) -> Verdict:
+    new = _new_name(key, release)
+    words = (
+        f"{key}: " + (f"known up to {last}" if last else "known") + (f", not in {release}" if release else "")
+    )
+    if not new:
+        return Verdict(key, "removed", "", words)
+    rename = table().renamed.get(key)
+    note = rename.note if rename and new.endswith(rename.to) else ""
+    return Verdict(key, "renamed", new, f"{words}; now {new}" + (f" ({note})" if note else ""))
+
+
+def _new_name(key: str, release: Version | None) -> str:
+    """Return what a key is called in a release: an old section's key may have moved up before it was renamed."""
+    known = table()
+    section, _, leaf = key.rpartition(".")
+    names = [known.renamed[key].to, f"{section}.{known.renamed[key].to}"] if key in known.renamed else []
+    names.append(leaf)
+    for name in names:
+        option = known.option.get(name)
+        if name != key and option is not None and known_in(option, release, known.releases):
+            return name
+    return ""
+
+
+def _below_a_free_table(key: str) -> bool:
+    """Tell whether a key lies in a table whose keys are the user's own, such as model_kwargs."""
+    parts = key.split(".")
+    parents = (".".join(parts[:end]) for end in range(1, len(parts)))
+    return any(
+        option is not None and option.type in ("dict", "any") for option in map(table().option.get, parents)
+    )
+
+
+def _unknown(key: str, release: Version | None) -> Verdict:
+    if key in table().renamed:
+        return _gone(key, f"pre-releases of {table().renamed[key].since}", release)
+    near = nearest(key, release)
+    hint = f"; did you mean {near}?" if near else ""
+    return Verdict(key, "unknown", near, f"{key}: no release up to {table().releases[-1]} has it{hint}")
+
+
+def nearest(key: str, release: Version | None = None) -> str:
+    """Return the key that was probably meant: a known confusion, the right name elsewhere, or a near spelling."""
+    known = table()
+    names = [name for name, option in known.option.items() if known_in(option, release, known.releases)]
+    if known.meant.get(key) in names:
+        return known.meant[key]
+    section, _, leaf = key.rpartition(".")
+    here = [name for name in names if name.rpartition(".")[0] == section]
+    close = difflib.get_close_matches(key, here, n=1, cutoff=0.75)
+    elsewhere = [name for name in names if name.rpartition(".")[2] == leaf]
+    if close or len(elsewhere) == 1:
+        return (close or elsewhere)[0]
+    return ""
+
+
+def wrong_value(key: str, value: Any, version: str = "") -> str:
+    """Return in words what the option takes instead, or "" where the value may be right."""
+    option = table().option.get(key)
+    if option is None or value is None or key.endswith("_choices"):  # choices may be a text to be parsed
+        return ""
+    if not TAKES.get(option.type, lambda _: True)(value):
+        return f"takes {WORDS[option.type]}"
+    if option.least is not None and float(value) < option.least:
+        return f"takes a number of at least {option.least}"
+    return wrong_choice(option, value, version)
+
+
+def wrong_choice(thing: Option | Flag, value: Any, version: str) -> str:
+    """Return in words which values a release takes, or "" where the value may be one of them."""
+    release, releases = parsed(version), table().releases
+    if not thing.values or not isinstance(value, str) or (release and release > Version(releases[-1])):
+        return ""
+    taken = [str(each) for each in thing.values if _is_taken(thing, str(each), release)]
+    known = [each.lower() for each in taken] if thing.any_case else taken
+    if value in taken or value.lower() in known:
+        return ""
+    near = difflib.get_close_matches(value.lower(), [each.lower() for each in taken], n=1, cutoff=0.7)
+    meant = next((each for each in taken if near and each.lower() == near[0]), "")
+    where = f" in {release}" if release and len(taken) < len(thing.values) else ""
+    silence = f", and {thing.otherwise} in silence for any other" if thing.otherwise else ""
+    return f"takes one of {', '.join(taken)}{where}{silence}" + (f"; did you mean {meant}?" if meant else "")
+
+
+def _is_taken(thing: Option | Flag, value: str, release: Version | None) -> bool:
+    span = Option("str", since=thing.value_since.get(value, ""), until=thing.value_until.get(value, ""))
+    return known_in(span, release, table().releases)
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether pydantic would make a number of it: texts with digits are numbers to it."""
+    if isinstance(value, (int, float)):
+        return True
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(value, str)
+
+
+def _is_truth(value: Any) -> bool:
+    words = ("true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "1", "0")
+    return (isinstance(value, (bool, int, float)) and value in (0, 1)) or str(value).lower() in words
+
+
+TAKES: dict[str, Callable[[Any], bool]] = {
+    "int": lambda value: _is_number(value) and float(value) == float(value) // 1,
+    "float": _is_number,
+    "bool": _is_truth,
+    "str": lambda value: isinstance(value, str),
+    "list": lambda value: isinstance(value, list),
+    "table": lambda value: isinstance(value, dict),
+}
+WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "list": "a list",
+    "table": "a section with keys of its own",
+}
+
+
+def judged_flags(
+    program: str, flags: Iterable[str], version: str | None = None, subcommand: str = ""
+) -> Iterator[Verdict]:
+    """Yield the flags of a command line that its program does not have, in a release or in any."""
+    known: Mapping[str, Flag] = table().flag.get(program, {})
+    releases = table().build_releases if program == "trtllm-build" else table().releases
+    release = parsed(version or "")
+    if not known or (release and release < Version(releases[0])):
+        return
+    usable = {
+        name: flag
+        for name, flag in known.items()
+        if known_in(flag, release, releases) and (not flag.only or subcommand in ("", *flag.only))
+    }
+    for name in flags:
+        flag = known.get(name) or _abbreviated(program, name, known)
+        if flag is None:
+            yield _no_such_flag(name, f"{program} has no such flag", known, usable)
+        elif flag.only and subcommand and subcommand not in flag.only:
+            words = f"a flag of {program} {' and '.join(flag.only)}, not of {subcommand}"
+            yield _no_such_flag(name, words, known, usable)
+        elif release and not known_in(flag, release, releases):
+            problem = "newer" if flag.since and release < Version(flag.since) else "removed"
+            span = f"since {flag.since}" if problem == "newer" else f"known up to {flag.until}"
+            yield Verdict(name, problem, "", f"{name}: {span}, not in {release}")
+
+
+def _no_such_flag(name: str, words: str, known: Mapping[str, Flag], usable: Mapping[str, Flag]) -> Verdict:
+    """Return the verdict on a flag that is not there, with what to write instead."""
+    hint, advice = _flag_meant(name, known, usable), table().instead.get(name.replace("_", "-"), "")
+    if hint and not advice:
+        return Verdict(name, "unknown", hint, f"{name}: {words}; did you mean {hint}?")
+    return Verdict(name, "unknown", "", f"{name}: {words}" + (f"; {advice}" if advice else ""))
+
+
+def _flag_meant(name: str, known: Mapping[str, Flag], usable: Mapping[str, Flag]) -> str:
+    """Return the flag that was probably meant: the same letters, the same option, or a near spelling.
+
+    An option that has no flag is named as a key of the options file.
+    """
+    spelling = name.replace("-", "_")
+    same = [each for each in usable if each.replace("-", "_") == spelling]
+    key = spelling.lstrip("_")
+    option = known[name].option if name in known else table().meant.get(key, key)
+    alike = sorted(
+        (each for each, flag in usable.items() if flag.option == option and each.startswith("--")),
+        key=lambda each: Version(usable[each].since or "0"),  # what more releases have comes first
+    )
+    if same or (option and alike):
+        return (same or alike)[0]
+    if option in table().option and "--config" in known:
+        return f"{option} in the --config file"
+    near = difflib.get_close_matches(spelling, _spellings(usable), n=1, cutoff=0.75)
+    return known_by_spelling(usable, near[0]) if near else ""
+
+
+def _abbreviated(program: str, name: str, known: Mapping[str, Flag]) -> Flag | None:
+    """Return the flag that a beginning stands for: trtllm-build takes one where it is the only one."""
+    longer = [flag for flag in known if flag.startswith(name)] if program == "trtllm-build" else []
+    return known[longer[0]] if len(longer) == 1 else None
+
+
+def _spellings(known: Mapping[str, Flag]) -> list[str]:
+    return [name.replace("-", "_") for name in known]
+
+
+def known_by_spelling(known: Mapping[str, Flag], spelling: str) -> str:
+    return next(name for name in known if name.replace("-", "_") == spelling)
+
+
+LIMITS = ("max_batch_size", "max_num_tokens", "max_beam_width", "max_seq_len")
+
+
+def winner(key: str, version: str | None) -> str:
+    """Return "yaml" or "flag": which of the two sets a key in a release; "" where that is not known.
+
+    Up to 1.2.1 the YAML file wins, except that 0.21 and 1.0 take the four limits from the command line
+    (through build_config). Explicit flags win since #14812, which went into 1.3.0rc18 or rc19.
+    """
+    release = parsed(version or "")
+    if release is None or Version("1.3.0rc17") < release < Version("1.3.0rc19"):
+        return ""
+    if release >= Version("1.3.0rc19"):
+        return "flag"
+    through_build_config = Version("0.21.0") <= release < Version("1.1.0rc0")
+    return "flag" if key in LIMITS and through_build_config else "yaml"
+
+
+def sections_are_merged(version: str | None) -> bool | None:
+    """Tell whether a kv_cache_config in YAML leaves the flags of that section alone (since 1.2); None: not known."""
+    release = parsed(version or "")
+    return None if release is None else release >= Version("1.2.0rc0")

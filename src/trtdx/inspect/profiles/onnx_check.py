@@ -1,0 +1,204 @@
+"""What is wrong inside an ONNX graph whatever the profile: invalid nodes, shapes and types that do not fit.
+
+The `onnx` package infers shapes and types on a copy without weights. ONNX forbids more than TensorRT does: only
+what the parser or the builder of TensorRT-RTX 1.7.1 was seen to refuse, or to get wrong in silence, is told here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
+from trtdx.formats.onnx.walk import OWN_DOMAINS
+from trtdx.formats.onnx.weightless import ShapesUnknownError, failed_node, failure, weightless
+from trtdx.formats.wire import TooMuchError, WireError
+from trtdx.inspect.facts.artifact import Fact
+from trtdx.inspect.readers.onnx.model import NEWEST_OPSET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.host import Host
+    from trtdx.inspect.facts.artifact import Artifact
+
+NOT_CHECKED = "the types and shapes inside the graph were not checked"
+MOST_TOLD = 50
+MOST_NODES = 100_000
+# Faults the reader has found already; what inference would say of them is only their consequence.
+TOLD = (
+    "onnx.truncated",
+    "onnx.corrupt",
+    "onnx.empty",
+    "onnx.dangling",
+    "onnx.duplicate_names",
+    "weights.lfs_pointers",
+)
+# Operators that TensorRT refuses when a required attribute, or (the second set) an input, is missing.
+NEED_ATTRIBUTES = {
+    "AveragePool", "Cast", "Concat", "DepthToSpace", "Einsum", "If", "LRN", "Loop", "MaxPool", "Pad", "Scan", "Slice",
+    "SpaceToDepth", "TopK", "Unsqueeze",
+}  # fmt: skip
+NEED_INPUTS = {"Pad", "Slice", "TopK"}
+# What became an input with opset 13; in the other form TensorRT goes on without it.
+MOVED = {"Squeeze": "axes", "Split": "split"}
+# Operators whose failed shape inference is a failed build; Split and Tile, say, are not among them.
+UNFIT = {
+    "Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater",
+    "GreaterOrEqual", "Min", "Max", "Sum", "Mean", "Where", "MatMul", "Gemm", "BatchNormalization", "Concat", "Conv",
+    "Einsum", "Expand", "Flatten", "Gather", "Pad", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "Reshape",
+    "Softmax", "Squeeze", "Transpose", "Unsqueeze",
+}  # fmt: skip
+# Its reasons that are a contradiction; others say that something is unknown, such as a constant kept elsewhere.
+CONTRADICTION = re.compile(
+    r"Incompatible dimensions|Dimension mismatch|Can't merge shape info|All inputs to Concat must have same rank"
+    r"|Number of spatial dimensions|Rank of input|expected to have rank|Invalid value\(|axis'? must be in"
+    r"|Unexpected axis value|Pads has incorrect number|incompatible shapes|may not have multiple -1"
+    r"|must be 1 instead of|Invalid attribute perm|Attribute perm for Transpose"
+)
+# Operators that take one type; Pow and Clip are converted by the parser.
+ONE_TYPE = {
+    "Add", "Sub", "Mul", "Div", "Min", "Max", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where",
+    "Concat", "MatMul", "Gemm", "Conv", "Einsum", "LayerNormalization", "PRelu",
+}  # fmt: skip
+COMPARED = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 10: "float16", 11: "float32", 16: "bfloat16"}
+
+
+def graph_checked(host: Host, onnx: Artifact) -> Artifact:
+    """Return an ONNX artifact with the faults inside its graph, or with a note why nobody looked for them."""
+    if any(onnx.has(name) for name in TOLD) or not onnx.get("onnx.nodes"):
+        return onnx
+    opset = _opset(onnx.table("onnx.opset"))
+    if not 0 < opset <= NEWEST_OPSET:
+        return onnx
+    try:
+        faults = dict(graph_faults(*_small(host, onnx.path, opset), opset))
+    except (MissingExtraError, BrokenExtraError) as err:
+        return _unchecked(onnx, f"{err.message} ({err.fix})")
+    except (InputError, OSError, WireError, TooMuchError, ShapesUnknownError) as err:
+        return _unchecked(onnx, str(err) or "the graph is too large")
+    facts = {name: Fact(found[:MOST_TOLD], f"{onnx.path}: graph.node") for name, found in faults.items()}
+    return msgspec.structs.replace(onnx, facts=onnx.facts | facts) if facts else onnx
+
+
+def _opset(opsets: dict[str, int]) -> int:
+    return opsets.get("", opsets.get("ai.onnx", 0))
+
+
+def _unchecked(onnx: Artifact, why: str) -> Artifact:
+    note = f"{NOT_CHECKED}: {why}"
+    return msgspec.structs.replace(onnx, unread=(*onnx.unread, note))
+
+
+def _small(host: Host, path: str, opset: int) -> tuple[Any, Any]:
+    package, model = weightless(host, path)
+    if len(model.graph.node) > MOST_NODES:
+        raise TooMuchError
+    newest = package.defs.onnx_opset_version()
+    if opset > newest:
+        raise ShapesUnknownError(
+            f"this onnx package knows opsets up to {newest}, the model has {opset} (pip install -U onnx)"
+        )
+    return package, model
+
+
+def graph_faults(package: Any, model: Any, opset: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield facts about what is wrong inside; nodes that are invalid themselves hide what follows from them."""
+    nodes = [(node, _schema(package, node, opset)) for node in _own(model)]
+    invalid = [problem for node, schema in nodes for problem in _invalid(node, schema, opset)]
+    ignored = [problem for node, schema in nodes for problem in _ignored(node, schema, opset)]
+    if ignored:
+        yield "onnx.ignored", ignored
+    if invalid:
+        yield "onnx.invalid_nodes", invalid
+    if ignored or invalid:
+        return
+    unmet = failed_node(failure(package, model))
+    if unmet and unmet["operator"] in UNFIT and CONTRADICTION.search(unmet["why"]):
+        node = f"the {unmet['operator']} node {unmet['node']}".rstrip()
+        yield "onnx.unmet", [f"the inputs of {node} do not fit together ({unmet['why'].rstrip('.')})"]
+    mixed = list(_mixed(package, model, opset))
+    if mixed:
+        yield "onnx.mixed_types", mixed
+
+
+def _own(model: Any) -> Iterator[Any]:
+    """Yield the nodes of the graph itself that are ONNX's own; a branch that is never taken may be invalid."""
+    functions = {(each.domain, each.name) for each in model.functions}
+    for node in model.graph.node:
+        if node.domain in OWN_DOMAINS and (node.domain, node.op_type) not in functions:
+            yield node
+
+
+def _schema(package: Any, node: Any, opset: int) -> Any:
+    """Return what an operator is like in an opset, None for one that it does not have."""
+    if not package.defs.has(node.op_type):
+        return None
+    try:
+        return package.defs.get_schema(node.op_type, opset)
+    except Exception:  # onnx's own SchemaError: a newer operator, which TensorRT imports nevertheless
+        return None
+
+
+def _invalid(node: Any, schema: Any, opset: int) -> Iterator[str]:
+    if schema is None:
+        return
+    has = {each.name for each in node.attribute}
+    given = len([each for each in node.input if each])
+    if node.op_type in NEED_ATTRIBUTES:
+        for name, attribute in schema.attributes.items():
+            if attribute.required and name not in has:
+                yield f"the {_label(node)} has no attribute {name}, which opset {opset} requires"
+    if node.op_type in NEED_INPUTS and given < schema.min_input:
+        yield f"the {_label(node)} has {given} of the {schema.min_input} inputs that opset {opset} requires"
+
+
+def _ignored(node: Any, schema: Any, opset: int) -> Iterator[str]:
+    moved = MOVED.get(node.op_type)
+    if schema is None or moved is None:
+        return
+    is_attribute = any(each.name == moved for each in node.attribute)
+    given = len([each for each in node.input if each])
+    if is_attribute and moved not in schema.attributes:
+        yield f"the {_label(node)} has {moved} as an attribute, which is an input in opset {opset}"
+    elif not is_attribute and moved in schema.attributes and given > schema.max_input:
+        yield f"the {_label(node)} has {moved} as an input, which is an attribute in opset {opset}"
+
+
+def _label(node: Any) -> str:
+    made = node.output[0] if node.output else "?"
+    return f"{node.op_type} node {node.name}" if node.name else f"{node.op_type} node that makes {made}"
+
+
+def _mixed(package: Any, model: Any, opset: int) -> Iterator[str]:
+    """Yield the nodes that combine different types."""
+    types = _types(package, model)
+    for node in _own(model):
+        schema = _schema(package, node, opset) if node.op_type in ONE_TYPE else None
+        if schema is None:
+            continue
+        by_group: dict[str, dict[str, str]] = {}
+        for position, name in enumerate(node.input):
+            formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+            dtype = COMPARED.get(types.get(name, 0))
+            if dtype:
+                by_group.setdefault(formal.type_str, {}).setdefault(dtype, name)
+        for found in by_group.values():
+            if len(found) > 1:
+                pairs = " and ".join(f"{dtype} ({name})" for dtype, name in found.items())
+                yield f"the {_label(node)} combines {pairs}"
+
+
+def _types(package: Any, model: Any) -> dict[str, int]:
+    """Return the type of each tensor that inference knows."""
+    try:
+        told = package.shape_inference.infer_shapes(model).graph
+    except Exception:  # what C++ throws; types stay unknown
+        return {}
+    values = (*told.input, *told.value_info)
+    types = {
+        each.name: each.type.tensor_type.elem_type for each in values if each.type.HasField("tensor_type")
+    }
+    return {**types, **{each.name: each.data_type for each in told.initializer}}

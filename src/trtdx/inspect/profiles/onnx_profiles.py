@@ -1,0 +1,117 @@
+"""Whether optimization profiles fit the inputs of an ONNX model, by TensorRT's own judgement.
+
+TensorRT refuses a profile whose ranges are out of order, have another rank than the input or differ from a fixed
+dimension, one that leaves a dynamic input out, and one whose optima do not fit together. What it accepts without
+a word is in `onnx_silent`; tests/inspect/test_profiles_against_tensorrt.py holds both against the compiler.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.profiles.onnx_case import case_from, fault, is_one_size, named_spans
+from trtdx.inspect.profiles.onnx_silent import SILENT
+from trtdx.knowledge.violation import Violation
+from trtdx.model import Evidence, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.facts.artifact import Artifact, Profile
+    from trtdx.inspect.profiles.onnx_case import Case
+
+FILLS_IN = "Polygraphy"  # gives an input without shapes 1 in every dynamic dimension
+MOST_NAMED = 5
+
+
+def profile_problems(onnx: Artifact, given: Artifact) -> Iterator[Violation]:
+    """Yield everything that is wrong with the profiles, each with its severity; errors are what is refused."""
+    case = case_from(onnx, given)
+    for check in (missing_inputs, unknown_inputs, invalid_ranges, *SILENT):
+        yield from check(case)
+
+
+def missing_inputs(case: Case) -> Iterator[Violation]:
+    """Yield the dynamic inputs that a profile leaves out; a misspelt one is told by its wrong name."""
+    if case.given.has("malformed") or case.given.has("unparsed"):
+        return  # what was written of it could not be read, which is told already
+    dynamic = [name for name, dims in case.inputs.items() if any(isinstance(dim, str) for dim in dims)]
+    if dynamic and not case.profiles:
+        nothing = Evidence(case.given.path, "holds no profile")
+        yield Violation((nothing,), _lacking(case, None, dynamic), Severity.ERROR)
+    for profile in case.profiles:
+        misspelt = nearest(case, profile).values()
+        lacking = [name for name in dynamic if not profile.range_of(name) and name not in misspelt]
+        if lacking:
+            severity = Severity.WARNING if profile.source.startswith(FILLS_IN) else Severity.ERROR
+            evidence = case.evidence(profile, *lacking[:MOST_NAMED])
+            yield Violation(evidence, _lacking(case, profile, lacking), severity)
+
+
+def _lacking(case: Case, profile: Profile | None, inputs: list[str]) -> dict[str, object]:
+    more = f" and {len(inputs) - MOST_NAMED} more" if len(inputs) > MOST_NAMED else ""
+    return {
+        "profile": f"optimization profile {profile.index}" if profile else case.given.path,
+        "inputs": ", ".join(inputs[:MOST_NAMED]) + more,
+        "options": _options(case, profile, inputs[0]),
+    }
+
+
+def _options(case: Case, profile: Profile | None, tensor: str) -> str:
+    """Return trtexec's options for an input, with what other inputs say of its dimensions filled in."""
+    known = {name: spans[0].values for name, spans in named_spans(case, profile).items()} if profile else {}
+    options = []
+    for position, option in enumerate(("minShapes", "optShapes", "maxShapes")):
+        dims = [known[dim][position] if dim in known else dim for dim in case.inputs[tensor]]
+        words = "x".join(f"<{dim}>" if isinstance(dim, str) else str(dim) for dim in dims)
+        options.append(f"--{option}={tensor}:{words}")
+    return " ".join(options)
+
+
+def nearest(case: Case, profile: Profile) -> dict[str, str]:
+    """Return the names in a profile that no input has, each with the left-out input it is closest to."""
+    left_out = [name for name in case.inputs if not profile.range_of(name)]
+    unknown = [each.tensor for each in profile.ranges if each.tensor not in case.inputs]
+    near = {name: difflib.get_close_matches(name, left_out, n=1, cutoff=0.6) for name in unknown}
+    return {name: matches[0] if matches else "" for name, matches in near.items()}
+
+
+def unknown_inputs(case: Case) -> Iterator[Violation]:
+    """Yield the names that no input has: TensorRT takes shapes for them without a word."""
+    if not case.inputs:
+        return
+    for profile in case.profiles:
+        for name, near in nearest(case, profile).items():
+            left_out = bool(near) and any(isinstance(dim, str) for dim in case.inputs[near])
+            values = {
+                "profile": profile.index,
+                "tensor": name,
+                "inputs": ", ".join(list(case.inputs)[: 2 * MOST_NAMED]),
+                "remedy": f"write {near} in place of {name}" if near else f"leave {name} out",
+            }
+            severity = Severity.ERROR if left_out else Severity.WARNING
+            yield Violation(case.evidence(profile, name), values, severity)
+
+
+def invalid_ranges(case: Case) -> Iterator[Violation]:
+    """Yield what TensorRT refuses: ranges against themselves, against the input, or against one another."""
+    for profile in case.profiles:
+        faults = [(each.tensor, *fault(each, case.inputs.get(each.tensor))) for each in profile.ranges]
+        for tensor, problem, remedy in faults:
+            if problem:
+                values = {"profile": profile.index, "problem": f"{tensor} {problem}", "remedy": remedy}
+                yield Violation(case.evidence(profile, tensor), values, Severity.ERROR)
+        yield from _contradictions(case, profile)
+
+
+def _contradictions(case: Case, profile: Profile) -> Iterator[Violation]:
+    """Yield dimensions of one name whose optima differ: TensorRT takes one name for one size."""
+    for name, spans in named_spans(case, profile).items():
+        first = spans[0]
+        odd = next((span for span in spans if span.values[1] != first.values[1]), None)
+        if odd and not is_one_size(spans):
+            said = f"{first} (min / opt / max) in {first.tensor} and {odd} in {odd.tensor}"
+            remedy = f"give {name} the same min, opt and max in {first.tensor} and {odd.tensor}"
+            values = {"profile": profile.index, "problem": f"dimension {name} is {said}", "remedy": remedy}
+            yield Violation(case.evidence(profile, first.tensor, odd.tensor), values, Severity.ERROR)

@@ -1,0 +1,110 @@
+"""What a profile's shapes become inside an ONNX graph: shape inference at concrete sizes, without the weights.
+
+TensorRT checks the optima of a profile against every layer and refuses the build where they do not fit; of the
+other bounds it says little. The `onnx` package infers the same shapes here, on a copy without weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
+from trtdx.formats.onnx.weightless import ShapesUnknownError, failed_node, failure, weightless
+from trtdx.formats.wire import TooMuchError, WireError
+from trtdx.inspect.facts.artifact import Deployment, Fact
+from trtdx.inspect.profiles.onnx_case import cases, fault, is_one_size, named_spans, shared
+from trtdx.inspect.profiles.onnx_check import NOT_CHECKED, graph_checked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.host import Host
+    from trtdx.inspect.facts.artifact import Artifact, Profile
+    from trtdx.inspect.profiles.onnx_case import Case
+
+SELECTORS = ("opt", "max", "min")
+MOST_PROFILES = 16
+
+
+def with_shapes_checked(host: Host, deployment: Deployment) -> Deployment:
+    """Return the deployment whose models and profiles know the nodes that cannot work, or why nobody does."""
+    artifacts = tuple(
+        graph_checked(host, each) if each.kind == "onnx" else each for each in deployment.artifacts
+    )
+    told = {each.path for each in artifacts if any(NOT_CHECKED in note for note in each.unread)}
+    checked = {
+        case.given.path: _checked(host, case)
+        for case in cases(Deployment(artifacts), "profiles")
+        if case.onnx.path not in told  # why not is told once
+    }
+    return Deployment(tuple(checked.get(each.path, each) for each in artifacts))
+
+
+def _checked(host: Host, case: Case) -> Artifact:
+    try:
+        unmet = list(unmet_nodes(host, case))
+    except (MissingExtraError, BrokenExtraError) as err:
+        return _unchecked(case, f"{err.message} ({err.fix})")
+    except (InputError, OSError, WireError, TooMuchError, ShapesUnknownError) as err:
+        return _unchecked(case, str(err) or "the graph is too large")
+    if not unmet:
+        return case.given
+    fact = Fact(unmet, f"{case.given.path}: profiles")
+    return msgspec.structs.replace(case.given, facts=case.given.facts | {"profiles.unmet": fact})
+
+
+def _unchecked(case: Case, why: str) -> Artifact:
+    note = f"what the shapes become inside {case.onnx.path} was not checked: {why}"
+    return msgspec.structs.replace(case.given, unread=(*case.given.unread, note))
+
+
+def unmet_nodes(host: Host, case: Case) -> Iterator[dict[str, Any]]:
+    """Yield the first node of each profile whose inputs do not fit together, at its opt, max and min shapes."""
+    package, model = weightless(host, case.onnx.path)
+    if _problem(package, model, {}):
+        raise ShapesUnknownError("shape inference fails on the model, whatever the shapes")
+    for profile in case.profiles[:MOST_PROFILES]:
+        if not _is_whole(case, profile):
+            continue
+        for selector in SELECTORS:
+            node = _problem(package, model, _sizes(case, profile, selector))
+            if node:
+                yield {"profile": profile.index, "shapes": selector, **node}
+
+
+def _sizes(case: Case, profile: Profile, selector: str) -> dict[str, list[int]]:
+    """Return the shapes to try; a named dimension that is left one size has it, as TensorRT fixes it there."""
+    sizes = {each.tensor: list(getattr(each, selector)) for each in profile.ranges}
+    for spans in named_spans(case, profile).values():
+        if is_one_size(spans):
+            for span in spans:
+                sizes[span.tensor][span.axis] = shared(spans)[0]
+    return sizes
+
+
+def _is_whole(case: Case, profile: Profile) -> bool:
+    """Return whether every dynamic input has a sound range; otherwise that is told, and shapes follow from it."""
+    ranges = {each.tensor: each for each in profile.ranges}
+    return all(
+        name in ranges and not fault(ranges[name], dims)[0]
+        for name, dims in case.inputs.items()
+        if any(isinstance(dim, str) for dim in dims)
+    )
+
+
+def _problem(package: Any, model: Any, sizes: dict[str, list[int]]) -> dict[str, str]:
+    """Return the node at which inference fails with these sizes, and why; nothing when all fits."""
+    trial = package.ModelProto()
+    trial.CopyFrom(model)
+    for value in trial.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
+            dim.dim_value = size
+    message = failure(package, trial)
+    found = failed_node(message)
+    if message and found.get("kind") != "ShapeInferenceError":
+        # an operator without a schema, say: nothing that shapes could mend
+        raise ShapesUnknownError(" ".join(message.split())[:200])
+    return {name: found[name] for name in ("node", "operator", "why") if found}

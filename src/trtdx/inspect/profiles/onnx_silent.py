@@ -1,0 +1,185 @@
+"""Faults of optimization profiles that TensorRT accepts without a word (measured with TensorRT-RTX 1.7)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.inspect.profiles.onnx_case import UNNAMED, fault, is_one_size, named_spans, shared, spans_of
+from trtdx.knowledge.violation import Violation
+from trtdx.model import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.facts.artifact import Profile, Range
+    from trtdx.inspect.profiles.onnx_case import Case, Span
+
+MASKS = ("attention_mask", "decoder_attention_mask")
+SEQUENCES = ("input_ids", "inputs_embeds", "position_ids", "decoder_input_ids")
+PAST = re.compile(r"past|cache", re.IGNORECASE)
+SELECTORS = ("min", "opt", "max")
+REFUSED = " (the model cannot be run at these opt shapes, and TensorRT refuses the build)"
+
+
+def differing_ranges(case: Case) -> Iterator[Violation]:
+    """Yield dimensions of one name whose bounds differ: only what all of them allow can ever be used."""
+    for profile in case.profiles:
+        for name, spans in named_spans(case, profile).items():
+            first = spans[0]
+            odd = next((span for span in spans if span.values != first.values), None)
+            if odd is None or not (is_one_size(spans) or len({span.values[1] for span in spans}) == 1):
+                continue
+            low, high = shared(spans)
+            said = f"{first} (min / opt / max) in {first.tensor} but {odd} in {odd.tensor}"
+            remedy = f"give {name} one range in all inputs; as it is, only {low} to {high} can be used"
+            values = {"profile": profile.index, "problem": f"dimension {name} is {said}", "remedy": remedy}
+            yield Violation(case.evidence(profile, first.tensor, odd.tensor), values, Severity.WARNING)
+
+
+class Sum(NamedTuple):
+    """A dimension that is to be the sum of others: what it is, what it should be, and of what."""
+
+    whole: Span
+    terms: tuple[str, ...]
+    values: tuple[int, int, int]
+    tensors: tuple[str, ...]
+    confidence: float = 0.95
+
+
+def unmet_sums(case: Case) -> Iterator[Violation]:
+    """Yield dimensions that are not the sum they stand for, such as a mask that is not past + sequence."""
+    for profile in case.profiles:
+        for each in _sums(case, profile):
+            wrong = [
+                f"{selector} is {have}, not {want}"
+                for selector, have, want in zip(SELECTORS, each.whole.values, each.values, strict=True)
+                if have != want
+            ]
+            if wrong:
+                refused = profile.index in wrong_sums(case, "opt")
+                expected = " / ".join(map(str, each.values))
+                values = {
+                    "profile": profile.index,
+                    "tensor": each.whole.tensor,
+                    "axis": each.whole.axis,
+                    "terms": " + ".join(each.terms),
+                    "wrong": ", ".join(wrong) + (REFUSED if refused else ""),
+                    "expected": expected,
+                }
+                evidence = case.evidence(profile, each.whole.tensor, *each.tensors)
+                severity = Severity.ERROR if refused else Severity.WARNING
+                yield Violation(evidence, values, severity, each.confidence)
+
+
+def wrong_sums(case: Case, selector: str) -> set[int]:
+    """Return the profiles that cannot be run at these shapes, for which a wrong sum there is the reason."""
+    position = SELECTORS.index(selector)
+    unmet = {each["profile"] for each in case.given.items("profiles.unmet") if each["shapes"] == selector}
+    return {
+        profile.index
+        for profile in case.profiles
+        if profile.index in unmet
+        and any(each.whole.values[position] != each.values[position] for each in _sums(case, profile))
+    }
+
+
+def _sums(case: Case, profile: Profile) -> Iterator[Sum]:
+    named = named_spans(case, profile)
+    for name, found in named.items():
+        yield from _sum(found[0], [term.strip() for term in name.split("+")], named)
+    mask = _masked(case, [span for _, span in spans_of(case, profile)])
+    if mask:
+        yield mask
+
+
+def _sum(whole: Span, terms: list[str], named: dict[str, list[Span]]) -> Iterator[Sum]:
+    """Yield what a name such as "past + 1" says, where its terms are numbers or dimensions of this profile."""
+    parts = [named[term][0] for term in terms if term in named]
+    constant = sum(int(term) for term in terms if term.isdecimal())
+    if len(terms) > 1 and parts and all(term in named or term.isdecimal() for term in terms):
+        yield _added(whole, tuple(terms), parts, constant)
+
+
+def _added(whole: Span, terms: tuple[str, ...], parts: list[Span], constant: int = 0) -> Sum:
+    low, best, high = (constant + sum(part.values[position] for part in parts) for position in range(3))
+    return Sum(whole, terms, (low, best, high), tuple(part.tensor for part in parts))
+
+
+def _masked(case: Case, spans: list[Span]) -> Sum | None:
+    """Return what the length of the mask should be, where mask, sequence and past are known by their names."""
+    mask = _first(spans, MASKS, 1)
+    sequence = _first(spans, SEQUENCES, 1)
+    past = _past(case, spans)
+    if mask is None or sequence is None or past is None:
+        return None
+    names = [case.inputs[each.tensor][each.axis] for each in (mask, sequence, past)]
+    told = [name for name in names if name not in UNNAMED]
+    if "+" in str(names[0]) or len(set(told)) < len(told):
+        return None  # its name says what it is; or mask and sequence are one dimension, without a past
+    return _added(mask, ("past", "sequence"), [past, sequence])._replace(confidence=0.85)
+
+
+def _first(spans: list[Span], tensors: tuple[str, ...], axis: int) -> Span | None:
+    found = {span.tensor: span for span in spans if span.axis == axis}
+    return next((found[tensor] for tensor in tensors if tensor in found), None)
+
+
+def _past(case: Case, spans: list[Span]) -> Span | None:
+    """Return the length of the cache: the dynamic dimension of a past input that is not its batch."""
+    past = next((name for name in case.inputs if name.startswith("past_key_values")), "")
+    elsewhere = {dim for name, dims in case.inputs.items() if not PAST.search(name) for dim in dims}
+    found = [span for span in spans if span.tensor == past and case.inputs[past][span.axis] not in elsewhere]
+    if len(found) > 1:
+        found = [span for span in found if span.axis > 0]
+    return found[0] if len(found) == 1 else None
+
+
+def never_chosen(case: Case) -> Iterator[Violation]:
+    """Yield profiles that another one covers with the same optimum: they cost a build and change nothing."""
+    for profile in case.profiles:
+        for other in case.profiles:
+            if other.index != profile.index and _covers(case, other, profile):
+                same = profile.ranges == other.ranges or _covers(case, profile, other)
+                if same and other.index > profile.index:
+                    continue  # told once, for the later of the two
+                values = {
+                    "profile": profile.index,
+                    "other": other.index,
+                    "how": "is the same as" if same else "lies, with the same opt shapes, inside",
+                }
+                tensor = profile.ranges[0].tensor
+                evidence = case.evidence(other, tensor)[:1] + case.evidence(profile, tensor)[:1]
+                severity, confidence = (Severity.WARNING, 0.95) if same else (Severity.NOTE, 0.6)
+                yield Violation(evidence, values, severity, confidence)
+                break
+
+
+def _covers(case: Case, wide: Profile, narrow: Profile) -> bool:
+    pairs = [(wide.range_of(each.tensor), each) for each in narrow.ranges if each.tensor in case.inputs]
+    return bool(pairs) and all(outer and _contains(outer, inner) for outer, inner in pairs)
+
+
+def _contains(outer: Range, inner: Range) -> bool:
+    if fault(outer, None)[0] or fault(inner, None)[0] or outer.opt != inner.opt:
+        return False
+    return all(a <= b for a, b in zip(outer.min, inner.min, strict=True)) and all(
+        a >= b for a, b in zip(outer.max, inner.max, strict=True)
+    )
+
+
+def empty_ranges(case: Case) -> Iterator[Violation]:
+    """Yield dimensions that can be nothing but 0; a cache may be, before the first token."""
+    for profile in case.profiles:
+        empty = [
+            span
+            for name, span in spans_of(case, profile)
+            if span.values[2] == 0 and not PAST.search(f"{name} {span.tensor}")
+        ]
+        if empty:
+            tensors = list(dict.fromkeys(span.tensor for span in empty))
+            values = {"profile": profile.index, "tensors": ", ".join(tensors[:5]), "axis": empty[0].axis}
+            yield Violation(case.evidence(profile, *tensors[:5]), values, Severity.WARNING, 0.9)
+
+
+SILENT = (differing_ranges, unmet_sums, never_chosen, empty_ranges)

@@ -1,0 +1,1 @@
+"""TensorRT-LLM checkpoints, engines, plans and build logs."""

@@ -1,0 +1,112 @@
+"""Engine configurations before 0.8: `builder_config` and `plugin_config`, written by each example's build.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trtdx.formats.documents import Document
+    from trtdx.inspect.facts.artifact import Facts
+
+NAMES = {
+    "precision": "dtype",
+    "num_layers": "num_layers",
+    "num_heads": "num_heads",
+    "num_kv_heads": "num_kv_heads",
+    "hidden_size": "hidden_size",
+    "head_size": "head_size",
+    "mlp_hidden_size": "intermediate_size",
+    "inter_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "max_positions",
+    "hidden_act": "hidden_act",
+    "cross_attention": "encoder_decoder",
+    "tensor_parallel": "tp_size",
+    "pipeline_parallel": "pp_size",
+    "context_parallel": "cp_size",
+    "use_parallel_embedding": "use_parallel_embedding",
+    "embedding_sharding_dim": "embedding_sharding_dim",
+    "max_batch_size": "max_batch_size",
+    "max_input_len": "max_input_len",
+    "max_output_len": "max_output_len",
+    "max_beam_width": "max_beam_width",
+    "max_num_tokens": "max_num_tokens",
+    "max_draft_len": "max_draft_len",
+    "max_prompt_embedding_table_size": "max_prompt_table",
+    "gather_context_logits": "gather_context_logits",
+    "gather_generation_logits": "gather_generation_logits",
+    "strongly_typed": "strongly_typed",
+    "max_lora_rank": "lora.max_rank",
+    "lora_target_modules": "lora.target_modules",
+}
+LOGITS = "gather_all_token_logits"
+# QuantMode of 0.5 to 0.7
+INT4, INT8, ACTIVATIONS, PER_CHANNEL, PER_TOKEN, PER_GROUP, INT8_CACHE, FP8_CACHE, FP8 = (
+    1 << n for n in range(9)
+)
+
+
+def put_old_config(facts: Facts, config: Document) -> None:
+    """Put every fact of `builder_config`; the model's name stands where later eras have an architecture."""
+    builder = config.at("builder_config")
+    if not isinstance(builder, dict):
+        return
+    for key, value in builder.items():
+        if key != "quant_mode":
+            facts.put(NAMES.get(key, f"build.{key}"), value, config.where(f"builder_config.{key}"))
+    if isinstance(builder.get(LOGITS), bool):
+        for name in ("gather_context_logits", "gather_generation_logits"):
+            facts.put(name, builder[LOGITS], config.where(f"builder_config.{LOGITS}"))
+    _put_world(facts, config)
+    _put_sequence_length(facts, config)
+    _put_quantisation(facts, config)
+    _put_plugins(facts, config)
+
+
+def _put_world(facts: Facts, config: Document) -> None:
+    sizes = [facts.get(name) for name in ("tp_size", "pp_size", "cp_size")]
+    if sizes[0] is None:
+        return
+    facts.put("pp_size", sizes[1] or 1, config.where("builder_config.pipeline_parallel"))
+    product = sizes[0] * (sizes[1] or 1) * (sizes[2] or 1)
+    facts.put("world_size", product, config.where("builder_config.tensor_parallel"))
+
+
+def _put_sequence_length(facts: Facts, config: Document) -> None:
+    prompt, answer = facts.get("max_input_len"), facts.get("max_output_len")
+    if prompt is not None and answer is not None:
+        where = config.where("builder_config.max_input_len + max_output_len")
+        facts.put("max_seq_len", prompt + answer, where)
+
+
+def _put_quantisation(facts: Facts, config: Document) -> None:
+    mode = config.at("builder_config.quant_mode")
+    if not isinstance(mode, int) or isinstance(mode, bool) or mode <= 0:
+        return
+    where = config.where("builder_config.quant_mode")
+    facts.put("quant.algo", algo_of(mode), where)
+    facts.put("quant.kv_algo", "FP8" if mode & FP8_CACHE else "INT8" if mode & INT8_CACHE else None, where)
+    facts.put("quant.bits", 4 if mode & INT4 else 8 if mode & (INT8 | FP8) else None, where)
+
+
+def algo_of(mode: int) -> str | None:
+    """Return today's name of a quantisation; AWQ and GPTQ cannot be told apart in its bits."""
+    if mode & FP8:
+        return "FP8"
+    if mode & INT8 and mode & ACTIVATIONS:
+        channel = "PER_CHANNEL" if mode & PER_CHANNEL else "PER_TENSOR"
+        token = "PER_TOKEN" if mode & PER_TOKEN else "PER_TENSOR"
+        plain = "W8A8_SQ_PER_TENSOR_PLUGIN"
+        return plain if channel == token else f"W8A8_SQ_{channel}_{token}_PLUGIN"
+    if mode & PER_GROUP:
+        return None
+    return "W8A16" if mode & INT8 else "W4A16" if mode & INT4 else None
+
+
+def _put_plugins(facts: Facts, config: Document) -> None:
+    paged, lora = config.at("plugin_config.paged_kv_cache"), config.at("plugin_config.lora_plugin")
+    if isinstance(paged, bool):
+        where = config.where("plugin_config.paged_kv_cache")
+        facts.put("kv_cache_type", "paged" if paged else "continuous", where)
+    if lora is not None:
+        facts.put("lora.enabled", bool(lora), config.where("plugin_config.lora_plugin"))

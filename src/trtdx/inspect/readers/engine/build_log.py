@@ -1,0 +1,99 @@
+"""Verbose build logs of TensorRT, TensorRT-RTX and TensorRT-LLM: kernels, tensors, profiles and memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from trtdx.errors import InputError
+from trtdx.formats.tensorrt.build_log import NEEDLES, Told
+from trtdx.inspect.facts.artifact import Artifact, Facts
+from trtdx.inspect.readers import Found, Reader
+from trtdx.inspect.sections.kernels import placed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.host import Host
+    from trtdx.inspect.facts.artifact import Fact
+
+BLOCK_BYTES = 4 << 20
+LONGEST_LINE = 1 << 20
+# How TensorRT's lines begin under TensorRT-LLM, trtexec, Polygraphy and TensorRT 7, and lines only a build has.
+BUILD = re.compile(
+    rb"""\[TRT(?:-LLM)?\]\ \[[A-Z]\]|\[[VIWE]\]\ \[TRT\]|^\[[VI]\]\ |^\[TensorRT\]\ (?:VERBOSE|INFO):"""
+    rb"""|Engine\ Layer\ Information:|Static\ check\ for\ parsing\ node|,\ LayerType:\ |Total\ Activation\ Memory""",
+    re.MULTILINE | re.VERBOSE,
+)
+
+
+def recognise(_: Host, found: Found) -> bool:
+    """Return whether a text file has lines of TensorRT's builder."""
+    return not found.is_directory and b"\0" not in found.start and bool(BUILD.search(found.start))
+
+
+def read(host: Host, path: str) -> Artifact:
+    """Return what the log tells; it is read once, in blocks, and only the lines that matter are looked at."""
+    told = Told(path)
+    unread: list[str] = []
+    try:
+        with host.open(path) as stream:
+            for line in lines_with(stream, NEEDLES):
+                told.take(line)
+    except (InputError, OSError) as err:
+        unread.append(f"not read to its end: {err}")
+    if told.left_out:
+        unread.append(f"{told.left_out} kernels were left out")
+    return Artifact(
+        "build-log",
+        path,
+        _facts(told, path),
+        tensors=told.tensors(),
+        profiles=told.profiles(),
+        kernels=tuple(placed(told.kernels)),
+        refers_to=_model_paths(host, told.model, path),
+        unread=tuple(unread),
+    )
+
+
+def _facts(told: Told, path: str) -> dict[str, Fact]:
+    facts = Facts()
+    for name, value in told.facts.items():
+        facts.put(name, value, path)
+    facts.put("log.layers", len(told.kernels) + told.left_out or None, f"{path}: Layers")
+    facts.put("log.errors", told.errors() or None, path)
+    return facts.done()
+
+
+def _model_paths(host: Host, model: str, path: str) -> tuple[str, ...]:
+    """Return the ONNX file a log names, where it lies beside the log or where it was then."""
+    paths = (str(Path(path).parent / Path(model).name), model) if model else ()
+    return tuple(each for each in paths if host.kind(each) == "file")[:1]
+
+
+def lines_with(stream: BinaryIO, needles: tuple[bytes, ...]) -> Iterator[str]:
+    """Yield the lines that hold one of the texts, in order; a line of a megabyte or more is cut."""
+    rest = b""
+    while True:
+        block = stream.read(BLOCK_BYTES)
+        data = rest + (block or b"")
+        end = len(data) if not block else data.rfind(b"\n") + 1
+        for start in sorted({start for needle in needles for start in _starts(data, needle, end)}):
+            stop = data.find(b"\n", start, start + LONGEST_LINE)
+            yield data[start : stop if stop >= 0 else start + LONGEST_LINE].decode("utf-8", "replace")
+        if not block:
+            return
+        rest = data[end:] if len(data) - end < LONGEST_LINE else data[-LONGEST_LINE:]
+
+
+def _starts(data: bytes, needle: bytes, end: int) -> Iterator[int]:
+    """Yield where the lines start that hold a text."""
+    at = data.find(needle, 0, end)
+    while at >= 0:
+        yield data.rfind(b"\n", 0, at) + 1
+        after = data.find(b"\n", at, end)
+        at = data.find(needle, after, end) if after >= 0 else -1
+
+
+READER = Reader("build-log", "a verbose build log of TensorRT or TensorRT-LLM", recognise, read)

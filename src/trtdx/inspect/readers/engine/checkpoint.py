@@ -1,0 +1,134 @@
+"""TensorRT-LLM checkpoints since 0.8: config.json, one file of weights for each rank, and quant_cfg.json."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import TYPE_CHECKING
+
+from trtdx.formats.documents import UnreadableError, read_json
+from trtdx.formats.safetensors import read_header
+from trtdx.inspect.facts.artifact import Artifact, Facts
+from trtdx.inspect.readers import Found, Reader
+from trtdx.inspect.readers.engine.pretrained_config import put_layer_file, put_pretrained
+from trtdx.inspect.readers.folder import Folder
+from trtdx.inspect.readers.hf.weights import Survey, put_survey
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trtdx.host import Host
+
+RANK_FILE = re.compile(r"rank(\d{1,6})\.safetensors")
+MOST_CONFIG_BYTES = 16 << 20
+MOST_READ = 2000  # headers; the largest checkpoints have a few dozen ranks
+MOST_RANKS = 4096  # a world size beyond this is a mistake, not a list of files to look for
+
+
+def config_of(host: Host, here: Found) -> dict[str, Any]:
+    """Return a directory's config.json for telling kinds apart; empty where it cannot be used."""
+    path = f"{here.path.rstrip('/')}/config.json"
+    if not here.is_directory or "config.json" not in here.names or host.kind(path) != "file":
+        return {}
+    try:
+        return read_json(host, path, MOST_CONFIG_BYTES).data
+    except UnreadableError:
+        return {}
+
+
+def _recognise(host: Host, here: Found) -> bool:
+    if not here.is_directory:
+        return False
+    config = config_of(host, here)
+    if not config:
+        return any(map(RANK_FILE.fullmatch, here.names)) and "config.json" in here.names
+    # Hugging Face says `architectures`; `dtype` and the layers keep other formats' `architecture` out.
+    stated = isinstance(config.get("architecture"), str) and "dtype" in config
+    return stated and "num_hidden_layers" in config and "pretrained_config" not in config
+
+
+def _read(host: Host, path: str) -> Artifact:
+    """Return the checkpoint in a directory."""
+    folder = Folder(host, path)
+    config = folder.document("config.json")
+    if config is not None:
+        put_pretrained(folder.facts, config)
+        folder.facts.put("version", config.at("version"), config.where("version"))
+    layers = folder.document("quant_cfg.json")
+    if layers is not None:
+        put_layer_file(folder.facts, layers)
+    _put_weights(folder)
+    return Artifact("checkpoint", path, folder.facts.done(), unread=tuple(folder.unread))
+
+
+def _put_weights(folder: Folder) -> None:
+    """Put every weights.* fact."""
+    found = (RANK_FILE.fullmatch(name) for name in folder.names)
+    ranks = sorted(int(each[1]) for each in found if each)
+    if ranks:
+        where = folder.at(f"rank{ranks[0]}.safetensors")
+        folder.facts.put("weights.format", "safetensors", where)
+        folder.facts.put("weights.ranks", ranks, where)
+        _put_surveyed(folder, ranks, where)
+    _put_missing(folder, ranks)
+
+
+def _put_surveyed(folder: Folder, ranks: list[int], where: str) -> None:
+    """Put what the headers say; the files' shapes are those of one rank, the facts' those of the model."""
+    survey, layers = Survey(), {}
+    for rank in ranks[:MOST_READ]:
+        name = f"rank{rank}.safetensors"
+        header = read_header(folder.host, folder.at(name))
+        alone = Survey()
+        for each in (survey, alone):
+            each.add(name, header)
+        layers[rank] = alone.layers()
+    of_ranks = copy.copy(folder)
+    of_ranks.facts = Facts()
+    put_survey(of_ranks, survey, where)
+    for name, fact in of_ranks.facts.done().items():
+        folder.facts.put(name, _of_model(folder, name, fact.value, layers), fact.where)
+
+
+def _of_model(folder: Folder, name: str, value: Any, layers: dict[int, int]) -> Any:
+    """Return a rank's fact as one of the whole model."""
+    tp_size = _size(folder, "tp_size")
+    if name == "weights.embedding_shape" and folder.facts.get("use_parallel_embedding") is True:
+        axis = folder.facts.get("embedding_sharding_dim") or 0
+        return [size * tp_size if at == axis else size for at, size in enumerate(value)]
+    if name == "weights.lm_head_shape":  # always cut by rows
+        return [value[0] * tp_size, *value[1:]] if value else value
+    if name == "weights.experts":
+        return value * _size(folder, "moe_ep_size")
+    if (
+        name == "weights.layers"
+    ):  # each pipeline stage counts its own from 0; one that is not there hides the sum
+        stages = [layers.get(stage * tp_size) for stage in range(min(_size(folder, "pp_size"), MOST_RANKS))]
+        return sum(each or 0 for each in stages) if all(stages) else None
+    return value
+
+
+def _size(folder: Folder, name: str) -> int:
+    value = folder.facts.get(name)
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _put_missing(folder: Folder, ranks: list[int]) -> None:
+    """Put the files that the mapping promises; ranks of context parallelism share one."""
+    world_size = folder.facts.get("world_size")
+    if not isinstance(world_size, int) or not 0 < world_size <= MOST_RANKS:
+        return
+    wanted = max(world_size // _size(folder, "cp_size"), 1)
+    where = folder.at("config.json")
+    missing = sorted(set(range(wanted)) - set(ranks))
+    folder.put_list("weights.missing", (f"rank{rank}.safetensors" for rank in missing), where)
+    beyond = [rank for rank in ranks if rank >= wanted]
+    folder.put_list("weights.unindexed", (f"rank{rank}.safetensors" for rank in beyond), where)
+
+
+READER = Reader(
+    "checkpoint",
+    "a TensorRT-LLM checkpoint (config.json with `architecture` and `dtype`, and rank*.safetensors)",
+    _recognise,
+    _read,
+)

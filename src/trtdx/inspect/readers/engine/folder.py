@@ -1,0 +1,289 @@
+"""TensorRT-LLM engine directories of every era: config.json, a plan for each rank, and what lies beside them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from trtdx.formats.safetensors import LFS_POINTER
+from trtdx.formats.safetensors import read_header as read_weights_header
+from trtdx.formats.tensorrt.plan import UNREADABLE, put_plan_facts, read_header
+from trtdx.inspect.facts.artifact import Artifact
+from trtdx.inspect.facts.runtime_keys import missing_keys
+from trtdx.inspect.readers import Found, Reader
+from trtdx.inspect.readers.engine.before_0_8 import put_old_config
+from trtdx.inspect.readers.engine.checkpoint import MOST_RANKS, config_of
+from trtdx.inspect.readers.engine.pretrained_config import put_layer_file, put_pretrained
+from trtdx.inspect.readers.folder import Folder
+from trtdx.inspect.readers.hf.weights import FACT_OF_FAULT
+from trtdx.knowledge import versions
+
+if TYPE_CHECKING:
+    from trtdx.formats.documents import Document
+    from trtdx.host import Host
+    from trtdx.inspect.facts.artifact import Facts
+
+PLAN_FILE = re.compile(r"(?:.*_)?rank(\d{1,6})\.engine")  # old names: llama_float16_tp2_pp2_rank3.engine
+MOST_PLANS = 1024
+# The parts of a model that is built as several engines: the one that answers first, then those before it.
+PARTS = (("decoder", "encoder"), ("llm", "vision"), ("llm", "visual_encoder"))
+
+# Build settings under the names facts have; what is not here keeps its own spelling as build.*.
+BUILD = {
+    "max_batch_size": "max_batch_size",
+    "max_input_len": "max_input_len",
+    "max_seq_len": "max_seq_len",
+    "max_output_len": "max_output_len",
+    "max_beam_width": "max_beam_width",
+    "max_num_tokens": "max_num_tokens",
+    "opt_num_tokens": "opt_num_tokens",
+    "opt_batch_size": "opt_batch_size",
+    "max_draft_len": "max_draft_len",
+    "max_encoder_input_len": "max_encoder_input_len",
+    "max_prompt_embedding_table_size": "max_prompt_table",
+    "gather_context_logits": "gather_context_logits",
+    "gather_generation_logits": "gather_generation_logits",
+    "strongly_typed": "strongly_typed",
+    "profiling_verbosity": "profiling_verbosity",
+    "enable_debug_output": "debug_outputs",
+    "use_refit": "refit",
+    "weight_streaming": "weight_streaming",
+    "use_strip_plan": "strip_plan",
+    "input_timing_cache": "timing_cache",
+}
+TABLES = ("plugin_config", "kv_cache_type", "speculative_decoding_mode")  # put in their own way
+MODES = (
+    "NONE", "DRAFT_TOKENS_EXTERNAL", "MEDUSA", "LOOKAHEAD_DECODING", "EXPLICIT_DRAFT_TOKENS", "EAGLE",
+    "NGRAM", "USER_PROVIDED", "SAVE_HIDDEN_STATES", "AUTO",
+)  # fmt: skip
+
+
+def _recognise(host: Host, here: Found) -> bool:
+    if not here.is_directory:
+        return False
+    if _parts(host, here.path, here.names):
+        return True
+    config = config_of(host, here)
+    if "pretrained_config" in config or ("builder_config" in config and "architectures" not in config):
+        return True
+    return not config and any(map(PLAN_FILE.fullmatch, here.names))
+
+
+def _parts(host: Host, path: str, names: frozenset[str]) -> tuple[str, ...]:
+    """Return the subfolders that are engines of one model, the one that answers first."""
+    if "config.json" in names:
+        return ()
+    for main, *others in PARTS:
+        if main in names and host.kind(f"{path.rstrip('/')}/{main}/config.json") == "file":
+            return (main, *(name for name in others if name in names))
+    return ()
+
+
+def _read(host: Host, path: str) -> Artifact:
+    """Return the engine in a directory; one in several parts has the facts of the part that answers."""
+    folder = Folder(host, path)
+    parts = _parts(host, path, folder.names)
+    main = Folder(host, folder.at(parts[0])) if parts else folder
+    config = main.document("config.json")
+    if config is not None:
+        _put_config(main, config)
+    layers = main.document("quant_cfg.json")
+    if layers is not None:
+        put_layer_file(main.facts, layers)
+    _put_plans(main, [main, *(Folder(host, folder.at(name)) for name in parts[1:])])
+    _put_managed_weights(main)
+    if parts:
+        _put_parts(main, folder, parts)
+    return Artifact(
+        "engine", path, main.facts.done(), refers_to=_adapters(main, config), unread=tuple(main.unread)
+    )
+
+
+def _put_parts(main: Folder, folder: Folder, parts: tuple[str, ...]) -> None:
+    if parts[0] == "decoder":
+        main.facts.put("encoder_decoder", True, folder.path)
+    for name in parts[1:]:
+        main.unread.append(
+            f"of the engine in {name}/ only the plans were looked at: trtdx inspect {folder.at(name)}"
+        )
+
+
+def _put_config(folder: Folder, config: Document) -> None:
+    facts = folder.facts
+    old = not config.has("pretrained_config")
+    facts.put("version", config.at("version"), config.where("version"))
+    facts.put("era", era_of(config), config.path)
+    if old:
+        put_old_config(facts, config)
+    else:
+        put_pretrained(facts, config, "pretrained_config.")
+        _put_build(facts, config)
+    put_plugins(facts, config, "plugin_config" if old else "build_config.plugin_config")
+    missing = missing_keys(config, old)
+    facts.put("build.missing_keys", missing or None, config.path)
+
+
+def era_of(config: Document) -> str:
+    """Return the layout of a configuration by its version, or by its keys where none is stated."""
+    version = config.at("version")
+    if isinstance(version, str) and versions.parsed(version) and config.has("pretrained_config"):
+        return next(name for since, name in ERAS if versions.at_least(version, since))
+    if not config.has("pretrained_config"):
+        return "before 0.8"
+    if config.has("build_config.max_output_len") or not config.has("build_config.max_seq_len"):
+        return "0.8 to 0.10"
+    if not config.has("build_config.kv_cache_type"):
+        return "0.11 and 0.12"
+    return "0.13 to 1.1" if config.has("build_config.auto_parallel_config") else "1.2 and later"
+
+
+ERAS = (
+    ("1.2.0", "1.2 and later"),
+    ("0.13.0", "0.13 to 1.1"),
+    ("0.11.0", "0.11 and 0.12"),
+    ("0.8.0", "0.8 to 0.10"),
+    ("0", "before 0.8"),
+)
+
+
+def _put_build(facts: Facts, config: Document) -> None:
+    build = config.at("build_config")
+    if not isinstance(build, dict):
+        return
+    for key, value in build.items():
+        if key not in TABLES:
+            facts.put(BUILD.get(key, f"build.{key}"), value, config.where(f"build_config.{key}"))
+    put_sequence_length(facts, config, "build_config")
+    _put_mode(facts, config)
+    _put_cache_type(facts, config)
+    _put_lora(facts, config)
+
+
+def put_sequence_length(facts: Facts, config: Document, at: str) -> None:
+    """Put the longest sequence where only its parts are stated, as the runtime sums them up (before 0.11)."""
+    prompt, answer = facts.get("max_input_len"), facts.get("max_output_len")
+    if prompt is not None and answer is not None and not facts.has("max_seq_len"):
+        facts.put("max_seq_len", prompt + answer, config.where(f"{at}.max_input_len + max_output_len"))
+
+
+def _put_mode(facts: Facts, config: Document) -> None:
+    """Put the kind of speculative decoding, which is stored as a bit (0.10 and later)."""
+    at = "build_config.speculative_decoding_mode"
+    value = config.at(at)
+    if isinstance(value, int) and not isinstance(value, bool):
+        bit = value.bit_length() - 1
+        value = MODES[bit] if 0 <= bit < len(MODES) and value == 1 << bit else str(value)
+    facts.put("speculative_mode", value.upper() if isinstance(value, str) else value, config.where(at))
+
+
+def _put_cache_type(facts: Facts, config: Document) -> None:
+    """Put the kind of cache; before 0.13 a plugin setting said it."""
+    at, paged = "build_config.kv_cache_type", "build_config.plugin_config.paged_kv_cache"
+    value = config.at(at)
+    if isinstance(value, str):
+        facts.put("kv_cache_type", value.rpartition(".")[2].lower(), config.where(at))
+    elif value is not None:
+        facts.put("kv_cache_type", value, config.where(at))
+    elif isinstance(config.at(paged), bool):
+        facts.put("kv_cache_type", "paged" if config.at(paged) else "continuous", config.where(paged))
+
+
+def _put_lora(facts: Facts, config: Document) -> None:
+    """Put what adapters the engine takes; its other settings stay with build.lora_config."""
+    at = "build_config.lora_config"
+    plugin = "build_config.plugin_config.lora_plugin"
+    table = config.at("build_config.plugin_config")
+    if isinstance(table, dict) and "lora_plugin" in table:
+        facts.put("lora.enabled", bool(table["lora_plugin"]), config.where(plugin))
+    if facts.get("lora.enabled"):  # a rank of 64 stands there in every engine
+        facts.put("lora.max_rank", config.at(f"{at}.max_lora_rank"), config.where(f"{at}.max_lora_rank"))
+        facts.put(
+            "lora.target_modules",
+            config.at(f"{at}.lora_target_modules"),
+            config.where(f"{at}.lora_target_modules"),
+        )
+
+
+def put_plugins(facts: Facts, config: Document, at: str) -> None:
+    """Put plugin settings under their own names; null, which turns a plugin off, becomes false."""
+    plugins = config.at(at)
+    if not isinstance(plugins, dict):
+        return
+    for key, value in plugins.items():
+        facts.put(f"plugin.{key}", False if value is None else value, config.where(f"{at}.{key}"))
+    if plugins.get("tokens_per_block"):
+        facts.put("tokens_per_block", plugins["tokens_per_block"], config.where(f"{at}.tokens_per_block"))
+    facts.put("multiple_profiles", plugins.get("multiple_profiles"), config.where(f"{at}.multiple_profiles"))
+
+
+def _put_plans(main: Folder, folders: list[Folder]) -> None:
+    """Put what the plans say, and which ranks have one."""
+    paths = [
+        folder.at(name) for folder in folders for name in sorted(folder.names) if name.endswith(".engine")
+    ]
+    headers = {path: read_header(main.host, path) for path in paths[:MOST_PLANS]}
+    put_plan_facts(main.facts, headers)
+    main.unread += [f"{path}: {each.problem}" for path, each in headers.items() if each.fault == UNREADABLE]
+    unread = {
+        path.rpartition("/")[2]: each.problem
+        for path, each in headers.items()
+        if each.fault == UNREADABLE and path == main.at(path.rpartition("/")[2])
+    }
+    found = (PLAN_FILE.fullmatch(name) for name in main.names if name not in unread)
+    ranks = sorted(int(each[1]) for each in found if each)
+    where = main.at("config.json")
+    if paths:
+        main.facts.put("weights.format", "engine", paths[0])
+        main.facts.put("weights.files", len(paths), main.path)
+        main.facts.put("weights.bytes", sum(each.bytes for each in headers.values()), main.path)
+        sizes = {path.rpartition("/")[2]: each.bytes for path, each in headers.items()}
+        main.facts.put("weights.sizes", sizes, main.path)
+    main.facts.put("weights.ranks", ranks or None, main.path)
+    missing = (f"rank{rank}.engine" for rank in _missing_ranks(main, ranks))
+    main.put_list("weights.missing", (_with_reason(name, unread) for name in missing), where)
+
+
+def _with_reason(plan: str, unread: dict[str, str]) -> str:
+    """Return a missing plan; one of that name that cannot be read says why."""
+    return f"{plan} ({unread[plan].removeprefix('is ')})" if plan in unread else plan
+
+
+def _missing_ranks(main: Folder, ranks: list[int]) -> list[int]:
+    world_size = main.facts.get("world_size")
+    if (
+        not isinstance(world_size, int)
+        or not 0 < world_size <= MOST_RANKS
+        or main.facts.get("build.model_name")
+    ):
+        return []
+    return sorted(set(range(world_size)) - set(ranks))
+
+
+def _put_managed_weights(folder: Folder) -> None:
+    """Put what is wrong with the weights that `manage_weights` keeps beside the plans."""
+    if folder.facts.get("plugin.manage_weights") is not True:
+        return
+    for rank in (folder.facts.get("weights.ranks") or [])[:MOST_PLANS]:
+        name = f"rank{rank}_managed_weights.safetensors"
+        header = read_weights_header(folder.host, folder.at(name)) if name in folder.names else None
+        if header is None:
+            folder.facts.add("weights.missing", name, folder.at("config.json"))
+        elif header.fault in FACT_OF_FAULT:
+            told = name if header.fault == LFS_POINTER else f"{name}: {header.problem}"
+            folder.facts.add(FACT_OF_FAULT[header.fault], told, folder.at(name))
+
+
+def _adapters(folder: Folder, config: Document | None) -> tuple[str, ...]:
+    """Return the adapters that were copied into the engine (lora/0, lora/1, ...)."""
+    named: Any = config.at("build_config.lora_config.lora_dir") if config else None
+    if not isinstance(named, list):
+        return ()
+    return tuple(folder.at(name) for name in named[:64] if isinstance(name, str) and name.startswith("lora/"))
+
+
+READER = Reader(
+    "engine",
+    "a TensorRT-LLM engine directory (config.json with `pretrained_config` or `builder_config`, and rank*.engine)",
+    _recognise,
+    _read,
+)

@@ -1,0 +1,1 @@
+"""Hugging Face folders: config, quantisation, tokenizer, weights, adapters."""

@@ -1,0 +1,139 @@
+"""Optimization profiles a user wrote down: JSON, YAML, or the shape options of trtexec or Polygraphy."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from typing import TYPE_CHECKING, Any
+
+from trtdx.formats.documents import MOST_YAML_BYTES, Document, UnreadableError, parse_json, read_bytes
+from trtdx.formats.yaml_documents import YamlDocument, parse_yaml
+from trtdx.inspect.facts.artifact import Artifact, Facts, Profile, Range
+from trtdx.inspect.readers import Found, Reader
+from trtdx.inspect.readers.onnx.profile_options import OPTION, profiles_from_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.host import Host
+
+KEYS = ("min", "opt", "max")
+MOST_PROFILES, MOST_RANGES, MOST_DIMS = 256, 4096, 16
+LOG_LINE = re.compile(rb"^(?:\[[\d/:.-]+\] )?\[[VIWEFD]\] |^\[TensorRT|\[TRT(?:-LLM)?\]|^&&&& ", re.MULTILINE)
+# What tells a mapping of profiles: the list's name, or all three names of shapes.
+LIST = re.compile(rb"""^\{?\s*["']?profiles["']?\s*:""", re.MULTILINE)
+NAMES = tuple(re.compile(rb"""(?<![\w-])["']?%b["']?\s*:""" % key.encode()) for key in KEYS)
+
+
+def recognise(_: Host, found: Found) -> bool:
+    """Return whether a text gives min, opt and max shapes, as mappings or as options; a log of them does not."""
+    if found.is_directory or b"\0" in found.start or LOG_LINE.search(found.start):
+        return False
+    return _is_document(found.start) or bool(OPTION.search(found.start.decode("utf-8", "replace")))
+
+
+def _is_document(data: bytes) -> bool:
+    return bool(LIST.search(data)) or all(name.search(data) for name in NAMES)
+
+
+def read(host: Host, path: str) -> Artifact:
+    """Return the profiles; what cannot be one becomes a fact, and the others are still returned."""
+    facts = Facts()
+    profiles: tuple[Profile, ...] = ()
+    unread: list[str] = []
+    try:
+        profiles = _profiles(read_bytes(host, path, MOST_YAML_BYTES), path, facts)
+        facts.put("profiles.shapes", [_table(profile) for profile in profiles], f"{path}: profiles")
+    except UnreadableError as err:
+        facts.add("unparsed", f"{path}: {err}", path)
+    if sum(len(profile.ranges) for profile in profiles) >= MOST_RANGES:
+        unread.append(f"more than {MOST_RANGES} ranges or {MOST_PROFILES} profiles: the rest was left out")
+    return Artifact("profiles", path, facts.done(), profiles=profiles, unread=tuple(unread))
+
+
+def _profiles(data: bytes, path: str, facts: Facts) -> tuple[Profile, ...]:
+    text = data.decode("utf-8", "replace")
+    if OPTION.search(text) and not _is_document(data):
+        return profiles_from_options(text, path, facts)
+    document = _document(data, path)
+    for each in document.duplicates if isinstance(document, YamlDocument) else ():
+        facts.add("malformed", f"{each}: is written twice", path)
+    return tuple(_from_document(document, facts))
+
+
+def _document(data: bytes, path: str) -> Document:
+    """Return the file as a mapping with the key "profiles", also where it is just the list."""
+    start = data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    if start == b"[":
+        return Document(path, parse_json(b'{"profiles":' + data.removeprefix(b"\xef\xbb\xbf") + b"}"))
+    if start == b"{":
+        return Document(path, parse_json(data))
+    if re.search(rb"\A(?:\s*(?:#[^\n]*)?\n|---[^\n]*\n)*-\s", data):
+        document = parse_yaml(b"profiles:\n" + data.replace(b"---", b"", 1), path)
+        document.lines = {key: line - 1 for key, line in document.lines.items()}
+        return document
+    return parse_yaml(data, path)
+
+
+def _from_document(document: Document, facts: Facts) -> Iterator[Profile]:
+    listed = document.data.get("profiles")
+    if listed is None and _is_profile(document.data):
+        listed = [document.data]
+    if not isinstance(listed, list):
+        raise UnreadableError('has no list called "profiles"')
+    left = MOST_RANGES
+    for index, table in enumerate(listed[:MOST_PROFILES]):
+        where = f"profiles[{index}]"
+        if not isinstance(table, dict):
+            _malformed(facts, document.where(where), table, "expected a table of inputs")
+            continue
+        ranges = tuple(_ranges(document, where, table, facts))[:left]
+        left -= len(ranges)
+        yield Profile(index, ranges, f"written down in {document.path}")
+
+
+def _is_profile(data: dict[str, Any]) -> bool:
+    """Return whether a mapping is one profile itself, without a list around it."""
+    return bool(data) and all(isinstance(each, dict) and set(KEYS) <= set(each) for each in data.values())
+
+
+def _ranges(document: Document, where: str, table: dict[str, Any], facts: Facts) -> Iterator[Range]:
+    for tensor, shapes in table.items():
+        place = document.where(f"{where}.{tensor}")
+        if not isinstance(shapes, dict) or not set(KEYS) <= set(shapes):
+            _malformed(facts, place, shapes, "expected min, opt and max")
+            continue
+        low, best, high = (_shape(shapes[key]) for key in KEYS)
+        if low is None or best is None or high is None:
+            _malformed(facts, place, shapes, "expected shapes such as [1, 32]")
+        else:
+            yield Range(tensor, low, best, high)
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Return a list of whole numbers (or "1x32") as a shape, None where it is anything else."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,18}(x\d{1,18}){0,15}", value):
+        return tuple(map(int, value.split("x")))
+    if not isinstance(value, list) or len(value) > MOST_DIMS:
+        return None
+    whole = all(isinstance(dim, int) and not isinstance(dim, bool) and abs(dim) < 2**63 for dim in value)
+    return tuple(value) if whole else None
+
+
+def _malformed(facts: Facts, where: str, value: Any, problem: str) -> None:
+    facts.add("malformed", f"{where} = {reprlib.repr(value)}: {problem}", where)
+
+
+def _table(profile: Profile) -> dict[str, Any]:
+    return {
+        each.tensor: {"min": list(each.min), "opt": list(each.opt), "max": list(each.max)}
+        for each in profile.ranges
+    }
+
+
+READER = Reader(
+    "profiles",
+    "optimization profiles (JSON, YAML or shape options of trtexec or Polygraphy)",
+    recognise,
+    read,
+)

@@ -1,0 +1,117 @@
+"""Optimization profiles in the shape options of trtexec and Polygraphy.
+
+trtexec: `--profile=1 --minShapes=a:1x1,b:1x1 --optShapes=... --maxShapes=...`; opt shapes alone stand for all three.
+Polygraphy: `--trt-min-shapes a:[1,1] b:[1,1] --trt-opt-shapes ...`; a second set of options is a second profile.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from trtdx.inspect.facts.artifact import Profile, Range, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.facts.artifact import Facts
+
+OPTION = re.compile(r"--(?:trt-)?(?:min|opt|max)-?shapes\b", re.IGNORECASE)
+MOST_TEXT = 256 << 10
+MOST_PROFILES, MOST_RANGES, MOST_DIMS = 256, 4096, 16
+KEYS = ("min", "opt", "max")
+Shape = tuple[int, ...]
+Tables = dict[int, dict[str, dict[str, Shape]]]  # by profile, tensor and key
+
+
+def profiles_from_options(text: str, path: str, facts: Facts) -> tuple[Profile, ...]:
+    """Return the profiles that options give; what is incomplete becomes the fact `malformed`."""
+    words = _words(text[:MOST_TEXT])
+    polygraphy = any(word.lower().startswith("--trt-") for word in words)
+    tables = _polygraphy(words, path, facts) if polygraphy else _trtexec(words, path, facts)
+    source = f"{'Polygraphy' if polygraphy else 'trtexec'} options in {path}"
+    return tuple(
+        Profile(index, tuple(_ranges(index, table, path, facts))[:MOST_RANGES], source)
+        for index, table in sorted(tables.items())[:MOST_PROFILES]
+    )
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a command as a shell would split them, or at blanks where quotes do not match."""
+    text = re.sub(r"\\\r?\n", " ", text)
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()
+
+
+def _trtexec(words: list[str], path: str, facts: Facts) -> Tables:
+    tables: Tables = {}
+    profile = 0
+    for option, value in _options(words):
+        if option == "profile" and value.isascii() and value.isdigit() and len(value) < 6:
+            profile = int(value)
+        found = re.fullmatch(r"(min|opt|max)?shapes", option)
+        for part in value.split(",") if found and value else ():
+            tensor, dims = _named(part, r"x")
+            if dims is None:
+                facts.add("malformed", f"{path}: --{option}: {shortened(part)}: expected name:1x2x3", path)
+                continue
+            keys = (found[1],) if found and found[1] else KEYS
+            for key in keys:
+                tables.setdefault(profile, {}).setdefault(tensor, {}).setdefault(key, dims)
+    for table in tables.values():
+        for shapes in table.values():
+            if set(shapes) == {"opt"}:
+                shapes |= {"min": shapes["opt"], "max": shapes["opt"]}
+    return tables
+
+
+def _options(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield options with their values, written --name=value or --name value."""
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            yield name.lower(), value if equals or after.startswith("--") else after
+
+
+def _polygraphy(words: list[str], path: str, facts: Facts) -> Tables:
+    tables: Tables = {}
+    seen = dict.fromkeys(KEYS, -1)
+    key = ""
+    for word in words:
+        if word.startswith("-"):
+            found = re.match(r"--trt-(min|opt|max)-shapes$", word)
+            key = found[1] if found else ""
+            if key:
+                seen[key] += 1
+        elif key:
+            tensor, dims = _named(word, r"[,x]")
+            if dims is None:
+                problem = f"{path}: --trt-{key}-shapes: {shortened(word)}: expected name:[1,2,3]"
+                facts.add("malformed", problem, path)
+            else:
+                tables.setdefault(seen[key], {}).setdefault(tensor, {})[key] = dims
+    return tables
+
+
+def _named(part: str, between: str) -> tuple[str, Shape | None]:
+    """Return the name and shape of "name:1x2" or "name:[1,2]" (older Polygraphy: "name,1x2")."""
+    found = re.fullmatch(rf"\s*(.+?)\s*[:,]\s*\[?\s*((?:\d+(?:\s*{between}\s*\d+)*)?)\s*\]?\s*", part)
+    if not found:
+        return "", None
+    numbers = re.findall(r"\d+", found[2])
+    if len(numbers) > MOST_DIMS or any(len(number) > 18 for number in numbers):
+        return "", None
+    return found[1].strip("'\""), tuple(map(int, numbers))
+
+
+def _ranges(index: int, table: dict[str, dict[str, Shape]], path: str, facts: Facts) -> Iterator[Range]:
+    for tensor, shapes in table.items():
+        lacking = [key for key in KEYS if key not in shapes]
+        if lacking:
+            problem = f"{path}: profile {index}: {tensor}: has no {' and no '.join(lacking)} shape"
+            facts.add("malformed", problem, path)
+        else:
+            yield Range(tensor, shapes["min"], shapes["opt"], shapes["max"])

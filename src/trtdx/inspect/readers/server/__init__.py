@@ -1,0 +1,1 @@
+"""Option files, command lines and Triton repositories."""

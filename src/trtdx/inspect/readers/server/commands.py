@@ -1,0 +1,289 @@
+"""Command lines of TensorRT-LLM's programs: the program, its flags as options, and what launches it."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.errors import InputError
+from trtdx.formats.shell import Command, Script, Word, parse_shell
+from trtdx.inspect.facts.options import Flag, table
+from trtdx.inspect.readers.server.llm_options import Setting, coerced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TRITON = ("launch_triton_server.py", "tritonserver")  # start a repository; their flags are not in the table
+PROGRAMS = ("trtllm-serve", "trtllm-bench", "trtllm-eval", "trtllm-build", *TRITON)
+MODULES = {f"tensorrt_llm.commands.{name[7:]}": name for name in PROGRAMS[:4]}
+ENGINE_FLAGS = ("--engine_dir", "--engine-dir", "--engine_path", "--decoder_engine_dir")
+LAUNCHERS = ("mpirun", "mpiexec", "srun", "torchrun", "trtllm-llmapi-launch")
+# What may stand before a program that is started; other words only speak of it.
+STARTERS = re.compile(
+    r"mpirun|mpiexec|srun|torchrun|env|sudo|nohup|exec|time|timeout|numactl|taskset|nice|setsid|nsys|ncu|python[\d.]*|docker"
+    r"|podman|nerdctl|kubectl|enroot|singularity|apptainer|tini|dumb-init|catatonit|gosu|su-exec|stdbuf|ionice|chrt"
+    r"|uv|poetry|conda|micromamba|(?:ba|z|da)?sh|trtllm-llmapi-launch|\$|!|if|.*\.sh|tmux|screen|su|runuser|eval|script"
+    r"|unbuffer|bindpcie"
+)
+TEXT_STARTERS = ("tmux", "screen", "eval")  # take a whole command line as one word, without -c
+# Flags whose value may be named after a program.
+NAMING = ("--name", "--container-name", "--hostname", "--label", "-l", "--entrypoint", "--job-name", "-J")
+SUBCOMMANDS = {
+    "trtllm-serve": (
+        "serve",
+        "disaggregated",
+        "disaggregated_mpi_worker",
+        "mm_embedding_serve",
+        "embeddings",
+    ),
+    "trtllm-bench": ("throughput", "latency", "build", "prepare-dataset", "visual-gen"),
+}
+# Subcommands with flags of their own, which the table does not hold.
+OTHER_FLAGS = (
+    "disaggregated",
+    "disaggregated_mpi_worker",
+    "mm_embedding_serve",
+    "embeddings",
+    "prepare-dataset",
+    "visual-gen",
+)
+
+BUILD_FACTS = {
+    "--max_batch_size": "max_batch_size",
+    "--max_input_len": "max_input_len",
+    "--max_seq_len": "max_seq_len",
+    "--max_decoder_seq_len": "max_seq_len",
+    "--max_output_len": "max_output_len",
+    "--max_beam_width": "max_beam_width",
+    "--max_num_tokens": "max_num_tokens",
+    "--opt_num_tokens": "opt_num_tokens",
+    "--max_draft_len": "max_draft_len",
+    "--max_encoder_input_len": "max_encoder_input_len",
+    "--max_prompt_embedding_table_size": "max_prompt_table",
+    "--max_multimodal_len": "max_prompt_table",
+    "--max_lora_rank": "lora.max_rank",
+    "--gather_context_logits": "gather_context_logits",
+    "--gather_generation_logits": "gather_generation_logits",
+}
+
+
+class Given(NamedTuple):
+    """One flag with its value as it was written."""
+
+    name: str
+    value: str | None
+    line: int
+    is_known: bool
+
+
+class CommandLine(NamedTuple):
+    """A command line taken apart."""
+
+    program: str
+    subcommand: str
+    arguments: tuple[Word, ...]  # without flags and subcommand
+    given: tuple[Given, ...]
+    launcher: tuple[str, ...]
+    ranks: int | None
+    line: int
+    before: tuple[Word, ...] = ()  # what stands in front of the program: launchers, docker run, assignments
+    after: tuple[Word, ...] = ()  # and behind it, as it stands
+    called: str = ""  # the program as it is written
+
+    @property
+    def name(self) -> str:
+        return f"{self.program} {self.subcommand}".rstrip()
+
+    @property
+    def spelled(self) -> str:
+        """Return the command line alone, ready to be pasted: no redirections, and none of its neighbours."""
+        words = (*self.before, Word(self.called, self.line), *self.after)
+        return " ".join(shlex.quote(word.text) if word.is_known else word.text for word in words)
+
+    def settings(self, place: str) -> Iterator[Setting]:
+        """Yield the flags that set an option of the LLM API; a value that only the shell knows is not one."""
+        for given in self.given:
+            flag = table().flag.get(self.program, {}).get(given.name)
+            if flag is not None and flag.option and given.is_known and not lacks_value(given, flag):
+                yield Setting(
+                    flag.option, _value(flag, given), f"{place_of(place, given.line)}: {given.name}"
+                )
+
+    def first(self, option: str) -> Given | None:
+        """Return the flag that sets an option, the last one where it is repeated."""
+        flags = table().flag.get(self.program, {})
+        found = [given for given in self.given if given.name in flags and flags[given.name].option == option]
+        return found[-1] if found else None
+
+
+def lacks_value(given: Given, flag: Flag) -> bool:
+    """Return whether a flag that takes a value has none: the words end, or the next flag is taken for it."""
+    return flag.type != "flag" and (given.value is None or given.value.startswith("--"))
+
+
+def place_of(place: str, line: int) -> str:
+    return f"{place}:{line}" if place and not place.startswith("--") else place
+
+
+def _value(flag: Flag, given: Given) -> bool | int | float | str | None:
+    if flag.type == "flag":
+        return flag.means
+    value: bool | int | float | str | None = coerced(flag.type, given.value)
+    return value
+
+
+def command_lines(text: str, programs: tuple[str, ...] = PROGRAMS) -> tuple[list[CommandLine], Script]:
+    """Return the command lines of a shell text or a systemd unit that start one of the programs, and the text."""
+    if re.search(r"(?m)^\[Service\]\s*$", text):
+        text = re.sub(r"(?m)^Environment=", "export ", re.sub(r"(?m)^ExecStart\w*=[-@:+!]*", "", text))
+    script = parse_shell(text)
+    return [line for command in script.commands for line in _lines_of(command, programs)], script
+
+
+def demand_command(lines: list[CommandLine], script: Script) -> None:
+    """Raise where a text that is said to be a command is none: no finding about it would look like praise."""
+    if script.unclosed:
+        raise InputError(
+            f"the command has a quote ({script.unclosed}) that is opened and never closed",
+            fix="close it; on a command line put the whole command into the other kind of quotes",
+        )
+    if not lines:
+        raise InputError(
+            "the command starts none of the programs that trtdx knows",
+            fix=f"give a whole command line (trtllm-serve MODEL --tp_size 2) of one of {', '.join(PROGRAMS)}",
+        )
+
+
+def _lines_of(command: Command, programs: tuple[str, ...]) -> Iterator[CommandLine]:
+    words = command.words
+    begin = _first_real(words)
+    at = next((index for index in range(begin, len(words) - 1) if _program(words, index, programs)), None)
+    launched = bool(STARTERS.fullmatch(posixpath.basename(words[begin].text if begin < len(words) else "")))
+    if at != begin and not launched and _engine_program(words, begin) != begin:
+        return
+    if at is None:
+        at = _engine_program(words, begin)
+    if at is not None:
+        name = _program(words, at, programs) or posixpath.basename(words[at].text)
+        line = _command_line(name, words[:at], words[at + 1 :], words[at].line)
+        yield line._replace(called=words[at].text)
+        return
+    for number, (before, word) in enumerate(pairwise(words)):
+        is_text = re.fullmatch(r"-\w*c", before.text) or (
+            posixpath.basename(words[begin].text) in TEXT_STARTERS and " " in word.text
+        )
+        if is_text and (may_start(word.text) or any(name in word.text for name in programs)):
+            yield from _inner_lines(word, words[: number + 1], programs)
+
+
+def may_start(text: str) -> bool:
+    """Return whether a text speaks of a program that is looked at: of ours, or one that is given an engine."""
+    return any(name in text for name in (*PROGRAMS, *ENGINE_FLAGS)) or any(name in text for name in MODULES)
+
+
+def _engine_program(words: tuple[Word, ...], begin: int) -> int | None:
+    """Return where the script or binary stands that is given an engine: run.py, gptManagerBenchmark, one's own."""
+    flag = next((at for at, word in enumerate(words) if word.text.partition("=")[0] in ENGINE_FLAGS), None)
+    if flag is None:
+        return None
+    scripts = [at for at in range(begin, flag) if words[at].text.endswith(".py")]
+    binaries = [at for at in range(begin, flag) if posixpath.basename(words[at].text).startswith("gpt")]
+    return next(iter([*scripts, *binaries]), None)
+
+
+def _inner_lines(word: Word, outer: tuple[Word, ...], programs: tuple[str, ...]) -> Iterator[CommandLine]:
+    """Yield the command lines inside `srun bash -c "..."`, with what launches the shell."""
+    for command in parse_shell(word.text).commands:
+        words = tuple(Word(each.text, word.line + each.line - 1, each.is_known) for each in command.words)
+        for line in _lines_of(Command(words, word.line), programs):
+            yield line._replace(
+                before=(*outer, *line.before),
+                launcher=(*_launchers(outer), *line.launcher),
+                ranks=_ranks(outer, ()) if line.ranks is None else line.ranks,
+            )
+
+
+def _first_real(words: tuple[Word, ...]) -> int:
+    """Return the index of the first word that is no variable assignment."""
+    return next(
+        (index for index, word in enumerate(words) if not re.match(r"[A-Za-z_]\w*=", word.text)), len(words)
+    )
+
+
+def _program(words: tuple[Word, ...], at: int, programs: tuple[str, ...]) -> str:
+    name = posixpath.basename(words[at].text)
+    if name in programs and not (at and words[at - 1].text in NAMING):
+        return name
+    return MODULES.get(words[at].text, "") if at and words[at - 1].text == "-m" else ""
+
+
+def _command_line(program: str, before: tuple[Word, ...], after: tuple[Word, ...], line: int) -> CommandLine:
+    given, arguments = _flags_of(program, after)
+    subcommand = ""
+    if arguments and arguments[0].text in SUBCOMMANDS.get(program, ()):
+        subcommand = arguments.pop(0).text
+    ranks = _ranks(before, after)
+    return CommandLine(
+        program, subcommand, tuple(arguments), tuple(given), _launchers(before), ranks, line, before, after
+    )
+
+
+def _launchers(words: tuple[Word, ...]) -> tuple[str, ...]:
+    return tuple(name for word in words if (name := posixpath.basename(word.text)) in LAUNCHERS)
+
+
+def _flags_of(program: str, words: tuple[Word, ...]) -> tuple[list[Given], list[Word]]:
+    given: list[Given] = []
+    arguments: list[Word] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not word.text.startswith("-") or word.text in ("-", "--"):
+            arguments.append(word)
+            continue
+        name, equals, value = word.text.partition("=")
+        if equals:
+            given.append(Given(name, value, word.line, word.is_known))
+            continue
+        taken = values_of(program, name, words[at:])
+        at += len(taken)
+        text = " ".join(each.text for each in taken) if taken else None
+        given.append(Given(name, text, word.line, all(each.is_known for each in (word, *taken))))
+    return given, arguments
+
+
+def values_of(program: str, name: str, rest: tuple[Word, ...]) -> tuple[Word, ...]:
+    """Return the words that are a flag's value: for an unknown flag the next word unless it is a flag itself."""
+    flag = table().flag.get(program, {}).get(name)
+    if not rest or (flag is not None and flag.type == "flag"):
+        return ()
+    if flag is not None and flag.many:
+        end = next((index for index, word in enumerate(rest) if word.text.startswith("-")), len(rest))
+        return rest[:end]
+    if flag is None and rest[0].text.startswith("-"):
+        return ()
+    return rest[:1]
+
+
+COUNT = re.compile(r"(?:-n|-np|--np|--n|--ntasks|--nproc[_-]per[_-]node)(?:=?(\d+))?")
+
+
+def _ranks(before: tuple[Word, ...], after: tuple[Word, ...]) -> int | None:
+    """Return how many processes the launcher starts; None where it does not say so in one plain number."""
+    launchers = [posixpath.basename(word.text) for word in before]
+    start = next((index for index, name in enumerate(launchers) if name in LAUNCHERS[:4]), None)
+    if start is None or any(word.text == ":" for word in (*before, *after)):
+        return None
+    counts = []
+    words = before[start + 1 :]
+    for word, following in zip(words, (*words[1:], None), strict=True):
+        found = COUNT.fullmatch(word.text)
+        if found is None:
+            continue
+        number = found[1] or (following.text if following else "")
+        counts.append(int(number) if number.isdecimal() and len(number) < 7 else None)
+    return counts[0] if len(counts) == 1 else None

@@ -1,0 +1,143 @@
+"""Paths that options and command lines name: which are here, and which of the others can be called missing.
+
+Commands are often looked at outside the container they are run in. A path counts as missing only where something
+else shows that this is the machine: the folder it should lie in, or another path of the same command.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.errors import InputError
+from trtdx.formats.documents import UnreadableError, read_json
+from trtdx.inspect.readers.server.commands import ENGINE_FLAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trtdx.host import Host
+    from trtdx.inspect.facts.artifact import Artifact, Facts
+
+CONFIG_FLAGS = ("--config", "--extra_llm_api_options")
+PATH_FLAGS = (
+    "--engine_dir",
+    "--model_path",
+    "--checkpoint_dir",
+    "--model_repo",
+    "--model-repository",
+    "--tokenizer_dir",
+)
+NAMES = {"runtime.model": "model", "runtime.tokenizer": "tokenizer", "runtime.draft_model": "draft model"}
+# Folders that every machine has: that they are here says nothing about what lies in them elsewhere.
+EVERYWHERE = (
+    "/",
+    "/tmp",  # noqa: S108
+    "/root",
+    "/home",
+    "/mnt",
+    "/opt",
+    "/srv",
+    "/usr",
+    "/var",
+    "/media",
+    "/data",
+    "/workspace",
+)
+NAMING = (
+    *NAMES,
+    "triton.engine_dir",
+    "triton.encoder_dir",
+    "lora.base_model",
+    *(f"option.{flag}" for flag in (*CONFIG_FLAGS, *PATH_FLAGS, *ENGINE_FLAGS)),
+)
+SPELLED = ("/", "./", "../")  # what cannot be the name of a model on the Hub
+LONGEST = 4096
+NOT_LOOKED_AT = "{path} is not on this machine; the {role} was not looked at"
+
+
+class Named(NamedTuple):
+    """A path, what it is for, and where it is named."""
+
+    path: str
+    role: str
+    where: str
+
+
+def existing(host: Host, name: str, where: str) -> str | None:
+    """Return a path as it can be opened: as it stands, or beside the file that names it."""
+    if "\0" in name or len(name) > LONGEST:
+        return None
+    beside = posixpath.join(posixpath.dirname(where), name)
+    return next((path for path in (name, beside) if kind_of(host, path) in ("file", "directory")), None)
+
+
+def kind_of(host: Host, path: str) -> str:
+    try:
+        return host.kind(path)
+    except (InputError, OSError, ValueError):
+        return "absent"
+
+
+def resolved_names(host: Host, artifact: Artifact) -> dict[str, str]:
+    """Return where each path that an artifact names really lies, as far as it is on this machine."""
+    names = [artifact.facts[name].value for name in NAMING if name in artifact.facts]
+    names += artifact.table("triton.tokenizer_dirs").values()
+    found = {name: existing(host, name, artifact.path) for name in names if isinstance(name, str) and name}
+    return {name: host.real(path) for name, path in found.items() if path is not None}
+
+
+def paths_of(host: Host, facts: Facts, where: str) -> tuple[str, ...]:
+    """Return the model and tokenizer that are named, where they are on this machine."""
+    names = [facts.get("runtime.model"), facts.get("runtime.tokenizer")]
+    found = (existing(host, name, where) for name in names if isinstance(name, str) and name)
+    return tuple(dict.fromkeys(path for path in found if path))
+
+
+def named_in(facts: Facts) -> list[Named]:
+    """Return the model, tokenizer and draft model that are named by a path; a name on the Hub is none."""
+    known = facts.done()
+    return [
+        Named(known[fact].value, role, known[fact].where)
+        for fact, role in NAMES.items()
+        if fact in known and str(known[fact].value).startswith(SPELLED)
+    ]
+
+
+def put_absent(host: Host, facts: Facts, named: Iterable[Named], where: str) -> list[str]:
+    """Put the paths that are missing; return notes on those that may be on another machine."""
+    named = list(named)
+    absent = [each for each in named if existing(host, each.path, where) is None]
+    is_home = any(each not in absent and each.path.startswith("/") for each in named)
+    model = facts.get("runtime.model")
+    is_beside = isinstance(model, str) and not model.startswith("/") and bool(existing(host, model, where))
+    notes = []
+    for each in absent:
+        is_whole = each.path.startswith("/")
+        if (is_home or _folder_is_here(host, each.path)) if is_whole else is_beside:
+            facts.add("runtime.paths_missing", f"{each.path} ({each.role})", each.where)
+        elif each.role.startswith("--"):  # an options file: without it most of the command is unknown
+            facts.add("runtime.paths_unseen", f"{each.path} ({each.role})", each.where)
+        else:
+            notes.append(f"{each.where}: {NOT_LOOKED_AT.format(path=each.path, role=each.role)}")
+    return notes
+
+
+def _folder_is_here(host: Host, path: str) -> bool:
+    folder = posixpath.dirname(path.rstrip("/"))
+    return folder not in EVERYWHERE and len(path) <= LONGEST and kind_of(host, folder) == "directory"
+
+
+def put_draft(host: Host, facts: Facts, where: str) -> None:
+    """Put how many tokens the draft model knows; it is no artifact of its own beside the model that is served."""
+    name = facts.get("runtime.draft_model")
+    folder = existing(host, name, where) if isinstance(name, str) and name else None
+    if folder is None:
+        return
+    try:
+        config = read_json(host, posixpath.join(folder, "config.json"))
+    except (UnreadableError, InputError):
+        return
+    size = config.at("vocab_size")
+    if isinstance(size, int) and not isinstance(size, bool):
+        facts.put("runtime.draft_vocab_size", size, config.where("vocab_size"))

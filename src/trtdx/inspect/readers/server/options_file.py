@@ -1,0 +1,70 @@
+"""Whether a file holds options of the LLM API, from its name and first keys alone."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from trtdx.formats.documents import UnreadableError, parse_json
+from trtdx.formats.yaml_documents import parse_yaml
+from trtdx.inspect.facts.options import is_option, table
+from trtdx.inspect.readers import START_BYTES, Found
+
+if TYPE_CHECKING:
+    from trtdx.host import Host
+
+
+TRITON_SECTION = "triton_config"  # of Triton's llmapi/tensorrt_llm/1/model.yaml
+
+
+SUFFIXES = (".yaml", ".yml", ".json")
+
+
+# Of other configurations that share some names: `trtllm-serve disaggregated` (several servers in one file), and
+# visual generation (--visual_gen_args).
+OTHER_FILES = {
+    "context_servers",
+    "generation_servers",
+    "attention_config",
+    "parallel_config",
+    "compilation_config",
+}
+
+
+LOG_LINE = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT|[IWEVD])\]")
+
+
+def is_options_file(host: Host, found: Found) -> bool:
+    """Return whether at least half of a file's top-level keys are options, or nearly so."""
+    if found.is_directory or not found.path.lower().endswith(SUFFIXES):
+        return False
+    keys = _top_level_keys(found)
+    if OTHER_FILES & set(keys):
+        return False
+    known = [key for key in keys if key == TRITON_SECTION or is_option(key) or _is_nearly(key)]
+    return bool(known) and 2 * len(known) >= len(keys)
+
+
+def _top_level_keys(found: Found) -> list[str]:
+    """Return a file's top-level keys, from a broken file too: it is to be told what is wrong with it."""
+    if not found.path.lower().endswith(".json") and not found.start.lstrip().startswith(b"{"):
+        text = found.start.decode("utf-8", "replace")
+        return list(dict.fromkeys(re.findall(r"^([A-Za-z_]\w{0,80})[ \t]*:(?:\s|$)", text, re.MULTILINE)))[
+            :500
+        ]
+    parse = parse_json if found.path.lower().endswith(".json") else _parse_flow
+    try:
+        return list(parse(found.start))[:500] if len(found.start) < START_BYTES else []
+    except UnreadableError:
+        return []
+
+
+def _parse_flow(data: bytes) -> dict[str, Any]:
+    """Return a YAML file that is one table in braces, as JSON is."""
+    return parse_yaml(data, "").data
+
+
+def _is_nearly(key: str) -> bool:
+    names = [name for name in table().option if "." not in name]
+    return bool(get_close_matches(key, names, n=1, cutoff=0.85))

@@ -1,0 +1,1 @@
+"""Files that start containers and jobs: compose, Kubernetes, Dockerfiles, sbatch."""

@@ -1,0 +1,171 @@
+"""Files that describe containers: what they start becomes commands, each with what it runs in."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from trtdx.formats.documents import MOST_YAML_BYTES, UnreadableError, read_bytes
+from trtdx.formats.yaml_documents import YamlDocument, parse_yaml_stream
+from trtdx.inspect.facts.artifact import Artifact, Fact
+from trtdx.inspect.readers import Found, Reader
+from trtdx.inspect.readers.server.commands import PROGRAMS, may_start
+from trtdx.inspect.readers.workload.surroundings import (
+    TEMPLATED,
+    Surroundings,
+    command_text,
+    script_in,
+    with_mounts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trtdx.host import Host
+
+YAML = (".yaml", ".yml", ".json")
+TEMPLATE_LINE = re.compile(r"^[ \t]*\{\{.*\}\}[ \t]*$", re.MULTILINE)
+TEMPLATE = re.compile(r"\{\{.*?\}\}")
+SHELL_ONLY = re.compile(r"\$(?:[A-Za-z_]\w*|\{\w+\})|^(?:&&|\|\||[|;<>]|>>|2>&1)$")
+
+
+class Workload(NamedTuple):
+    """One container: its name, the words of its command with their lines, and what it runs in."""
+
+    name: str
+    words: list[tuple[str, int]]
+    around: Surroundings
+    place: str
+
+
+def lined_words(document: YamlDocument, path: str, value: Any) -> list[tuple[str, int]]:
+    """Return the words of a list in YAML with the line of each; a text alone is one word."""
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    return [(str(item), document.line(f"{path}[{at}]") or 1) for at, item in enumerate(items[:1000])]
+
+
+def shell_faults(words: list[tuple[str, int]], where: str) -> list[Fact]:
+    """Return what a list of words holds that only a shell understands: it is started without one."""
+    if not words or script_in(words) is not None:
+        return []
+    first = words[0][0]
+    if " " in first.strip() and posixpath.basename(first.split()[0]) in PROGRAMS:
+        return [Fact(f"{first[:60]!r} is one word, and no program has that name", where)]
+    return [
+        Fact(f"{word[:60]!r} is passed on as it is: no shell expands it", where)
+        for word, _ in words[1:]
+        if SHELL_ONLY.search(word) and " " not in word
+    ][:3]
+
+
+def artifact_from(
+    host: Host, path: str, workloads: Iterable[Workload], version: str, notes: list[str]
+) -> Artifact:
+    """Return the commands of all containers as one artifact with parts."""
+    from trtdx.inspect.readers.server.llm_args import command_from_text
+
+    found: list[Artifact] = []
+    for number, work in enumerate(workloads, 1):
+        if any(each.unit == work.around.unit for each in found):
+            work.around.unit += f" ({number})"
+        text, work.around.here = with_mounts(
+            host, command_text(work.words, work.around.environment), work.around.mounts
+        )
+        if not may_start(text):
+            continue
+        command = command_from_text(host, text, path, version=version, around=work.around)
+        if command.facts or work.around.no_shell:
+            found += _told(command, work, path)
+    if not found:
+        notes.append("no container in it starts a program of TensorRT-LLM by a command that is written here")
+        found = [Artifact("command", path)]
+    first, *rest = found
+    broken = next((note for note in notes if note.startswith("is not YAML")), "")
+    if broken and not any("Helm" in note for note in notes):
+        first = msgspec.structs.replace(
+            first, facts=first.facts | {"unparsed": Fact([f"{path}: {broken.partition('; what')[0]}"], path)}
+        )
+    parts = [each for other in rest for each in (msgspec.structs.replace(other, parts=()), *other.parts)]
+    return msgspec.structs.replace(first, unread=(*first.unread, *notes), parts=(*first.parts, *parts))
+
+
+def _told(command: Artifact, work: Workload, path: str) -> list[Artifact]:
+    """Return a command, or what is known of one that is no command because of how it is written."""
+    if command.facts:
+        return [command]
+    from trtdx.inspect.facts.artifact import Facts
+    from trtdx.inspect.readers.workload.surroundings import put_surroundings
+
+    facts = Facts()
+    put_surroundings(facts, work.around, work.place)
+    return [Artifact("command", path, facts.done(), unit=work.around.unit)]
+
+
+def read_documents(host: Host, path: str) -> tuple[list[YamlDocument], list[str]]:
+    """Return the documents of a file, and notes: on templates that only Helm can fill, and on where it breaks off."""
+    try:
+        data = read_bytes(host, path, MOST_YAML_BYTES)
+    except UnreadableError as err:
+        return [], [str(err)]
+    notes = []
+    text = data.decode("utf-8", "replace")
+    if "{{" in text:
+        text, count = without_templates(text)
+        notes.append(
+            f"is a template: {count} places are only known to Helm; inspect the output of `helm template` for them"
+        )
+    documents, problem = parse_yaml_stream(text.encode(), path)
+    return documents, [*notes, *([f"{problem}; what stands before it was read"] if problem else [])]
+
+
+def without_templates(text: str) -> tuple[str, int]:
+    """Return YAML in which a place for a template's value is one word, line by line as before."""
+    text, lines = TEMPLATE_LINE.subn("", text)
+    text, values = TEMPLATE.subn(TEMPLATED, text)
+    return text, lines + values
+
+
+def is_manifest(host: Host, found: Found) -> bool:
+    """Return whether a file is a Kubernetes manifest or a compose file."""
+    if found.is_directory or not found.path.lower().endswith(YAML):
+        return False
+    return is_kubernetes(found.start) or is_compose(found.start)
+
+
+def is_kubernetes(start: bytes) -> bool:
+    json = b'"apiVersion"' in start and b'"kind"' in start
+    return json or bool(re.search(rb"(?m)^apiVersion:", start) and re.search(rb"(?m)^kind:", start))
+
+
+def is_compose(start: bytes) -> bool:
+    return bool(re.search(rb"(?m)^services:\s*(?:#.*)?$", start))
+
+
+def read_manifest(host: Host, path: str, version: str = "") -> Artifact:
+    """Return what the containers of a manifest or compose file start."""
+    from trtdx.inspect.readers.workload.compose import services_of
+    from trtdx.inspect.readers.workload.kubernetes import Manifest
+
+    documents, notes = read_documents(host, path)
+    is_template = any("Helm" in note for note in notes)
+    if any("services" in document.data and "kind" not in document.data for document in documents):
+        works = [work for document in documents for work in services_of(host, document)]
+        return artifact_from(host, path, works, version, notes)
+    works = list(Manifest(documents).workloads())
+    for work in works if is_template else ():
+        work.around.asks_for_gpus = False  # what is not written here may stand in the values
+        if work.around.shm is not None and "mounts no memory" in work.around.shm.where:
+            work.around.shm = None
+    return artifact_from(host, path, works, version, notes)
+
+
+READER = Reader(
+    "command",
+    "a Kubernetes manifest or compose file whose containers start TensorRT-LLM",
+    is_manifest,
+    read_manifest,
+    by_version=True,
+)

@@ -1,0 +1,194 @@
+"""What a command runs in: the image, GPUs, shared memory, ports and mounts of a container or a Slurm job.
+
+Kubernetes, compose, Dockerfiles, `docker run` and `#SBATCH` all become one `Surroundings`, and that becomes facts of
+the command and of the machine it runs on.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from trtdx.inspect.facts.artifact import Artifact, Fact, Facts
+from trtdx.knowledge.versions import release_of_image, tensorrt_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trtdx.host import Host
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+DEFAULT_SHM = 64 << 20  # of Docker and of Kubernetes where nobody says otherwise
+MOST_VARIABLES = 200
+POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+TEMPLATED = "__unknown__"  # stands for what only a template's values, an .env file or a secret says
+PLAIN_PATH = re.compile(r"[\w./@+-]+")
+
+
+class Mount(NamedTuple):
+    """A folder of the host inside a container."""
+
+    target: str
+    source: str
+
+
+class Surroundings(msgspec.Struct, kw_only=True):
+    """One container or job; what is not stated is None."""
+
+    system: str
+    unit: str = ""
+    image: Fact | None = None
+    release: Fact | None = None  # installed into the image
+    gpus: Fact | None = None  # on one machine
+    speaks_of_gpus: bool = False  # in a way that gives no number
+    asks_for_gpus: bool = False  # this kind of description is where GPUs are asked for
+    nodes: Fact | None = None
+    tasks: Fact | None = None  # ranks that Slurm starts where srun names no number
+    shm: Fact | None = None
+    memory: Fact | None = None
+    memlock: Fact | None = None
+    mpi: Fact | None = None
+    ports: list[int] = []
+    ports_at: str = ""
+    callers: dict[str, int] = {}  # the port that each probe and service calls
+    environment: dict[str, Fact] = {}
+    mounts: list[Mount] = []
+    files: dict[str, tuple[str, int]] = {}
+    refused: list[Fact] = []
+    no_shell: list[Fact] = []
+    is_container: bool = True
+    here: tuple[str, ...] = ()  # folders of this machine that are mounted into it
+
+
+def put_surroundings(facts: Facts, around: Surroundings, place: str) -> None:
+    """Put what is stated, under the names agreements know."""
+    facts.put("container.system", around.system, place)
+    for name in ("image", "gpus", "nodes", "memory_bytes", "memlock", "mpi", "shm_bytes"):
+        fact = getattr(around, name.removesuffix("_bytes"))
+        if fact is not None:
+            facts.put(f"container.{name}", fact.value, fact.where)
+    if around.asks_for_gpus and around.gpus is None and not around.speaks_of_gpus:
+        facts.put("container.no_gpus", True, place)
+    if around.ports:
+        facts.put("container.ports", sorted(set(around.ports)), around.ports_at or place)
+    if around.callers:
+        facts.put("container.callers", around.callers, around.ports_at or place)
+    if around.environment:
+        table = {name: str(fact.value) for name, fact in list(around.environment.items())[:MOST_VARIABLES]}
+        facts.put("container.environment", table, next(iter(around.environment.values())).where)
+    for name in ("refused", "no_shell"):
+        for fact in getattr(around, name)[:20]:
+            facts.add(f"container.{name}", str(fact.value), fact.where)
+    _put_visible(facts, around)
+
+
+def _put_visible(facts: Facts, around: Surroundings) -> None:
+    """Put how many GPUs CUDA_VISIBLE_DEVICES leaves; "all" and names of MIG slices say nothing."""
+    fact = around.environment.get("CUDA_VISIBLE_DEVICES")
+    listed = re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", str(fact.value).replace(" ", "")) if fact else None
+    if fact is not None and listed:
+        facts.put("container.visible_gpus", listed[0].count(",") + 1, fact.where)
+
+
+def machine_of(around: Surroundings, facts: Facts) -> Artifact | None:
+    """Return the machine that is described: its release by the image, its GPUs by the limits."""
+    kept = Facts()
+    release, where = _release(around)
+    if release:
+        kept.put("gpu.runtime", release, where)
+        kept.put("gpu.tensorrt", tensorrt_of(release) or None, f"TensorRT of release {release}")
+    counts = [facts.get("container.gpus"), facts.get("container.visible_gpus")]
+    known = [each for each in counts if isinstance(each, int)]
+    if known:
+        several = bool(facts.get("runtime.launcher")) and around.nodes is not None
+        nodes = around.nodes.value if several and around.nodes else 1
+        fact = around.gpus if around.gpus and around.gpus.value == min(known) else None
+        place = fact or around.environment.get("CUDA_VISIBLE_DEVICES")
+        kept.put("gpu.count", min(known) * nodes, place.where if place else around.system)
+    done = kept.done()
+    return Artifact("machine", around.system, done, unit=around.unit) if done else None
+
+
+def _release(around: Surroundings) -> tuple[str, str]:
+    """Return the release that runs: the one installed on top of the image, else the image's own."""
+    if around.release is not None:
+        return str(around.release.value), around.release.where
+    if around.image is None:
+        return "", ""
+    return release_of_image(str(around.image.value)), around.image.where
+
+
+def release_of(around: Surroundings) -> str:
+    return _release(around)[0]
+
+
+def size_in_bytes(value: object) -> int | None:
+    """Return "16Gi", "16G", "1gb" or 1048576 as bytes; capitals alone are Kubernetes' powers of ten."""
+    found = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([kmgtKMGT]?)(i?)([bB]?)\s*", str(value))
+    if found is None:
+        return None
+    is_decimal = found[2].isupper() and not found[3] and not found[4]
+    return int(float(found[1]) * (1000 if is_decimal else 1024) ** POWERS[found[2].lower()])
+
+
+def whole_number(value: object) -> int | None:
+    text = str(value).strip()
+    return int(text) if text.isdecimal() and len(text) < 7 else None
+
+
+def shell_text(words: Iterable[tuple[str, int]]) -> str:
+    """Return words as shell text in which each stands on its own line of the file it came from."""
+    text, at = "", 1
+    for word, line in words:
+        gap = max(line - at, 0)
+        text += "\n" * gap if not text.strip() else "\\\n" * gap
+        at += gap
+        quoted = f'"{as_unknown(word)}"' if TEMPLATED in word else shlex.quote(word)
+        text += f"{quoted} "
+        at += quoted.count("\n")
+    return text
+
+
+def as_unknown(text: str) -> str:
+    """Return shell text in which a value that stands elsewhere is a variable that nobody sets."""
+    return text.replace(TEMPLATED, "${VALUE_FROM_ELSEWHERE}")
+
+
+def script_in(words: list[tuple[str, int]]) -> tuple[str, int] | None:
+    """Return the script of ["bash", "-c", script] and the line it begins on."""
+    for at, (word, _) in enumerate(words[:-1]):
+        if re.fullmatch(r"-[a-z]*c", word) and at and re.fullmatch(r"(?:.*/)?(?:ba|z|da)?sh", words[0][0]):
+            return words[at + 1]
+    return None
+
+
+def command_text(words: list[tuple[str, int]], environment: dict[str, Fact]) -> str:
+    """Return a container's command as shell text; in a script the variables of the container are known."""
+    script = script_in(words)
+    if script is None:
+        return shell_text(words)
+    text, line = script
+    known = " ".join(
+        f"{name}={shlex.quote(str(fact.value))}"
+        for name, fact in environment.items()
+        if re.fullmatch(r"[A-Za-z_]\w*", name) and "\n" not in str(fact.value)
+    )
+    return f"{known}{chr(10) * max(line - 1, 1 if known else 0)}{as_unknown(text)}"
+
+
+def with_mounts(host: Host, text: str, mounts: list[Mount]) -> tuple[str, tuple[str, ...]]:
+    """Return a command with the paths of this machine in place of the container's, and the folders they lie in."""
+    from trtdx.inspect.readers.server.named_paths import kind_of
+
+    here = []
+    for mount in sorted(mounts, key=lambda each: -len(each.target)):
+        source, target = mount.source.rstrip("/") or "/", mount.target.rstrip("/")
+        usable = bool(target) and PLAIN_PATH.fullmatch(source) and kind_of(host, source) != "absent"
+        if usable and source != target:
+            text = re.sub(rf"(?<![\w./-]){re.escape(target)}(?=[/\s'\"]|$)", source, text)
+        if usable:
+            here.append(source)
+    return text, tuple(here)

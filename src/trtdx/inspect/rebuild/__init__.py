@@ -1,0 +1,1 @@
+"""Does an engine have to be rebuilt, and with which command."""

@@ -1,0 +1,1 @@
+"""Requests, and whether an engine or server takes them."""

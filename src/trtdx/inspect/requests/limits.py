@@ -1,0 +1,207 @@
+"""The limits that requests meet, and what happens to a request that is over one.
+
+Read in the C++ executor (`TrtGptModel`, `LlmRequest::validate`, `MicroBatchScheduler`), in `ModelRunner` and in
+`LLM._check_arguments` at v1.2.1.
+"""
+
+from __future__ import annotations
+
+import shlex
+from functools import wraps
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.inspect.agreements.serving import engine_of, servers
+from trtdx.inspect.profiles.engine_profiles import why_not_derived
+from trtdx.inspect.profiles.engine_settings import known_settings
+from trtdx.inspect.rebuild.command import build_command, flags_of
+from trtdx.inspect.requests.request_shapes import Checker, misfit_in_words
+from trtdx.inspect.requests.requests import requests_in
+from trtdx.model import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trtdx.inspect.facts.artifact import Artifact, Deployment
+    from trtdx.inspect.profiles.engine_settings import Settings
+    from trtdx.inspect.requests.requests import Request
+    from trtdx.knowledge.violation import Violation
+
+MOST_MISFITS = 4  # inputs named as further evidence
+
+
+class Over(NamedTuple):
+    """The requests that are over a limit: the worst of them, how many, and of how many."""
+
+    worst: Request
+    many: int
+    total: int
+
+    @property
+    def among(self) -> str:
+        """Return how many they are, in words that end a message; nothing for a single request."""
+        return f" ({self.many} of {self.total} requests)" if self.total > 1 else ""
+
+    @property
+    def evidence(self) -> Evidence:
+        """Return the request that is worst."""
+        return Evidence(self.worst.where or "request", self.worst.words)
+
+
+class Taker(NamedTuple):
+    """An engine, what its runtime is told, and the requests it is to take."""
+
+    engine: Artifact
+    settings: Settings
+    requests: list[Request]
+    chunked: bool | None  # None: nobody says whether prompts are cut into chunks
+    servers: tuple[Artifact, ...]
+
+    def over(self, excess: Callable[[Request], int]) -> Over | None:
+        return over(self.requests, excess)
+
+    def asked(self, found: Over, raised: dict[str, int]) -> dict[str, object]:
+        """Return what every finding about a request says: which one, and how to build an engine that takes it."""
+        said: dict[str, object] = {
+            "words": found.worst.words,
+            "folder": shlex.quote(self.engine.path.rstrip("/") or "/"),
+        }
+        if self.positions_short_of(raised):
+            return said  # an engine that is longer than the model's positions answers nonsense: DX809
+        return said | {
+            "flags": flags_of(self.engine, raised),
+            "rebuild": build_command(self.engine, raised=raised),
+        }
+
+    def evidence(self, worst: Request, facts: tuple[str, ...], *dims: str) -> tuple[Evidence, ...]:
+        """Return the request, where the limits are stated, and the inputs whose shape does not fit."""
+        asked = Evidence(worst.where or "request", worst.words)
+        stated = tuple(name for name in facts if self.engine.has(name))
+        return (asked, *self.engine.evidence(*stated), *self._misfits(worst, dims))
+
+    def positions_short_of(self, raised: dict[str, int]) -> int | None:
+        """Return how many positions the model has, where limits would go beyond them."""
+        from trtdx.inspect.agreements.model.positions import position_limit, unbounded
+
+        limit = None if unbounded(self.engine) else position_limit(self.engine)
+        return limit if limit is not None and raised.get("max_seq_len", 0) > limit else None
+
+    def _misfits(self, worst: Request, dims: tuple[str, ...]) -> Iterator[Evidence]:
+        if not (self.engine.profiles or not why_not_derived(self.engine)):
+            return
+        checker = Checker(self.engine, chunked=bool(self.chunked))
+        found: dict[str, Evidence] = {}
+        for fit in checker.misfits(worst):
+            wrong = [axis for axis in fit.misfits if fit.axes[axis].name in dims]
+            if wrong and fit.tensor not in found and len(found) < MOST_MISFITS:
+                where = f"{self.engine.path}: {fit.tensor} in the step {fit.step!r}"
+                found[fit.tensor] = Evidence(where, misfit_in_words(fit, wrong[0]))
+        yield from found.values()
+
+
+def over(requests: list[Request], excess: Callable[[Request], int]) -> Over | None:
+    """Return the requests for which something is over its limit, or None where none is."""
+    wrong = [(excess(each), each) for each in requests]
+    wrong = [pair for pair in wrong if pair[0] > 0]
+    if not wrong:
+        return None
+    worst = max(wrong, key=lambda pair: pair[0])[1]
+    return Over(worst, sum(each.count for _, each in wrong), sum(each.count for each in requests))
+
+
+def takers(deployment: Deployment) -> Iterator[Taker]:
+    """Yield each engine whose limits are known, with the requests."""
+    requests = list(requests_in(deployment.of("request")))
+    for engine in deployment.of("engine") if requests else ():
+        settings = known_settings(engine)
+        if settings:
+            running = tuple(each for each in servers(deployment) if engine_of(deployment, each) is engine)
+            yield Taker(engine, settings, requests, _chunked(running), running)
+
+
+def each_taker(
+    check: Callable[[Taker], Iterator[Violation]],
+) -> Callable[[Deployment], Iterator[Violation]]:
+    """Make a check of one engine and its requests a check of a deployment."""
+
+    @wraps(check)
+    def checked(deployment: Deployment) -> Iterator[Violation]:
+        for taker in takers(deployment):
+            yield from check(taker)
+
+    return checked
+
+
+def _chunked(servers: tuple[Artifact, ...]) -> bool | None:
+    said = [each.get("runtime.chunked_context") for each in servers if each.has("runtime.chunked_context")]
+    return bool(any(said)) if said else None
+
+
+def prompt_rule(taker: Taker) -> tuple[int, str]:
+    """Return the longest prompt an engine takes, and the setting that says so.
+
+    The C++ executor ignores max_input_len where prompts are packed and attention is fused (since 0.11); an
+    unchunked prompt must then fit into one step.
+    """
+    s = taker.settings
+    if not (s.inflight and s.since(0, 11) and taker.engine.get("plugin.context_fmha", True)):
+        return s.max_input_len, "max_input_len"
+    if taker.chunked or s.max_num_tokens >= s.max_seq_len - 1:
+        return s.max_seq_len - 1, "max_seq_len"
+    return s.max_num_tokens, "max_num_tokens"
+
+
+def whole_prompt(taker: Taker) -> int:
+    """Return the longest prompt that chunked context would take: with it a prompt is bounded by max_seq_len."""
+    return taker.settings.max_seq_len - 1
+
+
+def can_chunk(engine: Artifact) -> bool:
+    """Return whether the engine was built so that the runtime may cut prompts into chunks."""
+    return bool(engine.get("plugin.use_paged_context_fmha")) and bool(engine.get("plugin.context_fmha", True))
+
+
+def drafts_of(settings: Settings, request: Request) -> int:
+    """Return the draft tokens the executor keeps room for after prompt and answer."""
+    return request.draft_len or settings.max_draft_len * settings.speculative
+
+
+class Server(NamedTuple):
+    """A server of the PyTorch backend: what it was started with, and the requests it is to take."""
+
+    options: Artifact
+    requests: list[Request]
+
+    def over(self, excess: Callable[[Request], int]) -> Over | None:
+        return over(self.requests, excess)
+
+    def evidence(self, worst: Request, *facts: str) -> tuple[Evidence, ...]:
+        asked = Evidence(worst.where or "request", worst.words)
+        return (asked, *self.options.evidence(*(name for name in facts if self.options.has(name))))
+
+
+def servers_of(deployment: Deployment) -> Iterator[Server]:
+    """Yield servers of the PyTorch backend; where one runs an engine, that one's limits are what counts."""
+    requests = list(requests_in(deployment.of("request")))
+    for options in servers(deployment, "llm-args", "command") if requests else ():
+        by_pytorch = options.text("runtime.backend") in ("", "pytorch", "_autodeploy")
+        if by_pytorch and engine_of(deployment, options) is None:
+            yield Server(options, requests)
+
+
+def each_server(
+    check: Callable[[Server], Iterator[Violation]],
+) -> Callable[[Deployment], Iterator[Violation]]:
+    """Make a check of one server of the PyTorch backend and its requests a check of a deployment."""
+
+    @wraps(check)
+    def checked(deployment: Deployment) -> Iterator[Violation]:
+        for server in servers_of(deployment):
+            yield from check(server)
+
+    return checked
+
+
+def prompts_are_cut(options: Artifact) -> bool:
+    """Return whether a server cuts long prompts into chunks; trtllm-bench does unless it is told not to."""
+    usual = options.text("runtime.command").startswith("trtllm-bench")
+    return bool(options.get("runtime.chunked_context", usual))

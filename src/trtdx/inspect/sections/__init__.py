@@ -1,0 +1,1 @@
+"""What `trtdx inspect` shows: overviews, tables, differences."""

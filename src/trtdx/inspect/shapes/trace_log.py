@@ -1,0 +1,305 @@
+"""The shapes of engine inputs at run time, from TensorRT-LLM's own tables in a log at level TRACE.
+
+`TllmRuntime::printEngineInfo` (0.15 and later) prints inputs, outputs and optimization profiles when an engine
+is loaded, `printContextInfo` (0.19 and later) the shapes before each execution. The tables are the same in
+both layouts of the log: `[TensorRT-LLM][TRACE] ...` until 1.3.0rc12, `[TRT-LLM] [V] [runtime][RANK 0] ...` since.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.case import is_case, open_case
+from trtdx.errors import InputError
+from trtdx.formats.streams import line_blocks
+from trtdx.inspect.facts.artifact import Artifact, Profile, Range, TensorSpec
+from trtdx.inspect.shapes.distribution import LoggedEngine, Shape
+from trtdx.inspect.shapes.tables import shape_tables
+from trtdx.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.host import Host
+
+__all__ = ["ShapeLog", "artifact_from", "read_shape_log", "shape_tables"]
+
+LONGEST_LINE = 64 << 10
+MOST_ROWS = 20_000  # of one table: an engine with LoRA inputs for every layer has thousands
+MOST_ENGINES = 64
+MOST_RANKS = 4096
+MOST_REMEMBERED = 20_000  # rows whose parts are remembered, since most rows repeat
+NO_TABLES = (
+    "no table of shapes was found in it (looked for: 'Information of engine input / output', 'Optimization Profile', "
+    "'Information of context input / output')"
+)
+HOW_TO_GET_TABLES = (
+    "run the engine with TLLM_LOG_LEVEL=TRACE and give that log; TensorRT-LLM writes the tables for engines "
+    "(0.15 to 1.3.0rc21), not in the PyTorch backend"
+)
+TYPES = {
+    "INT64": "int64", "INT32": "int32", "FP32": "float32", "BF16": "bfloat16", "FP16": "float16",
+    "BOOL": "bool", "UINT8": "uint8", "INT8": "int8", "FP8": "fp8", "INT4": "int4", "FP4": "fp4",
+}  # fmt: skip
+
+_USUAL = b"[TensorRT-LLM][TRACE] "  # most lines start so, and need no pattern
+_PREFIX = re.compile(
+    rb"\[TensorRT-LLM\]\[TRACE\](?:\[(?P<old>\d{1,6})\])? ?"
+    rb"|\[TRT-LLM\] ?(?:\[RANK (?P<middle>\d{1,6})\] )?\[[VD]\] ?"
+    rb"(?:\[(?!RANK)[\w. -]{0,24}\] ?)?(?:\[RANK (?P<new>\d{1,6})\] ?)?"
+)
+# What launchers put before a line: mpirun --tag-output, srun -l, torchrun, Open MPI 5.
+_LAUNCHER = re.compile(rb"\[[\w.@-]*,(\d{1,6})\](?:<\w+>)?:|^ {0,3}(\d{1,4}): |\[rank ?(\d{1,6})\]:?")
+_PROFILE = re.compile(rb"(?:Using )?Optimization Profile:? (\d{1,4})")
+_SHAPE = re.compile(rb"\((?:-?\d{1,18}(?:, ?-?\d{1,18})*,?)?\)")
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,6})", re.IGNORECASE)
+
+
+class ShapeLog(NamedTuple):
+    """What a log tells of the shapes of its engines."""
+
+    path: str
+    engines: tuple[LoggedEngine, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def executions(self) -> int:
+        return sum(each.executions for each in self.engines)
+
+
+def read_shape_log(host: Host, path: str) -> ShapeLog:
+    """Return what the tables of a log, a folder of logs or a case tell, in memory bounded whatever its length."""
+    reader = _Reader()
+    problems: list[str] = []
+    for inner, name in _sources(host, path):
+        reader.starts(name)
+        for block in line_blocks(inner, name, LONGEST_LINE, problems):
+            for number, line in enumerate(block.lines, block.number):
+                if b"|" in line or b"===" in line or b"rofile" in line or b"nformation of" in line:
+                    reader.take(line, number)
+        reader.ends()
+    if not reader.has_tables:
+        raise InputError("; ".join((f"{path}: {NO_TABLES}", *problems)), fix=HOW_TO_GET_TABLES)
+    return ShapeLog(path, reader.found(), (*problems, *reader.notes()))
+
+
+def _sources(host: Host, path: str) -> Iterator[tuple[Host, str]]:
+    if path != "-" and host.kind(path) == "absent":
+        raise InputError(
+            f"there is no log {path}", fix="give a log that was written with TLLM_LOG_LEVEL=TRACE"
+        )
+    if is_case(host, path):
+        case = open_case(host, path)
+        yield from ((case.host, name) for name in case.texts())
+    elif path != "-" and host.kind(path) == "directory":
+        yield from ((host, name) for name in host.files(path) if _is_log(name))
+    else:
+        yield host, path
+
+
+def _is_log(name: str) -> bool:
+    last = name.rpartition("/")[2].lower()
+    return "." not in last or last.endswith((".log", ".txt", ".out", ".err", ".gz", ".xz", ".bz2"))
+
+
+def artifact_from(log: ShapeLog) -> Artifact:
+    """Return the inputs, outputs and profiles a log tells of as an artifact."""
+    known = next((each for each in log.engines if each.profiles), None) or next(iter(log.engines), None)
+    if known is None:
+        return Artifact("profiles", log.path, unread=log.notes)
+    return Artifact("profiles", log.path, tensors=known.tensors, profiles=known.profiles, unread=log.notes)
+
+
+class _Table:
+    """A table that is being read on one rank."""
+
+    def __init__(self, kind: str, line: int, index: int = 0) -> None:
+        self.kind, self.line, self.index = kind, line, index
+        self.rows: dict[str, tuple[bytes, ...]] = {}
+
+
+class _Reader:
+    """Puts the lines of tables together, rank by rank, since ranks write into each other's tables."""
+
+    def __init__(self) -> None:
+        self._engines: dict[tuple[str, ...], LoggedEngine] = {}
+        self._open: dict[int | None, _Table] = {}
+        self._tensors: dict[int | None, tuple[TensorSpec, ...]] = {}  # of the engine whose profiles follow
+        self._name = ""
+        self._rank_of_file: int | None = None
+        self._ranks: dict[bytes, int | None] = {}
+        self._shapes: dict[bytes, Shape] = {}
+        self._rows: dict[bytes, tuple[str, tuple[bytes, ...]] | None] = {}
+        self._mixed = self._cut = self._unsized = self._left_out = 0
+
+    def starts(self, name: str) -> None:
+        self._name = name
+        told = _RANK_IN_NAME.search(name.rpartition("/")[2])
+        self._rank_of_file = int(told[1]) if told else None
+
+    def ends(self) -> None:
+        """Forget tables that a file's end has cut."""
+        self._cut += sum(table.kind == "context" and bool(table.rows) for table in self._open.values())
+        self._open.clear()
+
+    def take(self, line: bytes, number: int) -> None:
+        """Take a line that may belong to a table."""
+        if line.startswith(_USUAL):
+            text, rank = line[len(_USUAL) :], self._rank_of_file
+        else:
+            prefix = _PREFIX.search(line)
+            if prefix is None:
+                return
+            text, rank = line[prefix.end() :], self._rank(line[: prefix.start()], prefix)
+        table = self._open.get(rank)
+        if table and text.endswith(b"|"):
+            self._row(table, rank, text)
+        elif table and text.startswith(b"==="):
+            if table.rows:
+                del self._open[rank]
+                self._done(table, rank)
+        else:
+            self._heading(text, rank, number)
+
+    def _rank(self, before: bytes, prefix: re.Match[bytes]) -> int | None:
+        stated = prefix["old"] or prefix["new"] or prefix["middle"]
+        if stated:
+            return int(stated)
+        if not before:
+            return self._rank_of_file
+        if before not in self._ranks:
+            if len(self._ranks) >= MOST_REMEMBERED:  # a time stamp makes each of them different
+                self._ranks.clear()
+            told = _LAUNCHER.search(before)
+            number = next(filter(None, told.groups())) if told else None
+            self._ranks[before] = int(number) if number else self._rank_of_file
+        return self._ranks[before]
+
+    def _heading(self, text: bytes, rank: int | None, number: int) -> None:
+        if text.startswith(b"Information of context input"):
+            self._start(_Table("context", number), rank)
+        elif text.startswith(b"Information of engine input"):
+            self._start(_Table("engine", number), rank)
+        elif text.startswith((b"Optimization Profile ", b"Using Optimization Profile")):
+            told = _PROFILE.match(text)
+            if told and text.startswith(b"U") and rank in self._open:
+                self._open[rank].index = int(told[1])
+            elif told and text.startswith(b"O"):
+                self._start(_Table("profile", number, int(told[1])), rank)
+
+    def _start(self, table: _Table, rank: int | None) -> None:
+        before = self._open.get(rank)
+        self._cut += bool(before and before.kind == "context" and before.rows)
+        if rank in self._open or len(self._open) < MOST_RANKS:
+            self._open[rank] = table
+
+    def _row(self, table: _Table, rank: int | None, text: bytes) -> None:
+        known = self._parts(text)
+        if known is None or len(table.rows) >= MOST_ROWS:
+            return
+        name, cells = known
+        if name in table.rows:  # two ranks write into one stream and nothing tells them apart
+            self._mixed += 1
+            del self._open[rank]
+            return
+        table.rows[name] = cells
+
+    def _parts(self, text: bytes) -> tuple[str, tuple[bytes, ...]] | None:
+        """Return a row's name and its other cells; most rows repeat, so their parts are remembered."""
+        if text in self._rows:
+            return self._rows[text]
+        if len(self._rows) >= MOST_REMEMBERED:
+            self._rows.clear()
+        name, *cells = (cell.strip() for cell in text.split(b"|")[:-1])
+        is_row = bool(name) and name != b"Name" and len(cells) in (2, 3, 4)
+        parts = (name.decode("utf-8", "replace"), tuple(cells)) if is_row else None
+        self._rows[text] = parts
+        return parts
+
+    def _shape(self, cell: bytes) -> Shape | None:
+        known = self._shapes.get(cell)
+        if known is None and _SHAPE.fullmatch(cell):
+            if len(self._shapes) >= MOST_REMEMBERED:
+                self._shapes.clear()
+            known = tuple(int(part) for part in cell.strip(b"()").split(b",") if part.strip())
+            self._shapes[cell] = known
+        return known
+
+    def _done(self, table: _Table, rank: int | None) -> None:
+        if table.kind == "context":
+            self._ran(table, rank)
+        elif table.kind == "engine":
+            self._tensors[rank] = tuple(self._specs(table))
+        else:
+            self._profile(table, rank)
+
+    def _specs(self, table: _Table) -> Iterator[TensorSpec]:
+        for name, cells in table.rows.items():
+            shape = self._shape(cells[-1]) if len(cells) == 4 else None
+            if shape is not None:
+                kind = TYPES.get(cells[2].decode("ascii", "replace"), "unknown")
+                mode = "in" if cells[0] == b"I" else "out"
+                yield TensorSpec(name, mode, kind, tuple("?" if size < 0 else size for size in shape))
+
+    def _profile(self, table: _Table, rank: int | None) -> None:
+        engine = self._engine(tuple(table.rows))
+        if engine is None or any(each.index == table.index for each in engine.profiles):
+            return  # another rank's, or loaded again
+        inputs = {each.name for each in self._tensors.get(rank, ()) if each.mode == "in"}
+        ranges = tuple(self._ranges(table, inputs))
+        engine.tensors = engine.tensors or self._tensors.get(rank, ())
+        source = f"read from {self._name}:{table.line}"
+        engine.profiles = (*engine.profiles, Profile(table.index, ranges, source))
+
+    def _ranges(self, table: _Table, inputs: set[str]) -> Iterator[Range]:
+        for name, cells in table.rows.items():
+            shapes = [self._shape(cell) for cell in cells]
+            if len(shapes) == 3 and (name in inputs or not inputs):
+                low, best, high = shapes
+                if low is not None and best is not None and high is not None and len(low) == len(high):
+                    yield Range(name, low, best, high)
+
+    def _ran(self, table: _Table, rank: int | None) -> None:
+        engine = self._engine(tuple(table.rows))
+        shapes = tuple(self._shape(cells[-1]) for cells in table.rows.values())
+        if engine is None or None in shapes:
+            self._left_out += 1
+            return
+        known = tuple(shape for shape in shapes if shape is not None)
+        if any(size < 0 for shape in known for size in shape):
+            self._unsized += 1
+            return
+        engine.ran(f"{self._name}:{table.line}", rank, table.index, known)
+
+    def _engine(self, names: tuple[str, ...]) -> LoggedEngine | None:
+        """Return the engine with these inputs and outputs; ranks that cut the same layers share one."""
+        if names not in self._engines:
+            if len(self._engines) >= MOST_ENGINES:
+                return None
+            self._engines[names] = LoggedEngine(names)
+        return self._engines[names]
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether there was any table at all, usable or not."""
+        return bool(self._engines or self._tensors or self._mixed or self._cut or self._left_out)
+
+    def found(self) -> tuple[LoggedEngine, ...]:
+        return tuple(self._engines.values())
+
+    def notes(self) -> Iterator[str]:
+        if self._mixed:
+            yield (
+                f"{counted(self._mixed, 'table')} of several ranks are mixed and left out; start with "
+                "mpirun --tag-output (srun -l), or give each rank a log of its own"
+            )
+        if self._cut:
+            yield f"{counted(self._cut, 'table')} cut off and left out"
+        if self._left_out:
+            yield f"{counted(self._left_out, 'table')} with cells that are no shapes left out"
+        if self._unsized:
+            yield (
+                f"{counted(self._unsized, 'execution')} of the Python session, which prints -1 for dynamic sizes; "
+                "run the C++ session for the sizes"
+            )

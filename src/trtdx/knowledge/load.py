@@ -1,0 +1,120 @@
+"""The rule book in force: the packaged pages and the folders a team adds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.errors import InputError, RulePageError
+from trtdx.knowledge.literals import Memo, all_required, memo, rarest_window, remember, required_texts
+from trtdx.knowledge.page_check import check_page
+from trtdx.rule import Problem, Rule, RuleBook, parse_rule, patterns_of
+from trtdx.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.host import Host
+
+
+KEPT_CACHES = 4
+
+
+class _Prepared(msgspec.Struct):
+    """The packaged rules as they are cached."""
+
+    rules: list[Rule]
+    memo: Memo
+
+
+def packaged_folder() -> Path:
+    return Path(str(resources.files("trtdx").joinpath("rules")))
+
+
+def load_book(host: Host, folders: Sequence[str] = ()) -> RuleBook:
+    """Return the packaged rules and those of the folders; a page that cannot be read is an error that names it."""
+    rules = list(_packaged(host))
+    for folder in folders:
+        added, problems = check_pages(host, folder)
+        if problems:
+            raise RulePageError(str(problems[0]), fix=f"trtdx rules check {folder}")
+        rules += added
+    return RuleBook(rules)
+
+
+def pages(host: Host, folder: str) -> list[tuple[str, str]]:
+    """Return (path, text) of every page in a folder, or of the one page named."""
+    kind = host.kind(folder)
+    if kind == "absent":
+        raise InputError(f"there is no folder of rules {folder}")
+    names = host.files(folder) if kind == "directory" else [folder]
+    return [
+        (name, _read(host, name)) for name in names if name.endswith(".md") and not name.endswith("README.md")
+    ]
+
+
+def check_pages(host: Host, folder: str) -> tuple[list[Rule], list[Problem]]:
+    """Return the readable rules of a folder and every problem of form."""
+    rules: list[Rule] = []
+    problems: list[Problem] = []
+    for path, text in pages(host, folder):
+        rule, found = check_page(text, path)
+        problems += found
+        if rule is not None:
+            rules.append(rule)
+    return rules, problems
+
+
+def _read(host: Host, path: str) -> str:
+    with host.open(path) as stream:
+        data = stream.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as err:
+        raise RulePageError(f"{path} is not UTF-8: {err}") from err
+
+
+def _packaged(host: Host) -> list[Rule]:
+    """Return the packaged rules, from a cache of the parsed pages where one is at hand and fresh."""
+    folder = packaged_folder()
+    files = sorted(folder.glob("*.md"))
+    marks = "".join(f"{file.name}:{(stat := file.stat()).st_size}:{stat.st_mtime_ns};" for file in files)
+    mark = hashlib.sha256(f"{__version__};{folder};{marks}".encode()).hexdigest()[:16]
+    cache = _cache_folder(host) / f"rules-{mark}.msgpack"
+    try:
+        prepared = msgspec.msgpack.decode(cache.read_bytes(), type=_Prepared)
+    except (OSError, msgspec.MsgspecError):
+        pass  # absent, unreadable, half-written or of another make: the pages are the truth
+    else:
+        remember(prepared.memo)
+        return prepared.rules
+    rules = [parse_rule(file.read_text("utf-8"), str(file)) for file in files]
+    for pattern in patterns_of(rules):
+        all_required(pattern)
+        for text in required_texts(pattern):
+            rarest_window(text)
+    with contextlib.suppress(
+        InputError
+    ):  # a read-only home costs some milliseconds at each start, nothing else
+        host.write(str(cache), msgspec.msgpack.encode(_Prepared(rules, memo())))
+        _drop_old_caches(cache.parent)
+    return rules
+
+
+def _drop_old_caches(folder: Path) -> None:
+    """Keep the caches of the few installations used last, half-written ones of a killed process not among them."""
+    with contextlib.suppress(OSError):  # another process clears up too
+        caches = sorted(folder.glob("rules-*"), key=lambda file: file.stat().st_mtime, reverse=True)
+        for file in caches[KEPT_CACHES:]:
+            file.unlink(missing_ok=True)
+
+
+def _cache_folder(host: Host) -> Path:
+    environment = host.environment()
+    home = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME", "/tmp")) / ".cache")  # noqa: S108
+    return Path(home) / "trtdx"

@@ -1,0 +1,221 @@
+"""Whether a rule page has the form a page must have. Its examples are run by `trtdx.diagnose.promises`."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from trtdx.knowledge.literals import MIN_LENGTH, compiled, required_texts
+from trtdx.knowledge.template import FILTERS, placeholders
+from trtdx.rule import (
+    ARTIFACT_EXAMPLES,
+    LEVELS,
+    LOG_EXAMPLES,
+    SECTIONS,
+    Kind,
+    LogPattern,
+    Problem,
+    Rule,
+    Told,
+    read_page,
+    section,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.model import Fix
+
+NEW_PAGE = """+++
+code = "CODE"
+slug = "SLUG"
+severity = "error"            # error | warning | note
+stage = "serve"               # install | convert | build | launch | serve
+area = "runtime"              # install | convert | build | config | runtime | memory | multigpu | accuracy | performance
+kind = "cause"                # cause | symptom (folded under a cause) | harmless (counted, never a finding)
+since = "0.1"
+message = "what is wrong, in lower case, without a full stop and without the remedy"
+verify = "a command that shows it is gone"
+described = []                # how users put it in words
+[[fix]]
+stage = "serve"
+text = "what to do"
+command = "the command to paste"
+[[log]]
+pattern = \'\'\'replace this text: (?P<value>\\d+)\'\'\'
+message = "the same with the value {value} of the log"
+confidence = 0.8
++++
+# What is wrong, as a sentence
+## Why it happens
+One to three sentences that say the cause plainly; they become the finding's `why`.
+## What to do
+The fixes in detail.
+## How to verify
+What is seen when it is gone.
+## Fires on
+    [TensorRT-LLM][ERROR] replace this text: 42
+## Stays silent on
+    [TensorRT-LLM][INFO] a similar line that is healthy
+"""
+
+
+def check_page(text: str, path: str) -> tuple[Rule | None, list[Problem]]:
+    """Return the rule and everything about the page that breaks the format; examples are not run here."""
+    rule, problems = read_page(text, path)
+    if rule is None:
+        return None, problems
+    return rule, list(_problems(rule, text.splitlines()))
+
+
+class _Page:
+    """A page's lines, to say on which of them a problem is."""
+
+    def __init__(self, rule: Rule, lines: list[str]) -> None:
+        self._path, self._lines = rule.path, lines
+
+    def at(self, pattern: str, message: str, nth: int = 0) -> Problem:
+        numbers = [number for number, line in enumerate(self._lines, 1) if re.search(pattern, line)]
+        return Problem(self._path, numbers[min(nth, len(numbers) - 1)] if numbers else 1, message)
+
+
+def _problems(rule: Rule, lines: list[str]) -> Iterator[Problem]:
+    page = _Page(rule, lines)
+    yield from _front_problems(rule, page)
+    yield from _body_problems(rule, page)
+    for fix in (*rule.front.fix, *(fix for log in rule.front.log for fix in log.fix)):
+        for message in _command_problems(fix):
+            yield page.at(re.escape((fix.command or "").partition('"')[0].splitlines()[0][:40]), message)
+    for number, log in enumerate(rule.front.log):
+        for message in (*_regex_problems(log), *_template_problems(log), *_scale_problems(log)):
+            yield page.at(r"^\[\[log\]\]", message, number)
+    for number, told in enumerate(rule.front.told):
+        for message in _told_problems(told):
+            yield page.at(r"^\[\[told\]\]", message, number)
+
+
+_ANGLED = re.compile(r"""(?<![<\w"'])<([a-z][\w ./*+-]{0,60})>""")
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*"|#.*""")
+
+
+def _command_problems(fix: Fix) -> Iterator[str]:
+    """Yield why a fix's command cannot be pasted; whether a shell parses it is for the tests to ask the shell."""
+    command = re.sub(r"\{\w+(:\w+)?\}", "X", fix.command or "")
+    if fix.lang == "sh" and (angled := _ANGLED.search(_QUOTED.sub("", command))):
+        name = re.sub(r"\W+", "_", angled[1]).upper()
+        yield f"a shell takes <{angled[1]}> for a redirection: write {name}"
+    if fix.lang == "python":
+        try:
+            ast.parse("async def pasted():\n" + textwrap.indent(command, " "))
+        except SyntaxError as err:
+            yield f"the Python of a fix does not parse: {err.msg}: {command.splitlines()[0]!r}"
+
+
+def _front_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
+    front = rule.front
+    if not re.fullmatch(r"[A-Z]{2,8}\d{3,5}", front.code):
+        yield page.at(
+            r"^code\s*=", f"the code {front.code!r} is not letters and digits such as DX042 or ACME001"
+        )
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", front.slug):
+        yield page.at(r"^slug\s*=", f"the slug {front.slug!r} is not words joined by hyphens")
+    if front.message != front.message.strip() or front.message.endswith(".") or not front.message:
+        yield page.at(r"^message\s*=", "the message is empty, padded or ends with a full stop")
+    if not front.fix and front.kind is not Kind.HARMLESS:
+        yield page.at(r"^\+\+\+", "there is no [[fix]]")
+    if not (rule.found_in_logs or front.computed):
+        yield page.at(
+            r"^\+\+\+",
+            "there is no [[log]], no [[told]] and no `described` phrase, so nothing can find this rule",
+        )
+    try:
+        SpecifierSet(front.holds_for)
+    except InvalidSpecifier as err:
+        yield page.at(r"^holds_for\s*=", f"holds_for is not a version specifier: {err}")
+
+
+def _body_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
+    if not rule.title:
+        yield page.at(r"^\+\+\+", "there is no `# ` heading", 1)
+    for name in (*SECTIONS, *_example_sections(rule)):
+        if not section(rule.body, name).strip():
+            yield page.at(r"^# ", f"the section `## {name}` is missing or empty")
+    shown = (rule.fires_on, rule.silent_on, rule.artifacts_fire, rule.artifacts_silent)
+    for name, found in zip((*LOG_EXAMPLES, *ARTIFACT_EXAMPLES), shown, strict=True):
+        if section(rule.body, name).strip() and not found:
+            yield page.at(f"^## {name}", "the example is not indented by four spaces")
+
+
+def _example_sections(rule: Rule) -> Iterator[str]:
+    """Yield the examples a page owes: logs for what is found in logs, artifacts for what they must agree on.
+
+    What is found in the tensors of a run has its examples in the tests.
+    """
+    if rule.front.found is None or rule.found_in_logs:
+        yield from LOG_EXAMPLES
+    if rule.front.harm is not None:
+        yield from ARTIFACT_EXAMPLES
+
+
+def _told_problems(told: Told) -> Iterator[str]:
+    if len(told.all) < 2:
+        yield "a [[told]] needs at least two things that a description speaks of in `all`"
+    if not 0 < told.confidence <= 0.7:
+        yield f"the confidence {told.confidence} of a [[told]] is not between 0 and 0.7: words prove little"
+    for part in (*told.all, *told.none):
+        problem = _regex_problem(part)
+        if problem:
+            yield f"{part!r} {problem}"
+
+
+def _regex_problems(log: LogPattern) -> Iterator[str]:
+    for pattern in (log.pattern, *log.requires, *log.unless):
+        problem = _regex_problem(pattern)
+        if problem:
+            yield f"the pattern {pattern!r} {problem}"
+    if not _regex_problem(log.pattern) and not required_texts(log.pattern):
+        yield f"the pattern {log.pattern!r} has no fixed run of {MIN_LENGTH} ASCII characters that every match contains"
+
+
+def _regex_problem(pattern: str) -> str:
+    try:
+        return "matches an empty line" if compiled(pattern).match("") else ""
+    except re.error as err:
+        return f"is not a regular expression: {err}"
+
+
+def _template_problems(log: LogPattern) -> Iterator[str]:
+    if _regex_problem(log.pattern):
+        return
+    groups = set(compiled(log.pattern).groupindex)
+    for template in (
+        log.message,
+        log.why,
+        *(part for fix in log.fix for part in (fix.text, fix.command or "")),
+    ):
+        yield from _placeholder_problems(template, groups)
+
+
+def _placeholder_problems(template: str, groups: set[str]) -> Iterator[str]:
+    try:
+        wanted = placeholders(template)
+    except ValueError as err:
+        yield f"the template {template!r} has a stray brace: {err}"
+        return
+    for name, spec in wanted:
+        if name not in groups:
+            yield f"{{{name}}} is not a named group of the pattern"
+        if spec and spec not in FILTERS:
+            yield f"{{{name}:{spec}}}: no such filter; there are {', '.join(FILTERS)}"
+
+
+def _scale_problems(log: LogPattern) -> Iterator[str]:
+    for level in log.level:
+        if level not in LEVELS:
+            yield f"the level {level!r} is none of {', '.join(LEVELS)}"
+    if not 0 < log.confidence <= 1:
+        yield f"the confidence {log.confidence} is not between 0 and 1"

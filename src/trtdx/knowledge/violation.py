@@ -1,0 +1,48 @@
+"""What a check found, and the finding it becomes in the words of a rule page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.knowledge.template import filled
+from trtdx.model import Finding, Fix
+from trtdx.rule import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trtdx.model import Evidence, Severity
+    from trtdx.rule import Rule
+
+
+class Violation(NamedTuple):
+    """One thing that is not as it should be: the values for the page's words, and what was seen where."""
+
+    evidence: tuple[Evidence, ...]
+    values: Mapping[str, object] = {}
+    severity: Severity | None = None  # where this one is less (or more) grave than the page says
+    confidence: float = 0.95
+
+
+def finding_from(rule: Rule, violation: Violation) -> Finding:
+    """Return the finding of a violation in the words of its page."""
+    front, found = rule.front, rule.front.found or Found()
+    values = {name: str(value) for name, value in violation.values.items()}
+    fixes = found.fix or front.fix
+    return Finding(
+        code=rule.code,
+        slug=rule.slug,
+        severity=violation.severity or front.severity,
+        message=(found.message and filled(found.message, values)) or front.message,
+        why=(found.why and filled(found.why, values)) or rule.why,
+        fixes=tuple(
+            Fix(fix.stage, text, fix.command and filled(fix.command, values), fix.lang)
+            for fix in fixes
+            if (text := filled(fix.text, values)) is not None
+        )
+        or front.fix,
+        verify=(found.verify and filled(found.verify, values)) or front.verify,
+        confidence=violation.confidence,
+        where=violation.evidence[0].where if violation.evidence else "",
+        evidence=violation.evidence,
+    )

@@ -1,0 +1,1 @@
+"""What to change, what it costs, and the command that does it."""

@@ -1,0 +1,120 @@
+"""One command as words that flags can be put into and taken out of; what the user wrote besides stays as it is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.inspect.readers.server.commands import values_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trtdx.formats.shell import Word
+    from trtdx.inspect.readers.server.commands import CommandLine
+
+WIDTH = 92
+
+
+class _Part(NamedTuple):
+    name: str  # of a flag; "" is an argument
+    text: str  # as the shell takes it
+
+
+class CommandText:
+    """A command that is being written."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        self.program = program
+        self._head = [program]
+        self._parts = [_Part("", shlex.quote(each)) for each in arguments]
+
+    @classmethod
+    def of(cls, line: CommandLine) -> CommandText:
+        """Return a command as it was written; a word that only the shell knows keeps its spelling."""
+        found = cls(line.program)
+        shells = [at for at, word in enumerate(line.before) if re.fullmatch(r"-\w*c", word.text)]
+        before = line.before[shells[-1] + 1 :] if shells else line.before  # what is inside of bash -c "..."
+        started = [*map(_quoted, before), line.program]
+        found._head = started
+        found._parts = _parts(line)
+        return found
+
+    def value(self, *names: str) -> str:
+        """Return the value of the first of these flags."""
+        found = next((part for part in self._parts if part.name in names), None)
+        if found is None:
+            return ""
+        words = shlex.split(found.text.replace("=", " ", 1) if "=" in found.text.split()[0] else found.text)
+        return words[1] if len(words) > 1 else ""
+
+    def put(
+        self, name: str, value: object = None, is_meant: Callable[[str], bool] = lambda name: False
+    ) -> None:
+        """Set a flag, where it or another flag that means the same stands, or at the end."""
+        text = name if value is None else f"{name} {shlex.quote(str(value))}"
+        meant = [
+            at
+            for at, part in enumerate(self._parts)
+            if part.name == name or (part.name and is_meant(part.name))
+        ]
+        at = meant[0] if meant else len(self._parts)
+        self._parts = [part for index, part in enumerate(self._parts) if index not in meant]
+        self._parts.insert(at, _Part(name, text))
+
+    def drop(self, is_meant: Callable[[str], bool]) -> None:
+        self._parts = [part for part in self._parts if not (part.name and is_meant(part.name))]
+
+    def adopt(self, other: CommandText, is_wanted: Callable[[str], bool]) -> None:
+        """Add the flags of another command that this one does not have."""
+        own = {part.name for part in self._parts}
+        self._parts += [
+            part for part in other._parts if part.name and part.name not in own and is_wanted(part.name)
+        ]
+
+    def argument(self, text: str, at: int = 0) -> None:
+        """Put another word in place of an argument, or add it."""
+        places = [index for index, part in enumerate(self._parts) if not part.name]
+        part = _Part("", shlex.quote(text))
+        if at < len(places):
+            self._parts[places[at]] = part
+        else:
+            self._parts.insert(places[-1] + 1 if places else 0, part)
+
+    def __str__(self) -> str:
+        return " ".join([*self._head, *(part.text for part in self._parts)])
+
+
+def _parts(line: CommandLine) -> list[_Part]:
+    found: list[_Part] = []
+    at = 0
+    while at < len(line.after):
+        word = line.after[at]
+        at += 1
+        if not word.text.startswith("-") or word.text in ("-", "--"):
+            found.append(_Part("", _quoted(word)))
+            continue
+        name, equals, _ = word.text.partition("=")
+        taken = () if equals else values_of(line.program, name, line.after[at:])
+        at += len(taken)
+        found.append(_Part(name, " ".join(_quoted(each) for each in (word, *taken))))
+    return found
+
+
+def _quoted(word: Word) -> str:
+    return shlex.quote(word.text) if word.is_known else word.text
+
+
+def folded(text: str, width: int = WIDTH) -> list[str]:
+    """Return a command on lines that a shell takes for one, broken before flags and operators, none longer than need be."""
+    lines: list[str] = []
+    for part in re.split(r" (?=-|&&|> )", text):
+        is_open = bool(lines) and (
+            lines[-1].count("'") % 2 or lines[-1].count('"') % 2
+        )  # inside of quotes nothing is broken
+        if lines and (is_open or len(lines[-1]) + len(part) + 3 <= width):
+            lines[-1] += f" {part}"
+        else:
+            lines.append(f"  {part}" if lines else part)
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]

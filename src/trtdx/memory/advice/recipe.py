@@ -1,0 +1,403 @@
+"""The commands that make a deployment, stage by stage: the user's own, or those a question amounts to.
+
+Every setting in force is in them, spelled as the backend and the release take it. What no program can be told is
+refused, so that nobody is advised to run it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+
+from trtdx.inspect.facts.options import known_in, table
+from trtdx.inspect.readers.server.llm_options import FACT_OF
+from trtdx.knowledge.versions import at_least, parsed
+from trtdx.memory.advice.checkpoint_command import checkpoint_command
+from trtdx.memory.advice.command_text import CommandText
+from trtdx.memory.advice.unwritable import UnwritableError
+from trtdx.memory.model.format_names import FORMATS, format_from
+from trtdx.memory.question.flags import FLAGS
+from trtdx.memory.question.scripts import BUILDER, INPUTS, MEANT, OLD_BUILDER, OUTPUTS, TEMPLATE
+from trtdx.memory.question.setup_facts import BUILD_SINCE, CONVERTED, GRAPHS, STARTED
+from trtdx.model import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SERVER, TRITON = "trtllm-serve", "launch_triton_server.py"
+OPTIONS_FILE = "trtdx.yaml"
+PATHS = (*INPUTS, *OUTPUTS, "--use_weight_only", "--enable_fp8")
+REPOSITORY = "MODEL_REPOSITORY"
+SERVES_SINCE, CONFIG_SINCE = "0.15.0", "1.2.0"  # trtllm-serve; --config, before that --extra_llm_api_options
+# Flags of trtllm-serve that came after it did (commands/serve.py at 0.15.0 to 0.19.0).
+LATER = {
+    "--backend": "0.17.0",
+    "--ep_size": "0.19.0",
+    "--gpus_per_node": "0.19.0",
+    "--extra_llm_api_options": "0.19.0",
+}
+KEY_OF = {fact: key for key, fact in reversed(FACT_OF.items())} | {
+    "dtype": "dtype",
+    "option.disable_kv_cache_reuse": "",
+    "runtime.draft_model": "speculative_config.speculative_model_dir",
+}
+SERVED = ("max_batch_size", "max_num_tokens", "max_seq_len", "max_beam_width", "tp_size", "pp_size")
+TRITON_NAMES = {
+    "runtime.free_gpu_memory_fraction": "kv_cache_free_gpu_mem_fraction",
+    "runtime.max_tokens_in_cache": "max_tokens_in_paged_kv_cache",
+    "runtime.chunked_context": "enable_chunked_context",
+}
+# What examples/llama/build.py had from 0.5.0 to 0.7.1, and what it calls what trtllm-build calls otherwise.
+OLD_BUILD = {
+    "plugin.gemm_plugin": "--use_gemm_plugin",
+    "plugin.gpt_attention_plugin": "--use_gpt_attention_plugin",
+    "plugin.context_fmha": "--enable_context_fmha",
+}
+OLD_FLAGS = frozenset({
+    *OLD_BUILD.values(), "--dtype", "--tp_size", "--pp_size", "--max_batch_size", "--max_beam_width", "--max_input_len",
+    "--max_output_len", "--max_num_tokens", "--paged_kv_cache", "--remove_input_padding", "--tokens_per_block",
+    "--use_parallel_embedding", "--int8_kv_cache", "--fp8_kv_cache",
+})  # fmt: skip
+WEIGHT_ONLY = ("--use_weight_only", "--weight_only_precision")
+
+
+class Written(NamedTuple):
+    """One command, and the stage it belongs to."""
+
+    stage: Stage
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.stage.value}: {self.text}"
+
+
+class Recipe:
+    """The commands of one deployment, to be changed and written."""
+
+    def __init__(self, *, backend: str, release: str, model: str, dtype: str = "") -> None:
+        self.engine, self.release, self.model, self.dtype = backend == "tensorrt", release, model, dtype
+        self.source = model  # what is converted or quantised
+        self.own: dict[Stage, CommandText] = {}  # commands that the user gave
+        self.options: dict[str, Any] = {}  # what the file of options says
+        self.options_file = ""  # the user's, while it is what `options` says
+        self.checkpoint, self.built = "CKPT", "ENGINE"
+        self.is_built = self.is_converted = False  # by files the user has
+        self.pages_context = at_least(release, "0.19.0")  # by itself
+        self._facts: dict[str, Any] = {}
+
+    def put(self, fact: str, value: Any) -> None:
+        """Say a thing; None takes back what was said of it."""
+        self._facts[fact] = value
+
+    def written(self) -> list[Written]:
+        """Return every command, in the order they are run.
+
+        Raises:
+            UnwritableError: if there is no way to say a thing.
+        """
+        return [*self._converting(), *self._building(), *self._launching()]
+
+    def _of(self, facts: tuple[str, ...]) -> dict[str, Any]:
+        return {name: value for name, value in self._facts.items() if name in facts}
+
+    # What weights are converted with
+
+    def _converting(self) -> Iterator[Written]:
+        if self.engine and (self.is_converted or self.at_start or not at_least(self.release, BUILD_SINCE)):
+            return
+        stated = self._of(CONVERTED if self.engine else ("quant.algo", "runtime.kv_cache_dtype"))
+        if not self.engine and not stated.get("quant.algo"):
+            return
+        command = checkpoint_command(
+            stated, self.release, self.source, self._served_checkpoint, self.dtype, engine=self.engine
+        )
+        own = self.own.get(Stage.CONVERT)
+        if own is not None:
+            command.adopt(own, lambda name: not meant_by(own.program, name) and name not in PATHS)
+        yield Written(Stage.CONVERT, str(command))
+
+    @property
+    def states_conversion(self) -> bool:
+        """Whether an engine's checkpoint is yet to be made, and other than a plain conversion makes it."""
+        said = any(self._facts.get(name) not in (None, False, 1) for name in CONVERTED)
+        return said and any(self._converting()) and Stage.CONVERT not in self.own
+
+    @property
+    def _served_checkpoint(self) -> str:
+        return self.checkpoint if self.engine else self.model
+
+    # What is built into an engine
+
+    def _building(self) -> Iterator[Written]:
+        if not self.engine or self.is_built or self.at_start:
+            return
+        is_old = not at_least(self.release, BUILD_SINCE)
+        command = self.own.get(Stage.BUILD) or CommandText(OLD_BUILDER if is_old else BUILDER)
+        command.put(
+            "--model_dir" if is_old else "--checkpoint_dir", self.source if is_old else self.checkpoint
+        )
+        command.put("--output_dir", self.built)
+        stated = {name: value for name, value in self._facts.items() if is_old or name not in CONVERTED}
+        stated = {name: value for name, value in stated.items() if name not in STARTED}
+        if is_old and {"tp_size", "pp_size"} & stated.keys():  # build.py asserts that they make up the world
+            command.put("--world_size", (stated.get("tp_size") or 1) * (stated.get("pp_size") or 1))
+        prompt = int(command.value("--max_input_len") or 0)
+        for name, value in self._lengths(stated, prompt).items():
+            _put_build(command, name, value, self.release, self.dtype)
+        yield Written(Stage.BUILD, ("python3 " if is_old else "") + str(command))
+
+    def _lengths(self, stated: dict[str, Any], prompt: int) -> dict[str, Any]:
+        """Return the limits as a release has them: before 0.11 prompt and answer had one each."""
+        length = stated.get("max_seq_len")
+        if length is None or at_least(self.release, "0.11.0"):
+            return stated
+        prompt = stated.get("max_input_len") or prompt or length // 2
+        if prompt >= length:
+            raise UnwritableError(f"max_seq_len {length} leaves no room beside max_input_len {prompt}")
+        rest = {name: value for name, value in stated.items() if name != "max_seq_len"}
+        return rest | {"max_input_len": prompt, "max_output_len": length - prompt}
+
+    # What is said when it is started
+
+    @property
+    def at_start(self) -> bool:
+        """Whether the engine is built when the server starts: one was given a model, and nothing was built."""
+        launch = self.own.get(Stage.LAUNCH)
+        is_server = launch is not None and launch.program not in (TRITON, "tritonserver")
+        return self.engine and is_server and Stage.BUILD not in self.own and not self.is_built
+
+    def _launching(self) -> Iterator[Written]:
+        of_engine = self.engine and not self.at_start
+        stated = self._of((*STARTED, *SERVED)) if of_engine else dict(self._facts)
+        if of_engine and not (self._of(STARTED) or Stage.LAUNCH in self.own):
+            return
+        if of_engine and self._by_triton(stated):
+            yield from self._triton(stated)
+            return
+        if not self.engine:
+            stated.pop("quant.algo", None)
+        command = self.own.get(Stage.LAUNCH) or self._server()
+        if command.program == SERVER:
+            command.argument(self.built if of_engine else self.model)
+        elif not self.engine:
+            command.put("--model", self.model)
+        options = dict(self.options)
+        for name, value in stated.items():
+            if not self._put_flag(command, name, value):
+                _put_option(options, name, value, self.release)
+        yield Written(Stage.LAUNCH, self._with_options(command, options))
+
+    def _server(self) -> CommandText:
+        command = CommandText(SERVER, self.built if self.engine else self.model)
+        if self.engine:
+            command.put("--tokenizer", self.source)
+            if at_least(self.release, "1.0.0"):  # "tensorrt" since 1.1
+                command.put("--backend", "tensorrt" if at_least(self.release, "1.1.0") else "trt")
+        elif not at_least(self.release, "1.0.0"):
+            self._demand("--backend")
+            command.put("--backend", "pytorch")
+        return command
+
+    def _demand(self, flag: str) -> None:
+        if not at_least(self.release, LATER.get(flag, SERVES_SINCE)):
+            raise UnwritableError(f"trtllm-serve {self.release} has no {flag}")
+
+    def _put_flag(self, command: CommandText, fact: str, value: Any) -> bool:
+        """Say a thing by a flag of the program; return whether it has one for it."""
+
+        def is_meant(name: str) -> bool:
+            return meant_by(command.program, name) == fact
+
+        key = KEY_OF.get(fact, fact.removeprefix("option."))
+        name = flag_of(command.program, key, self.release)
+        flag = table().flag[command.program][name] if name else None
+        if value is None or flag is None or (flag.type == "flag" and flag.means != value):
+            command.drop(is_meant)
+            return flag is not None and value is False and key not in self.options
+        if command.program == SERVER:
+            self._demand(name)
+        command.put(name, None if flag.type == "flag" else _word(value), is_meant)
+        return True
+
+    def _with_options(self, command: CommandText, options: dict[str, Any]) -> str:
+        """Return the command with its file of options, which is written first where it is not the user's own."""
+        name = "--config" if at_least(self.release, CONFIG_SINCE) else "--extra_llm_api_options"
+        command.drop(lambda each: each in ("--config", "--extra_llm_api_options"))
+        if not options:
+            return str(command)
+        if command.program == SERVER:
+            self._demand("--extra_llm_api_options")
+        if self.options_file and options == self.options:
+            command.put(name, self.options_file)
+            return str(command)
+        command.put(name, OPTIONS_FILE)
+        text = yaml.safe_dump(options, default_flow_style=True, sort_keys=False, width=10**6).strip()
+        quoted = re.sub(r'(["$`\\\\])', r"\\\1", text)
+        return f'echo "{quoted}" > {OPTIONS_FILE} && {command}'
+
+    def _by_triton(self, stated: dict[str, Any]) -> bool:
+        own = self.own.get(Stage.LAUNCH)
+        if own is not None:
+            return own.program in (TRITON, "tritonserver")
+        chunks = stated.get("runtime.chunked_context") and not at_least(self.release, "0.19.0")
+        return bool(chunks) or not at_least(self.release, SERVES_SINCE)
+
+    def _triton(self, stated: dict[str, Any]) -> Iterator[Written]:
+        values = {TRITON_NAMES[name]: value for name, value in stated.items() if name in TRITON_NAMES}
+        unknown = [name for name in stated if name in STARTED and name not in TRITON_NAMES and stated[name]]
+        if unknown:
+            raise UnwritableError(f"the template of config.pbtxt has no {unknown[0]}")
+        words = ",".join(f"{name}:{_word(value)}" for name, value in values.items() if value is not None)
+        if words:
+            file = f"{REPOSITORY}/tensorrt_llm/config.pbtxt"
+            yield Written(Stage.LAUNCH, f"python3 tools/{TEMPLATE} -i {file} {words}")
+        ranks = (self._facts.get("tp_size") or 1) * (self._facts.get("pp_size") or 1)
+        own = self.own.get(Stage.LAUNCH) or CommandText(TRITON)
+        if own.program == TRITON:
+            own.put("--world_size", ranks)
+            if not own.value("--model_repo"):
+                own.put("--model_repo", REPOSITORY)
+        yield Written(Stage.LAUNCH, str(own) if Stage.LAUNCH in self.own else f"python3 scripts/{own}")
+
+
+def _word(value: Any) -> str:
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def meant_by(program: str, name: str) -> str:
+    """Return the fact that a flag of a program states."""
+    flag = table().flag.get(program, {}).get(name)
+    if flag is not None and flag.option:
+        return FACT_OF.get(flag.option, f"option.{flag.option}")
+    plain = name.lstrip("-").replace("-", "_")
+    known = FLAGS.get(MEANT.get(plain, plain))
+    return known.fact if known else ""
+
+
+@cache
+def flag_of(program: str, key: str, release: str) -> str:
+    """Return the flag of a program for an option, the one that most releases have; "" where there is none."""
+    flags = {
+        name: flag
+        for name, flag in table().flag.get(program, {}).items()
+        if flag.option == key and known_in(flag, parsed(release), table().releases)
+    }
+    return min(flags, key=lambda name: (flags[name].since, len(name)), default="")
+
+
+def spelled(key: str, release: str) -> str:
+    """Return a key of the LLM API as a release spells it: some had other names."""
+    known = table()
+    here = parsed(release)
+    found = known.option.get(key)
+    if found is not None and known_in(found, here, known.releases):
+        return key
+    older = [name for name, new in known.renamed.items() if new.to == key and name in known.option]
+    name = next((name for name in older if known_in(known.option[name], here, known.releases)), "")
+    if not name:
+        raise UnwritableError(f"the LLM API of {release} has no {key}")
+    return name
+
+
+def _put_option(options: dict[str, Any], fact: str, value: Any, release: str) -> None:
+    """Say a thing in the file of options; None takes it back."""
+    key = KEY_OF.get(fact, fact.removeprefix("option."))
+    if fact == GRAPHS:
+        key = spelled("cuda_graph_config", release)
+        value = {True: {}, False: None}[bool(value)] if key == "cuda_graph_config" else value
+        _set(options, key, value)
+        return
+    if value is None:
+        _take_back(options, fact)
+        return
+    if not key:
+        raise UnwritableError(f"no option says {fact}")
+    _set(options, spelled(key, release), value)
+
+
+def _set(options: dict[str, Any], key: str, value: Any) -> None:
+    section, _, leaf = key.rpartition(".")
+    if section:
+        inner = options.get(section)
+        options[section] = {**(inner if isinstance(inner, dict) else {}), leaf: value}
+    else:
+        options[leaf] = value
+
+
+def _take_back(options: dict[str, Any], fact: str) -> None:
+    for key in [key for key, name in FACT_OF.items() if name == fact] or [fact.removeprefix("option.")]:
+        section, _, leaf = key.rpartition(".")
+        if section in options and isinstance(options[section], dict):
+            options[section] = {name: value for name, value in options[section].items() if name != leaf}
+        elif not section:
+            options.pop(leaf, None)
+
+
+def _put_build(command: CommandText, fact: str, value: Any, release: str, dtype: str) -> None:
+    """Say a thing by a flag of trtllm-build, or of build.py before it."""
+
+    def is_meant(name: str) -> bool:
+        return meant_by(BUILDER, name) == fact
+
+    if fact == "max_num_tokens" and value is not None and int(command.value("--opt_num_tokens") or 0) > value:
+        command.drop(lambda name: name == "--opt_num_tokens")
+    if value is None:
+        command.drop(is_meant)
+        return
+    if fact == "plugin.paged_kv_cache" and at_least(release, "0.13.0"):
+        command.put("--kv_cache_type", "paged" if value else "continuous", is_meant)
+        return
+    if fact.endswith("_plugin") and value is True:
+        value = "auto" if at_least(release, "0.12.0") else dtype or "float16"
+    if command.program == OLD_BUILDER:
+        command.drop(is_meant)
+        _put_old_build(command, fact, value, release)
+        return
+    name = _build_flag(fact)
+    flag = table().flag[BUILDER].get(name)
+    if flag is None or not known_in(flag, parsed(release), table().build_releases):
+        raise UnwritableError(f"trtllm-build {release} has no {name}")
+    if flag.type == "flag":
+        command.drop(is_meant)
+        if value:
+            command.put(name)
+        return
+    command.put(
+        name, {True: "enable", False: "disable"}[value] if isinstance(value, bool) else value, is_meant
+    )
+
+
+def _put_old_build(command: CommandText, fact: str, value: Any, release: str) -> None:
+    """Say a thing to build.py, whose switches have no value."""
+    name = OLD_BUILD.get(fact, _build_flag(fact))
+    if fact == "quant.algo":
+        _put_weight_only(command, value)
+    elif value is not False and name not in OLD_FLAGS:
+        raise UnwritableError(f"build.py of {release} has no {name}")
+    elif value is not False:
+        command.put(name, None if value is True else value)
+
+
+def _put_weight_only(command: CommandText, value: Any) -> None:
+    """Say a format to build.py; the others need files that another script makes first."""
+    form = FORMATS[format_from(str(value))].qformat
+    if form not in ("int8_wo", "int4_wo"):
+        raise UnwritableError(f"build.py makes no {value} of a model by itself")
+    command.drop(lambda name: name in WEIGHT_ONLY)
+    command.put(WEIGHT_ONLY[0])
+    command.put(WEIGHT_ONLY[1], form.partition("_")[0])
+
+
+def _build_flag(fact: str) -> str:
+    names = [name for name, meaning in FLAGS.items() if meaning.fact == fact]
+    own = [name for name in names if f"--{name}" in table().flag[BUILDER]]
+    return f"--{(own or names or [re.sub(r'^.*[.]', '', fact)])[0]}"

@@ -1,0 +1,295 @@
+"""The cheapest change, or set of changes, after which a wanted load fits; and why the others do not do."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.errors import InputError
+from trtdx.memory.advice.changes import changes_for
+from trtdx.memory.advice.costs import EFFORT
+from trtdx.memory.ledger.capacity import caches, holds, in_the_way, requests, tokens_needed, with_limits
+from trtdx.memory.ledger.plan import plan
+from trtdx.memory.nouns import COMPONENTS
+from trtdx.memory.report.figures import gib, short_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trtdx.memory.advice.change import Change
+    from trtdx.memory.advice.commands import Advised
+    from trtdx.memory.ledger.capacity import Planner
+    from trtdx.memory.nouns import Device, Ledger, Setup
+
+    Confirm = Callable[[Setup], Advised | None]
+
+KEYS = {
+    "batch": "batch", "max_batch_size": "batch", "requests": "batch", "concurrency": "batch",
+    "seq": "seq", "seq_len": "seq", "max_seq_len": "seq", "length": "seq", "tokens": "tokens",
+    "max_num_tokens": "tokens", "step": "tokens", "input": "input", "input_len": "input", "isl": "input",
+    "output": "output", "output_len": "output", "osl": "output", "beam": "beam", "beams": "beam",
+}  # fmt: skip
+MOST_TOGETHER = 3
+MOST_TRIED = 4000
+PER_GROUP = 4
+SHORTEST = 64  # of a sequence that is worth telling
+MOST_CONFIRMED = 4
+
+
+class Target(NamedTuple):
+    """A load that is to fit."""
+
+    batch: int
+    seq: int
+    tokens: int = 0  # 0: as it is
+    beam: int = 0
+
+    def __str__(self) -> str:
+        more = f", steps of {self.tokens} tokens" if self.tokens else ""
+        beams = f", {self.beam} beams" if self.beam else ""
+        return f"{self.batch} requests of {self.seq} tokens{more}{beams}"
+
+
+class Reached(NamedTuple):
+    """How a target is reached: changes to make (none: it fits as it is), and what was tried in vain."""
+
+    target: Target
+    changes: tuple[Change, ...]
+    setup: Setup
+    ledger: Ledger
+    fits: bool
+    others: tuple[tuple[Change, str], ...] = ()  # each with why it does not do
+    lacking: str = ""
+    dearer: tuple[Change, ...] = ()  # single changes that do it too
+    advised: Advised | None = None  # the commands that reach it
+    nearest: tuple[Nearest, ...] = ()  # where it cannot be reached
+
+
+def parse_target(text: str, setup: Setup) -> Target:
+    """Return the load that "batch=64, seq=8192" names; input and output make up a sequence."""
+    found: dict[str, int] = {}
+    for part in filter(None, (each.strip() for each in text.replace(";", ",").split(","))):
+        name, equals, value = (each.strip() for each in part.partition("="))
+        key = KEYS.get(name.lower().replace("-", "_"))
+        number = value.lower().replace("_", "")
+        times = 1024 if number.endswith("k") else 1
+        if key is None or not equals or not number.rstrip("k").isdecimal():
+            raise InputError(
+                f"--target {part!r} is not a part of a load", fix="write --target 'batch=64, seq=8192'"
+            )
+        found[key] = int(number.rstrip("k")) * times
+        if not 1 <= found[key] <= 10**8:
+            raise InputError(f"--target {part!r} cannot be", fix="numbers are from 1 to 100,000,000")
+    if not found:
+        raise InputError("--target names no load", fix="write --target 'batch=64, seq=8192'")
+    seq = found.get("seq") or found.get("input", 0) + found.get("output", 0) or setup.limits.max_seq_len
+    batch = found.get("batch") or setup.limits.max_batch_size
+    if found.get("tokens", batch) < batch:
+        raise InputError(
+            f"--target: steps of {found['tokens']} tokens do not hold one token of each of {batch} requests"
+        )
+    return Target(batch, seq, found.get("tokens", 0), found.get("beam", 0))
+
+
+def wanted(setup: Setup, target: Target) -> Setup:
+    """Return the set-up with the limits of a load."""
+    limits = {"max_batch_size": target.batch, "max_seq_len": target.seq}
+    tokens = target.tokens or max(
+        setup.limits.max_num_tokens, target.batch * (1 + setup.limits.max_draft_len)
+    )
+    limits["max_num_tokens"] = tokens
+    if target.beam:
+        limits["max_beam_width"] = target.beam
+    return with_limits(setup, **limits)
+
+
+def reach(
+    setup: Setup,
+    target: Target,
+    devices: tuple[Device, ...] = (),
+    planner: Planner = plan,
+    confirm: Confirm | None = None,
+) -> Reached:
+    """Return the set of changes with the least harm after which a load fits.
+
+    Args:
+        setup: what was asked about.
+        target: the load.
+        devices: other GPUs there are.
+        planner: makes plans.
+        confirm: writes the commands of a set-up and plans them; what they do not reach is not told.
+    """
+    start = wanted(setup, target)
+    ledger = planner(start)
+    if holds(ledger, target.batch, target.seq):
+        return Reached(target, (), start, ledger, True, advised=confirm(start) if confirm else None)
+    changes = [each for each in changes_for(start, devices) if _keeps(each, target)]
+    alone = [(each, planner(each.apply(start))) for each in changes]
+
+    def does(after: Ledger) -> bool:
+        if not holds(after, target.batch, target.seq):
+            return False
+        commands = confirm(after.setup) if confirm else None
+        return confirm is None or (commands is not None and holds(commands.ledger, target.batch, target.seq))
+
+    best = cheapest(start, changes, does, planner)
+    if best is None:
+        return Reached(
+            target,
+            (),
+            start,
+            ledger,
+            False,
+            _in_vain(alone, target, ()),
+            _lacking(ledger, target),
+            nearest=tuple(_nearest(start, changes, target, planner, confirm)),
+        )
+    done = _applied(start, best)
+    dearer = tuple(
+        each for each, after in alone if each not in best and holds(after, target.batch, target.seq)
+    )
+    return Reached(
+        target,
+        best,
+        done,
+        planner(done),
+        True,
+        _in_vain(alone, target, best),
+        _lacking(ledger, target),
+        _one_of_each(dearer, start),
+        confirm(done) if confirm else None,
+    )
+
+
+class Nearest(NamedTuple):
+    """A load that can be reached where the wanted one cannot, on the same GPUs."""
+
+    target: Target
+    changes: tuple[Change, ...]
+    advised: Advised | None = None
+
+
+def _nearest(
+    start: Setup, changes: Sequence[Change], target: Target, planner: Planner, confirm: Confirm | None
+) -> Iterator[Nearest]:
+    """Yield the most requests of the wanted length, and the longest of so many, that no other GPU is needed for."""
+    free = [each for each in changes if not each.harm.money]
+    plans = [(chosen, planner(_applied(start, chosen))) for chosen in ((), *_sets(free)[:MOST_TRIED])]
+    fitting = [(chosen, after) for chosen, after in plans if after.fits]
+    for loads in (_fewer, _shorter):
+        tried = [(loads(after, target), -len(chosen), chosen) for chosen, after in fitting]
+        for load, _, chosen in sorted(tried, key=lambda each: each[:2], reverse=True)[:MOST_CONFIRMED]:
+            if not load.batch or load.seq < SHORTEST:
+                break
+            done = wanted(_applied(start, chosen), load)
+            commands = confirm(done) if confirm else None
+            if holds(commands.ledger if commands else planner(done), load.batch, load.seq):
+                yield Nearest(load, chosen, commands)
+                break
+
+
+def _fewer(ledger: Ledger, target: Target) -> Target:
+    return target._replace(batch=min(requests(ledger, target.seq), target.batch))
+
+
+def _shorter(ledger: Ledger, target: Target) -> Target:
+    """Return the load with requests as long as the caches hold so many of, in whole blocks."""
+    limits = ledger.setup.limits
+    own = -(-target.batch // caches(ledger.setup)) * limits.max_beam_width  # of the requests, in each cache
+    length = ledger.kv_tokens.value // own // limits.tokens_per_block * limits.tokens_per_block
+    return target._replace(seq=min(length, target.seq))
+
+
+def _keeps(change: Change, target: Target) -> bool:
+    """Whether a change leaves alone what the load is made of."""
+    return change.group not in {
+        "batch",
+        "seq",
+        *(("tokens",) if target.tokens else ()),
+        *(("beam",) if target.beam else ()),
+    }
+
+
+def _applied(setup: Setup, changes: tuple[Change, ...]) -> Setup:
+    for change in changes:
+        setup = change.apply(setup)
+    return setup
+
+
+def cheapest(
+    start: Setup, changes: Sequence[Change], does: Callable[[Ledger], bool], planner: Planner = plan
+) -> tuple[Change, ...] | None:
+    """Return the set of changes with the least harm after which a plan does; sets are tried from the cheapest on."""
+    sets = _sets(changes)
+    costs = _Costs(start, changes)
+    sets.sort(key=lambda chosen: (costs.of(chosen), len(chosen)))
+    return next((chosen for chosen in sets[:MOST_TRIED] if does(planner(_applied(start, chosen)))), None)
+
+
+def _sets(changes: Sequence[Change]) -> list[tuple[Change, ...]]:
+    return [
+        chosen
+        for size in range(1, MOST_TOGETHER + 1)
+        for chosen in combinations(_strongest(changes) if size > 1 else changes, size)
+        if len({each.group for each in chosen}) == size
+    ]
+
+
+class _Costs:
+    """What sets of changes cost, for thousands of them: how each is written is looked up once."""
+
+    def __init__(self, setup: Setup, changes: Sequence[Change]) -> None:
+        self._points = {id(each): each.harm.points for each in changes}
+        self._stages = {id(each): frozenset(stage.value for stage in each.stages(setup)) for each in changes}
+
+    def of(self, chosen: tuple[Change, ...]) -> float:
+        stages = frozenset().union(*(self._stages[id(each)] for each in chosen))
+        points = sum(self._points[id(each)] for each in chosen)
+        return points + sum(EFFORT[stage] for stage in stages) + 0.5 * (len(chosen) - 1)
+
+
+def _strongest(changes: Sequence[Change]) -> list[Change]:
+    """Return at most a few of each group, for sets."""
+    kept: list[Change] = []
+    for change in changes:
+        if sum(each.group == change.group for each in kept) < PER_GROUP:
+            kept.append(change)
+    return kept
+
+
+def _in_vain(
+    alone: list[tuple[Change, Ledger]], target: Target, best: tuple[Change, ...]
+) -> tuple[tuple[Change, str], ...]:
+    """Return single changes that do not do, the nearest to it first, one of each group."""
+    failed = [(each, ledger) for each, ledger in alone if not holds(ledger, target.batch, target.seq)]
+    failed.sort(key=lambda pair: _missing(pair[1], target))
+    told: dict[str, tuple[Change, str]] = {}
+    for change, ledger in failed:
+        if best != (change,):
+            told.setdefault(change.group, (change, _lacking(ledger, target)))
+    return tuple(told.values())
+
+
+def _one_of_each(changes: tuple[Change, ...], start: Setup) -> tuple[Change, ...]:
+    kept: dict[str, Change] = {}
+    for change in sorted(changes, key=lambda each: each.cost(start)):
+        kept.setdefault(change.group, change)
+    return tuple(kept.values())
+
+
+def _missing(ledger: Ledger, target: Target) -> int:
+    worst = ledger.worst
+    own = caches(ledger.setup)
+    tokens = tokens_needed(ledger.setup, target.batch, target.seq) // own - ledger.kv_tokens.value
+    return worst.short_bytes + max(tokens, 0) * worst.kv_bytes_per_token.value
+
+
+def _lacking(ledger: Ledger, target: Target) -> str:
+    """Return in words what a plan lacks for a load."""
+    worst = ledger.worst
+    tokens = tokens_needed(ledger.setup, target.batch, target.seq)
+    if not ledger.fits and in_the_way(worst) != COMPONENTS["kv_pool"]:
+        return f"{in_the_way(worst)}: short by {gib(_missing(ledger, target))}"
+    held, needed = short_count(ledger.kv_tokens.value * caches(ledger.setup)), short_count(tokens)
+    each = " on each GPU" if ledger.setup.layout.world > 1 else ""
+    return f"the cache holds {held} of {needed} tokens, short by {gib(_missing(ledger, target))}{each}"

@@ -1,0 +1,1 @@
+"""Activation memory asked of TensorRT's own builder."""

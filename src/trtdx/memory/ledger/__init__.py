@@ -1,0 +1,1 @@
+"""What each rank holds: weights, activations, buffers, cache."""

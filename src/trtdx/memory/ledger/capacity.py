@@ -1,0 +1,148 @@
+"""Questions that one plan answers: how many requests, does this load fit, which component stands in the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.knowledge.versions import kernels_of
+from trtdx.memory.ledger.plan import plan
+from trtdx.memory.nouns import COMPONENTS, LAST_STABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trtdx.memory.nouns import Device, Ledger, RankLedger, Setup
+
+    Planner = Callable[[Setup], Ledger]
+
+STEP = "max_num_tokens"
+USUAL_LENGTH = 4096
+# What of a model grows with nothing but the model itself.
+FIXED = ("weights", "draft_weights", "encoder_weights", "cuda_context", "other_process", "host_memory")
+
+
+def with_limits(setup: Setup, **limits: int) -> Setup:
+    """Return the set-up with other limits, which then count as said."""
+    said = setup.said | dict.fromkeys(limits, "asked for")
+    return msgspec.structs.replace(setup, limits=msgspec.structs.replace(setup.limits, **limits), said=said)
+
+
+def on(setup: Setup, device: Device) -> Setup:
+    return msgspec.structs.replace(setup, device=device)
+
+
+def tokens_needed(setup: Setup, batch: int, length: int) -> int:
+    """Return the cache tokens of so many requests at their full length, each in whole blocks."""
+    block = setup.limits.tokens_per_block
+    whole = -(-length // block) * block
+    return batch * whole * setup.limits.max_beam_width
+
+
+def holds(ledger: Ledger, batch: int, length: int) -> bool:
+    """Whether a plan fits and its cache has room for so many requests at their full length."""
+    return bool(ledger.fits) and requests(ledger, length) >= batch
+
+
+def requests(ledger: Ledger, length: int) -> int:
+    """Return how many requests of a length the caches hold at once."""
+    held = ledger.kv_tokens.value // max(tokens_needed(ledger.setup, 1, length), 1)
+    heard = ledger.setup.dims.encoder_positions
+    if heard:  # the cross-attention's cache has as many tokens, and each request fills so many of them
+        held = min(held, ledger.kv_tokens.value // tokens_needed(ledger.setup, 1, heard))
+    return held * caches(ledger.setup)
+
+
+def caches(setup: Setup) -> int:
+    """Return how many caches there are for different requests: with attention data parallelism each rank has its own."""
+    return setup.layout.tp if setup.layout.attention_dp else 1
+
+
+def usual_length(setup: Setup) -> int:
+    """Return the length that requests are told for: as said, or a usual one."""
+    if not setup.said.get("max_seq_len", "default").startswith("default"):
+        return setup.limits.max_seq_len
+    return min(USUAL_LENGTH, setup.limits.max_seq_len)
+
+
+def used(rank: RankLedger) -> int:
+    """Return what a rank holds beside its cache."""
+    return rank.total_bytes.value - rank.bytes_of("kv_pool")
+
+
+def in_the_way(rank: RankLedger) -> str:
+    """Return the component because of which a rank has no room, as a table calls it."""
+    fixed = sum(rank.bytes_of(name) for name in FIXED)
+    if rank.capacity and fixed >= rank.capacity:
+        return COMPONENTS["weights"]
+    growing = [each for each in rank.components if each.name not in (*FIXED, "kv_pool")]
+    if rank.capacity and used(rank) >= rank.capacity and growing:
+        return COMPONENTS[max(growing, key=lambda each: each.bytes.value).name]
+    return COMPONENTS["kv_pool"]
+
+
+def sequences_held(setup: Setup) -> int:
+    """Return how many sequences the cache must hold to be made at all: a paged one may make others wait."""
+    return 1 if setup.running.paged_kv else setup.limits.max_batch_size
+
+
+def sequence_bytes(setup: Setup, rank: RankLedger) -> int:
+    """Return what one sequence of the full length takes of the cache."""
+    return setup.limits.max_seq_len * setup.limits.max_beam_width * rank.kv_bytes_per_token.value
+
+
+def largest_beside(rank: RankLedger) -> str:
+    """Return what takes most beside the weights, where these are what stands in the way."""
+    name = in_the_way(rank)
+    if name != COMPONENTS["weights"]:
+        return name
+    beside = [each for each in rank.components if each.name not in ("weights", "kv_pool")]
+    return COMPONENTS[max(beside, key=lambda each: each.bytes.value).name] if beside else name
+
+
+def smallest_home(
+    setup: Setup, devices: tuple[Device, ...], sizes: Sequence[int], planner: Planner = plan
+) -> Setup | None:
+    """Return the set-up on the GPUs with the least memory together on which it runs well.
+
+    Args:
+        setup: as asked, without a device.
+        devices: the GPUs there are.
+        sizes: of tensor parallelism, to be tried where it was not said.
+        planner: makes plans.
+    """
+    homes = sorted(
+        ((size, device) for size in sizes for device in devices if has_kernels(setup, device)),
+        key=lambda home: (home[0] * home[1].total_bytes, home[0]),
+    )
+    for size, device in homes:
+        placed = on(setup, device)
+        if size != setup.layout.tp:
+            placed = msgspec.structs.replace(
+                placed, layout=msgspec.structs.replace(setup.layout, tp=size), weights_by_rank=()
+            )
+        ledger = planner(placed)
+        if ledger.fits and not is_narrow(ledger.worst) and requests(ledger, usual_length(setup)) >= 1:
+            return placed
+    return None
+
+
+def is_narrow(rank: RankLedger) -> bool:
+    """Whether a plan that fits would not if its figures were at the upper end of their bands."""
+    beside = sum(each.bytes.high for each in rank.components if each.name != "kv_pool")
+    return bool(rank.fits and (beside >= rank.capacity or rank.kv_tokens.low <= 0))
+
+
+def has_kernels(setup: Setup, device: Device) -> bool:
+    """Whether the release has kernels for a GPU, and the GPU some for the formats that are asked for."""
+    from trtdx.memory.model.format_names import FORMATS, KV_LEAST_SM
+
+    release = kernels_of(setup.running.version or LAST_STABLE)
+    if release is not None and not release.serve(device.sm):
+        return False
+    form = FORMATS.get(setup.formats.weights)
+    least = max(form.least_sm if form else 0, KV_LEAST_SM.get(setup.formats.kv, 0))
+    if setup.formats.dtype == "bfloat16":
+        least = max(least, 80)
+    return device.sm >= least

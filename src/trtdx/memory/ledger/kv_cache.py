@@ -1,0 +1,272 @@
+"""The key/value cache of a rank: bytes of a token, and the pool that is left for it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.memory.ledger.decoder_layers import (
+    ATTENTION,
+    OVERLAPPING,
+    STATE,
+    layers_of,
+    stage_layers,
+    stage_of,
+)
+from trtdx.memory.ledger.kv_blocks import Pool, pool_of, rounds_up, shares_of
+from trtdx.memory.ledger.weight_storage import ceil_div, padded
+from trtdx.memory.ledger.weights import ENGINE, mtp_layers
+from trtdx.memory.model.families import since
+from trtdx.memory.nouns import Component, Figure
+from trtdx.words import many, size_in_words, thousands
+
+if TYPE_CHECKING:
+    from trtdx.memory.nouns import Dims, Layout, Setup
+
+# The layers of multi-token prediction were first allocated but not reckoned with, then reckoned as the whole model
+# once more, and since as what they are (_get_kv_size_per_token in pyexecutor/_util.py).
+BILLS_MTP_SINCE, BILLS_MTP_RIGHTLY_SINCE = "1.3.0rc5", "1.3.0rc9"
+CROSS_SHARE = 0.5  # of an encoder-decoder's cache, where cross_kv_cache_fraction is not set
+DEEPSEEK_V4_WINDOW = 128
+_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "fp8": 8, "int8": 8}
+
+
+class Cost(NamedTuple):
+    """Bytes of one token on a rank."""
+
+    billed: int  # what TensorRT-LLM divides its budget by, and prints
+    held: int  # what it then allocates
+    by_window: tuple[tuple[int, int], ...]  # window, bytes of a token; 0: no window
+
+
+class _Plan(NamedTuple):
+    tokens: int
+    bytes: int
+    parts: dict[str, int]
+
+
+def kv_bytes_per_token(setup: Setup, rank: int) -> Figure:
+    """Return what one token takes on a rank, as TensorRT-LLM reckons it."""
+    return Figure.exact(_cost(setup, rank).billed)
+
+
+def kv_pool(setup: Setup, rank: int, used: Figure) -> tuple[Component, Figure]:
+    """Return the cache of a rank on which the rest takes `used`, and how many tokens it holds."""
+    cost = _cost(setup, rank)
+    if not cost.billed:
+        return Component("kv_pool", Figure.exact(0), "the model has no attention"), Figure.exact(0)
+    if not setup.running.paged_kv and setup.running.backend == ENGINE:
+        return _contiguous(setup, cost)
+    if setup.device is None:
+        return _without_device(setup, cost)
+    total = setup.device.total_bytes
+    middle, least, most = (_plan(setup, cost, total - each) for each in (used.value, used.high, used.low))
+    source = (
+        "given"
+        if _is_given(setup, middle)
+        else used.source
+        if used.source.startswith("measured")
+        else "formula"
+    )
+    size = Figure(middle.bytes, min(least.bytes, middle.bytes), max(most.bytes, middle.bytes), source)
+    tokens = Figure(middle.tokens, min(least.tokens, middle.tokens), max(most.tokens, middle.tokens), source)
+    return Component("kv_pool", size, _why(setup, cost, middle, total - used.value), middle.parts), tokens
+
+
+def _is_given(setup: Setup, plan: _Plan) -> bool:
+    asked = setup.running.max_tokens
+    return bool(asked) and plan.tokens >= asked - setup.limits.tokens_per_block
+
+
+def _plan(setup: Setup, cost: Cost, available: int) -> _Plan:
+    running, limits = setup.running, setup.limits
+    budget = max(available, 0) * running.free_fraction
+    if running.max_kv_bytes:
+        budget = min(budget, running.max_kv_bytes)
+    up = rounds_up(engine=running.backend == ENGINE, version=running.version)
+    if len(cost.by_window) > 1:
+        return _windowed(setup, cost, budget, up=up)
+    whole = budget * (1 - CROSS_SHARE) if setup.dims.encoder_layers else budget
+    pool = pool_of(whole, cost.billed, cost.held, limits.tokens_per_block, most=running.max_tokens, up=up)
+    if setup.dims.encoder_layers:
+        return _Plan(pool.tokens, 2 * pool.bytes, {"self": pool.bytes, "cross": pool.bytes})
+    return _Plan(pool.tokens, pool.bytes, {})
+
+
+def _windowed(setup: Setup, cost: Cost, budget: float, *, up: bool) -> _Plan:
+    """Return one pool for each window; max_tokens says nothing then, and the widest window bounds a sequence."""
+    shares = shares_of(len(cost.by_window), setup.running.env.get("TRTLLM_WINDOW_SIZE_SHARES", ""))
+    pools: list[Pool] = [
+        pool_of(budget * share, size, size, setup.limits.tokens_per_block, up=up)
+        for (_, size), share in zip(cost.by_window, shares, strict=True)
+    ]
+    parts = {f"window {window}": pool.bytes for (window, _), pool in zip(cost.by_window, pools, strict=True)}
+    return _Plan(pools[-1].tokens, sum(pool.bytes for pool in pools), parts)
+
+
+def _contiguous(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
+    limits = setup.limits
+    tokens = limits.max_batch_size * limits.max_beam_width * limits.max_seq_len
+    why = (
+        f"not paged: {limits.max_batch_size} sequences x {limits.max_beam_width} beams x {limits.max_seq_len} tokens "
+        f"x {thousands(cost.held)} bytes"
+    )
+    return Component("kv_pool", Figure.exact(tokens * cost.held), why), Figure.exact(tokens)
+
+
+def _without_device(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
+    """Without a GPU to fill, the pool is what was asked for, or the least that works: one sequence."""
+    limits, running = setup.limits, setup.running
+    wanted = running.max_tokens or limits.max_seq_len * limits.max_beam_width
+    pool = pool_of(wanted * cost.billed, cost.billed, cost.held, limits.tokens_per_block, up=True)
+    why = (
+        "max_tokens"
+        if running.max_tokens
+        else "one sequence of max_seq_len; name a GPU to see how much is left"
+    )
+    return Component("kv_pool", Figure.exact(pool.bytes), why), Figure.exact(pool.tokens)
+
+
+def _why(setup: Setup, cost: Cost, plan: _Plan, available: int) -> str:
+    running = setup.running
+    said = [f"{running.free_fraction:g} of the {size_in_words(max(available, 0))} left"]
+    if _is_given(setup, plan):
+        said = [f"max_tokens {running.max_tokens}"]
+    said.append(f"{thousands(cost.billed)} bytes a token")
+    if cost.held != cost.billed:
+        said.append(f"{thousands(cost.held)} with the layers that guess tokens ahead")
+    if len(cost.by_window) > 1:
+        said.append("in one pool for each window size")
+    if running.host_cache_bytes:
+        blocks = running.host_cache_bytes // cost.held // setup.limits.tokens_per_block
+        said.append(f"{thousands(blocks * setup.limits.tokens_per_block)} more tokens in host memory")
+    return "; ".join(said)
+
+
+def _cost(setup: Setup, rank: int) -> Cost:
+    stage = stage_of(setup.layout, rank)
+    kind = setup.formats.kv or setup.formats.dtype
+    limits = setup.limits
+    windows = limits.max_attention_window
+    cost = cost_of(setup.dims, setup.layout, kind, stage, windows, limits.max_seq_len if windows else 0)
+    guessing = mtp_layers(setup)
+    if guessing:
+        each = layer_bytes(setup.dims, setup.layout, kind, setup.dims.num_kv_heads)
+        ahead = guessing * each if stage == setup.layout.pp - 1 else 0
+        cost = Cost(cost.billed + _billed_ahead(setup, ahead, cost.billed), cost.held + ahead, cost.by_window)
+    if setup.draft is not None:
+        cost = _with_draft(setup.draft, setup.layout, kind, stage, cost)
+    return cost
+
+
+def _billed_ahead(setup: Setup, ahead: int, model: int) -> int:
+    """Return what a release adds to a token for the layers that guess ahead, which take `ahead`."""
+    running = setup.running
+    apart = running.backend != ENGINE and not setup.layout.attention_dp and not running.disaggregated_tokens
+    if not apart or not since(running.version, BILLS_MTP_SINCE):
+        return 0
+    return ahead if since(running.version, BILLS_MTP_RIGHTLY_SINCE) else model
+
+
+def _with_draft(draft: Dims, layout: Layout, kind: str, stage: int, cost: Cost) -> Cost:
+    """Return the cost with a draft model's layers: a head's are on the last stage, a model's on all."""
+    if draft.num_layers < max(layout.pp, 5):
+        layers = draft.num_layers if stage == layout.pp - 1 else 0
+        extra = layers * layer_bytes(draft, layout, kind, draft.num_kv_heads)
+    else:
+        extra = cost_of(draft, layout, kind, stage, (), 0).held
+    return Cost(cost.billed + extra, cost.held + extra, cost.by_window)
+
+
+@lru_cache(maxsize=16384)
+def cost_of(
+    dims: Dims, layout: Layout, kind: str, stage: int, windows: tuple[int, ...], longest: int
+) -> Cost:
+    """Return what a token takes in the layers of a pipeline stage."""
+    by_window: dict[int, int] = {}
+    layers = layers_of(dims)
+    for at in stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage):
+        layer = layers[at]
+        if layer.mixer != ATTENTION or layer.shares_kv:
+            continue
+        window = windows[at % len(windows)] if windows else 0
+        window = min(window, longest) if window else longest
+        size = (
+            compressed_bytes(dims, kind, layer.compress_ratio)
+            if dims.compress_ratios
+            else layer_bytes(dims, layout, kind, layer.kv_heads, layer.head_dim)
+        )
+        by_window[window] = by_window.get(window, 0) + size
+    total = sum(by_window.values())
+    return Cost(total, total, tuple(sorted(by_window.items())))
+
+
+def layer_bytes(dims: Dims, layout: Layout, kind: str, kv_heads: int, head_dim: int = 0) -> int:
+    """Return what one layer keeps of a token: keys and values of this rank's heads, or the shared latent."""
+    if dims.mla:
+        return kv_bytes(dims.kv_lora_rank + dims.qk_rope_head_dim, kind) + index_bytes(dims)
+    heads = kv_heads if layout.attention_dp else ceil_div(kv_heads, layout.tp)
+    width = head_dim or dims.head_dim
+    return kv_bytes(heads * (width + (dims.v_head_dim or width)), kind)
+
+
+def compressed_bytes(dims: Dims, kind: str, ratio: int) -> int:
+    """Return a token's part of what a layer of DeepSeek V4 keeps of all tokens (deepseek_v4/cache_manager.py@v1.3.0rc22)."""
+    if ratio <= 1:
+        return 0
+    return kv_bytes(dims.head_dim, kind) // ratio + (
+        index_bytes(dims) // ratio if ratio == OVERLAPPING else 0
+    )
+
+
+def compressor_state(dims: Dims, kind: str, ratio: int, block: int) -> int:
+    """Return what a layer of DeepSeek V4 keeps of a sequence however long it is: a window, and half-compressed tokens.
+
+    Keys and scores of the latter are in 32 bit; all are in whole blocks.
+    """
+    kept = padded(max(dims.windows, default=DEEPSEEK_V4_WINDOW), block) * kv_bytes(dims.head_dim, kind)
+    if ratio <= 1:
+        return kept
+    twice = 2 if ratio == OVERLAPPING else 1
+    width = dims.head_dim + (dims.index_head_dim if ratio == OVERLAPPING else 0)
+    return kept + padded(twice * ratio, block) * 2 * twice * width * 4
+
+
+def index_bytes(dims: Dims) -> int:
+    """Return a token's key in the indexer of sparse attention: in FP8, with a scale for each 128 numbers."""
+    return dims.index_head_dim + 4 * ceil_div(dims.index_head_dim, 128) if dims.index_heads else 0
+
+
+def kv_bytes(numbers: int, kind: str) -> int:
+    if kind == "nvfp4":
+        return ceil_div(numbers, 2) + ceil_div(numbers, 16)  # and a scale for each 16
+    return numbers * _BITS.get(kind, 16) // 8
+
+
+def recurrent_state_of(setup: Setup, rank: int) -> Component | None:
+    """Return the state of recurrent layers: a slot for each sequence that may run at once."""
+    dims, layout = setup.dims, setup.layout
+    if dims.compress_ratios:
+        return _compressor_states(setup, rank)
+    if not dims.state_layers or not dims.state_bytes_per_sequence:
+        return None
+    layers = layers_of(dims)
+    here = stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
+    count = sum(layers[at].mixer == STATE for at in here)
+    slots = setup.limits.max_batch_size * layout.pp
+    each = dims.state_bytes_per_sequence * count // dims.state_layers
+    each = each if layout.attention_dp else ceil_div(each, layout.tp)
+    why = f"{many(slots, 'sequence')} x {thousands(each)} bytes"
+    return Component("recurrent_state", Figure.within(slots * each, 0.1), why)
+
+
+def _compressor_states(setup: Setup, rank: int) -> Component:
+    dims, layout, limits = setup.dims, setup.layout, setup.limits
+    kind = setup.formats.kv or setup.formats.dtype
+    layers = layers_of(dims)
+    here = stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
+    each = sum(
+        compressor_state(dims, kind, layers[at].compress_ratio, limits.tokens_per_block) for at in here
+    )
+    why = f"{many(limits.max_batch_size, 'sequence')} x {thousands(each)} bytes of windows and half-compressed tokens"
+    return Component("recurrent_state", Figure.within(limits.max_batch_size * each, 0.1), why)

@@ -1,0 +1,219 @@
+"""Weights to the byte where their files are at hand: engines, checkpoints cut for ranks, Hugging Face folders."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from trtdx.formats.safetensors import DTYPES, read_header
+from trtdx.inspect.readers.hf.weight_sets import MOST_FILES
+from trtdx.inspect.readers.hf.weights import EMBEDDING, HEAD, LAYER, OTHER_TOWER
+from trtdx.memory.ledger.decoder_layers import stage_layers
+from trtdx.memory.ledger.weight_storage import FILES
+from trtdx.memory.ledger.weights import ENGINE, Model, model_of, share_of
+from trtdx.memory.nouns import MIB, Figure, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.formats.safetensors import Header
+    from trtdx.host import Host
+    from trtdx.memory.nouns import Setup
+
+HEADERS = "exact: safetensors headers"
+PLAN_OVERHEAD = 0.003  # of an engine's file: code and names, which are not kept as weights
+_PLAN = re.compile(r"(?:.*_)?rank(\d{1,6})\.engine")
+_CUT = re.compile(r"rank(\d{1,6})\.safetensors")
+_PARTS = (
+    ("token_inputs", re.compile(r"per_layer_(?:input|projection)")),
+    ("shared_experts", re.compile(r"shared_expert")),
+    ("experts", re.compile(r"(?:^|\.)experts?\.|\.experts$")),
+    ("router", re.compile(r"(?:^|\.)(?:router|gate)\.(?:weight|bias|e_score_correction_bias)$|e_score_correction_bias")),
+    ("norms", re.compile(r"(?:^|\.|_)(?:layer_?norm|norm|ln)(?:_?\w*)?\.(?:weight|bias)$|_layernorm\.")),
+    ("recurrent", re.compile(r"(?:^|\.)(?:mamba|linear_attn|ssm)\.|mixer\.(?:in_proj|out_proj|conv1d|A_log|D|dt_bias)")),
+    ("cross_attention", re.compile(r"cross_attn|EncDecAttention|encoder_attn")),
+    ("attention", re.compile(r"attn|attention|query_key_value|mixer\.[qkvo]_proj")),
+)  # fmt: skip
+_POSITIONS = re.compile(r"(?:^|\.)(?:wpe|embed_positions|position_embeddings)\.weight$")
+
+
+class _Found(NamedTuple):
+    """The bytes of a folder's tensors by part and layer (-1: outside of layers), and the type most numbers have."""
+
+    sizes: Counter[tuple[str, int]]
+    dtype: str
+
+
+def weights_from_files(host: Host, folder: str, setup: Setup) -> tuple[Figure, ...]:
+    """Return what each rank's weights take, as the files in a folder say; nothing where they do not say it."""
+    names = host.entries(folder)
+    base = folder.rstrip("/")
+    plans = {int(found[1]): name for name in names if (found := _PLAN.fullmatch(name))}
+    if plans:
+        return _of_plans(host, base, plans, setup.layout.world)
+    cut = {int(found[1]): name for name in names if (found := _CUT.fullmatch(name))}
+    if cut:
+        return _of_cut_files(host, base, cut, setup)
+    shards = [name for name in names if name.endswith(".safetensors") and "consolidated" not in name]
+    if not shards or len(shards) > MOST_FILES:
+        return ()
+    headers = [read_header(host, f"{base}/{name}") for name in shards]
+    return _of_model(headers, setup)
+
+
+def _of_plans(host: Host, base: str, plans: dict[int, str], world: int) -> tuple[Figure, ...]:
+    if sorted(plans) != list(range(world)):
+        return ()
+    figures = []
+    for rank in range(world):
+        size = host.size(f"{base}/{plans[rank]}")
+        managed = f"{base}/rank{rank}_managed_weights.safetensors"
+        if host.kind(managed) == "file":
+            size += host.size(managed)
+        low = max(0, round(size * (1 - PLAN_OVERHEAD)) - 8 * MIB)
+        figures.append(Figure(size, low, size, f"exact: the size of {plans[rank]}"))
+    return tuple(figures)
+
+
+def _of_cut_files(host: Host, base: str, cut: dict[int, str], setup: Setup) -> tuple[Figure, ...]:
+    """Return the sums of files that are cut as asked; ranks of context parallelism share one."""
+    layout = setup.layout
+    if sorted(cut) != list(range(layout.tp * layout.pp)):
+        return ()
+    headers = {rank: read_header(host, f"{base}/{name}") for rank, name in cut.items()}
+    if any(header.fault for header in headers.values()):
+        return ()
+    model = model_of(setup)
+    tables = {stage: share_of(model, stage).parts.get("rope_table", 0) for stage in range(layout.pp)}
+    figures = []
+    for rank in range(layout.world):
+        stage, within = divmod(rank, layout.tp * layout.cp)
+        header = headers[stage * layout.tp + within % layout.tp]
+        size = sum(entry.bytes for entry in header.tensors.values()) + tables[stage]
+        figures.append(_exact(size))
+    return tuple(figures)
+
+
+def _exact(size: float) -> Figure:
+    value = round(size)
+    return Figure(value, value, round(size * 1.01) + 64 * MIB, HEADERS)
+
+
+def _of_model(headers: list[Header], setup: Setup) -> tuple[Figure, ...]:
+    if any(header.fault for header in headers):
+        return ()
+    found = _sorted_tensors(headers, setup)
+    model, layout = model_of(setup), setup.layout
+    formats = setup.formats
+    in_files = Model(
+        model.dims,
+        Layout(pp=layout.pp, pp_partition=layout.pp_partition),
+        type(formats)(
+            dtype=found.dtype,
+            weights=formats.weights,
+            group_size=formats.group_size,
+            excluded=formats.excluded,
+            by_module=formats.by_module,
+        ),
+        FILES,
+        model.family,
+        mtp_layers=model.mtp_layers,
+    )
+    if not _plausible(found, in_files):
+        return ()
+    stages = [_exact(_stage_bytes(found, model, in_files, stage)) for stage in range(layout.pp)]
+    return tuple(stages[rank // (layout.tp * layout.cp)] for rank in range(layout.world))
+
+
+def _plausible(found: _Found, in_files: Model) -> bool:
+    """The files must be about what the sizes say, else they are another model's, or not all there."""
+    told = sum(found.sizes.values())
+    reckoned = sum(share_of(in_files, stage).bytes.value for stage in range(in_files.layout.pp))
+    return bool(told) and 0.8 < told / max(reckoned, 1) < 1.25
+
+
+def _stage_bytes(found: _Found, model: Model, in_files: Model, stage: int) -> float:
+    """Return a stage's tensors, each part cut and padded as the formula cuts and pads it."""
+    mine, theirs = share_of(model, stage).parts, share_of(in_files, stage).parts
+    here = _of_stage(found, model, stage)
+    total = 0.0
+    for part in {*mine, *here}:
+        size, wanted, known = here[part], mine.get(part, 0), theirs.get(part, 0)
+        if not size:
+            total += wanted  # what no file holds: copies, tables
+        elif known:
+            total += size * (wanted / known)
+        else:
+            total += size
+    return total
+
+
+def _of_stage(found: _Found, model: Model, stage: int) -> Counter[str]:
+    layout, layers = model.layout, model.dims.num_layers
+    mine = stage_layers(layers, layout.pp, layout.pp_partition, stage)
+    last = stage == layout.pp - 1
+    here: Counter[str] = Counter()
+    for (part, layer), size in found.sizes.items():
+        if part == "mtp":
+            here[part] += size if last and model.mtp_layers else 0
+        elif part == "encoder":
+            here[part] += size // layout.pp
+        elif layer >= 0:
+            here[part] += size if layer in mine else 0
+        elif part in ("embedding", "positions", "token_inputs"):
+            here[part] += 0 if stage else size
+        else:
+            here[part] += size if last else 0
+    return here
+
+
+def _sorted_tensors(headers: list[Header], setup: Setup) -> _Found:
+    sizes: Counter[tuple[str, int]] = Counter()
+    types: Counter[str] = Counter()
+    for name, dtype, size in _tensors(headers):
+        part, layer = _place(name, setup.dims.num_layers, encoder=setup.dims.encoder_layers > 0)
+        if not part:
+            continue
+        sizes[part, layer] += size
+        if dtype in DTYPES:
+            types[DTYPES[dtype]] += size
+    dtype = types.most_common(1)[0][0] if types else setup.formats.dtype
+    if setup.running.backend != ENGINE and setup.dims.tied:  # a table that nobody loads
+        for key in [key for key in sizes if key[0] == "lm_head"]:
+            del sizes[key]
+    return _Found(sizes, dtype)
+
+
+def _tensors(headers: list[Header]) -> Iterator[tuple[str, str, int]]:
+    for header in headers:
+        for name, entry in header.tensors.items():
+            yield name, entry.dtype, entry.bytes
+
+
+def _place(name: str, layers: int, *, encoder: bool) -> tuple[str, int]:
+    """Return the part and layer of a tensor; no part for one of another tower."""
+    found = LAYER.match(name)
+    stack = found[1] or "" if found else name
+    if "mtp" in name or "nextn" in name:
+        return "mtp", -1
+    if encoder and "encoder" in stack.split(".") and "transformer" not in stack:
+        return "encoder", -1
+    if OTHER_TOWER.search(stack) and not stack.startswith("transformer.encoder"):
+        return "", -1
+    if found is None:
+        return _outside(name), -1
+    number, inner = int(found[2]), found[3]
+    if number >= layers:
+        return "mtp", -1
+    return next((part for part, pattern in _PARTS if pattern.search(inner)), "mlp"), number
+
+
+def _outside(name: str) -> str:
+    if "per_layer" in name:  # of Gemma 3n and 4
+        return "token_inputs"
+    if EMBEDDING.search(name):
+        return "embedding"
+    if HEAD.search(name):
+        return "lm_head"
+    return "positions" if _POSITIONS.search(name) else "norms"

@@ -1,0 +1,272 @@
+"""Constants re-fit from the user's own logs: what each log measured, against the plan of the same set-up."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.memory.ledger.calibration import ANY, FACTORS, Constant, Constants
+from trtdx.memory.logs.failed_allocation import failures_of
+from trtdx.memory.logs.ledger import ledgers_of, pool_of
+from trtdx.memory.nouns import GIB, Device, Figure
+from trtdx.words import size_in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trtdx.memory.logs.read import LogMemory
+    from trtdx.memory.nouns import Ledger, RankLedger, Setup
+
+ONE_LOG = 0.08  # how far the next run may be from a single one; less with each further log
+LEAST, MOST = 0.2, 5.0  # a factor outside of this is not a factor but another set-up
+CLOSE = 0.12 * GIB  # figures printed to 0.01 GiB, several of them added
+
+
+class Learnt(msgspec.Struct, frozen=True):
+    """One factor that changed."""
+
+    key: str  # backend/family/name
+    old: Constant | None
+    new: Constant
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A log that was not used, and why."""
+
+    names: tuple[str, ...]
+    reason: str
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """The constants after looking at logs, what changed, and what was left out."""
+
+    constants: Constants
+    learnt: tuple[Learnt, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+
+class _Ratio(msgspec.Struct, frozen=True):
+    key: str
+    value: float
+    off: float
+    line: str
+
+
+def calibrate(
+    logs: Sequence[tuple[LogMemory, Setup]],
+    plan: Callable[[Setup], Ledger],
+    known: Constants | None = None,
+) -> Calibration:
+    """Return the constants that make the plan of each set-up tell what its log measured.
+
+    Args:
+        logs: each log with the set-up it is of; what the log prints of its settings rules over the set-up's defaults.
+        plan: makes a ledger of a set-up by formula alone.
+        known: what was calibrated before; entries that these logs say nothing about stay.
+    """
+    known = known or Constants()
+    refused: list[Refused] = []
+    seen: defaultdict[str, list[_Ratio]] = defaultdict(list)
+    used: defaultdict[str, int] = defaultdict(int)
+    for log, setup in logs:
+        of_log = with_log_settings(setup, log)
+        planned = plan(of_log)
+        reason = problem_of(log) or _other_model(log, planned)
+        ratios = [] if reason else [*_ratios(log, planned)]
+        if reason or not ratios:
+            refused.append(Refused(log.names, reason or "it states nothing that the plan has too"))
+            continue
+        for key in {each.key for each in ratios}:
+            used[key] += 1
+        for each in ratios:
+            seen[each.key].append(each)
+    entries = dict(known.entries)
+    learnt: list[Learnt] = []
+    for key, ratios in sorted(seen.items()):
+        new = _fitted(ratios, used[key])
+        learnt.append(Learnt(key, known.entries.get(key), new))
+        entries[key] = new
+    return Calibration(Constants(known.version, entries), tuple(learnt), tuple(refused))
+
+
+def _fitted(ratios: Sequence[_Ratio], logs: int) -> Constant:
+    values = [each.value for each in ratios]
+    middle = statistics.median(values)
+    slack = ONE_LOG / logs**0.5 + max(each.off for each in ratios)
+    return Constant(
+        value=round(middle, 4),
+        low=round(min(values) * (1 - slack), 4),
+        high=round(max(values) * (1 + slack), 4),
+        logs=logs,
+        lines=tuple(dict.fromkeys(each.line for each in ratios))[:20],
+    )
+
+
+def constants_of(log: LogMemory, planned: Ledger, known: Constants | None = None) -> Constants:
+    """Return the constants of this one log, to plan what its set-up would be with a change."""
+    seen: defaultdict[str, list[_Ratio]] = defaultdict(list)
+    for each in _ratios(log, planned, least=0.001, most=1000):
+        seen[each.key].append(each)
+    entries = known.entries if known else {}
+    return Constants(entries={**entries, **{key: _fitted(ratios, 1) for key, ratios in seen.items()}})
+
+
+def _ratios(log: LogMemory, planned: Ledger, least: float = LEAST, most: float = MOST) -> Iterator[_Ratio]:
+    """Yield measured / planned for each component that the log states."""
+    family = planned.setup.dims.model_type or ANY
+    backend = planned.setup.running.backend
+    for rank in ledgers_of(log):
+        plan = planned.ranks[min(rank.rank, len(planned.ranks) - 1)]
+        for name in dict.fromkeys(FACTORS.values()):
+            measured, source = _measured(rank, name)
+            formula = sum(plan.bytes_of(part) for part, factor in FACTORS.items() if factor == name)
+            if measured is None or not measured.value or not formula:
+                continue
+            ratio = measured.value / formula
+            if least <= ratio <= most:
+                off = (measured.high - measured.low) / 2 / measured.value
+                yield _Ratio(f"{backend}/{family}/{name}", ratio, off, source)
+
+
+def _measured(ledger: RankLedger, factor: str) -> tuple[Figure | None, str]:
+    name = next(part for part, each in FACTORS.items() if each == factor)
+    component = ledger.component(name)
+    if component is None:
+        return None, ""
+    return component.bytes, component.bytes.source.removeprefix("measured: ").replace(" line ", ":")
+
+
+def with_log_settings(setup: Setup, log: LogMemory) -> Setup:
+    """Return the set-up with what the log prints of its settings, its GPU's memory and its release."""
+    limits = {
+        name: number
+        for name in ("max_batch_size", "max_num_tokens", "max_seq_len", "max_input_len", "max_beam_width", "tokens_per_block")
+        if (number := log.number(name))
+    }  # fmt: skip
+    running: dict[str, object] = {}
+    if log.fraction:
+        running["free_fraction"] = log.fraction
+    version = log.settings.get("version")
+    if version and not setup.running.version:
+        running["version"] = version.value
+    graphs = log.number("cuda_graph_max_batch_size")
+    if graphs:
+        running["cuda_graph_max_batch"] = graphs
+    capacity = next((each.capacity for each in ledgers_of(log) if each.capacity), 0)
+    device = setup.device
+    if capacity:
+        device = Device(name=device.name if device else "the GPU of the log", total_bytes=capacity, sm=device.sm if device else 0, source="measured")  # fmt: skip
+    return msgspec.structs.replace(
+        setup,
+        limits=msgspec.structs.replace(setup.limits, **limits),
+        running=msgspec.structs.replace(setup.running, **running),
+        device=device,
+        said={**setup.said, **dict.fromkeys(limits, "the log")},
+    )
+
+
+def problem_of(log: LogMemory) -> str:
+    """Return why a log cannot be trusted to calibrate with, or nothing."""
+    failures = failures_of(log)
+    if failures:
+        said = failures[0].said
+        return f"the run ran out of memory ({said.where}), so what it measured is not whole"
+    if log.backend not in ("pytorch", "tensorrt", "build"):
+        return (
+            "it states no activation and no profile: give the log of the start at level INFO, or of the build"
+        )
+    for rank in log.ranks:
+        reason = several_servers(log, rank) or _contradiction(log, rank)
+        if reason:
+            return reason
+    if log.backend == "pytorch" and not log.last("torch.peak", "torch.dynamic"):
+        return "it ends before the memory profile ('Peak memory during memory usage profiling'), or is not at level INFO"
+    if log.backend == "tensorrt" and not log.last("context"):
+        return "it ends before the execution context ('Allocated ... for execution context memory')"
+    return ""
+
+
+def several_servers(log: LogMemory, rank: int) -> str:
+    """Several servers in one log have several profiles of one rank, or an engine loaded after a KV cache was made."""
+    own = [each for each in log.all("torch.peak", rank=rank) if each.rank in (rank, None)]
+    different = {round(each.bytes() / CLOSE) for each in own if each.rank == rank} or {
+        round(each.bytes() / CLOSE) for each in own if len(log.ranks) == 1
+    }
+    if len(different) > 1 and max(different) - min(different) > 1:
+        return f"it holds several profiles of rank {rank} ({own[0].where} and {own[-1].where}): two servers in one log"
+    pools, engines = log.all("kv.pool", rank=rank), log.all("engine.size", rank=rank)
+    late = next((each for each in engines if pools and each.line > pools[0].line), None)
+    return (
+        f"an engine is loaded ({late.where}) after a KV cache was made ({pools[0].where}): two servers in one log"
+        if late
+        else ""
+    )
+
+
+def _contradiction(log: LogMemory, rank: int) -> str:
+    for check in (_sum_differs, _budget_differs, _pool_differs):
+        reason = check(log, rank)
+        if reason:
+            return reason
+    return ""
+
+
+def _sum_differs(log: LogMemory, rank: int) -> str:
+    peak = log.last("torch.peak", rank=rank)
+    parts = [log.last(key, rank=rank) for key in ("torch.inside", "torch.dynamic", "torch.outside_peak")]
+    if peak is None or not all(parts):
+        return ""
+    total = sum(each.bytes() for each in parts if each)
+    if abs(total - peak.bytes()) < CLOSE:
+        return ""
+    return f"its parts sum up to {size_in_words(total)}, its peak is {size_in_words(peak.bytes())} ({peak.where})"
+
+
+def _budget_differs(log: LogMemory, rank: int) -> str:
+    """(total - peak + temporary) x fraction is what the PyTorch backend gives to the cache."""
+    peak = log.last("torch.peak", rank=rank)
+    if peak is None or not {"total", "fraction", "budget", "temporary"} <= set(peak.values):
+        return ""
+    if log.last("torch.limit", rank=rank):
+        return ""
+    free = peak.values["total"].value - peak.values["size"].value + peak.values["temporary"].value
+    budget = free * peak.values["fraction"].value
+    if abs(budget - peak.bytes("budget")) < CLOSE:
+        return ""
+    return f"{peak.where} gives the cache {size_in_words(peak.bytes('budget'))}, and by its own numbers it is {size_in_words(budget)}"
+
+
+def _pool_differs(log: LogMemory, rank: int) -> str:
+    """The C++ runtime gives available x fraction to the cache, unless a number of tokens limits it."""
+    said, fraction, pool = log.last("kv.available", rank=rank), log.fraction, pool_of(log, rank).bytes
+    if said is None or fraction is None or pool is None or log.last("kv.both", rank=rank):
+        return ""
+    budget = said.values["free"].value * fraction
+    if pool.value < budget * 1.02 + CLOSE:
+        return ""
+    return f"{size_in_words(said.bytes('free'))} were available ({said.where}) and the cache took {size_in_words(pool.value)}"
+
+
+def _other_model(log: LogMemory, planned: Ledger) -> str:
+    """Return why the log cannot be of this set-up."""
+    differs = kv_differs(log, planned)
+    if differs is None:
+        return ""
+    return (
+        f"one token of its KV cache takes {differs[0]} bytes, by the plan {differs[1]}: "
+        "another model, another type of KV cache, or another number of GPUs"
+    )
+
+
+def kv_differs(log: LogMemory, planned: Ledger) -> tuple[int, int, str] | None:
+    """Return the bytes of one token in the log and in the plan, and where the log says so, if they are not the same."""
+    for rank in ledgers_of(log):
+        measured = rank.kv_bytes_per_token
+        plan = planned.ranks[min(rank.rank, len(planned.ranks) - 1)].kv_bytes_per_token
+        if measured.value and plan.value and not measured.low - 1 <= plan.value <= measured.high + 1:
+            where = measured.source.removeprefix("measured: ").replace(" line ", ":")
+            return measured.value, plan.value, where
+    return None

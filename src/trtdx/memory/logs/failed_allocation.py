@@ -1,0 +1,224 @@
+"""Which allocation failed: what was wanted, what was free, and for what it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.memory.logs.ledger import STAGES, measured, pool_of
+from trtdx.memory.logs.lines import Said
+from trtdx.memory.nouns import COMPONENTS, MIB, Figure
+
+if TYPE_CHECKING:
+    from trtdx.memory.logs.read import LogMemory
+
+FAILED = (
+    "build.workspace",
+    "torch.oom",
+    "runtime.oom",
+    "trt.refused",
+    "trt.oom",
+    "executor.failed",
+    "kv.none",
+)
+_NEAR = 400  # lines between an allocator's text and the executor's report of it: a traceback of several ranks
+
+SERVING = ""  # a buffer of a step: logits, activations or workspace, the log does not say which
+
+# What a C++ runtime does next after a line, so what failed when no later line came.
+_NEXT_ENGINE = (
+    ("kv.pool", SERVING),
+    ("kv.available", "kv_pool"),
+    ("decoder", "kv_pool"),
+    ("runtime", "decoder_buffers"),
+    ("context", "runtime_buffers"),
+    ("engine.size", "activation"),
+)
+_NEXT_TORCH = (
+    ("torch.fraction", SERVING),
+    ("torch.estimated", "kv_pool"),
+    ("torch.peak", "kv_pool"),
+    ("torch.dynamic", "activation"),
+    ("torch.inside", "activation"),
+    ("torch.weights", "activation"),
+)
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocation that was refused."""
+
+    said: Said
+    rank: int
+    component: str = ""  # of COMPONENTS; nothing where the log does not let one tell
+    named: str = ""  # as the log names it
+    wanted: Figure | None = None
+    free: Figure | None = None
+    total: Figure | None = None
+    after_pool: bool = False  # the KV cache had its memory already
+    evidence: tuple[Said, ...] = ()
+
+    @property
+    def missing(self) -> int | None:
+        """Return how much was missing, where the log tells both sides."""
+        if self.wanted is None or self.free is None:
+            return None
+        return self.wanted.value - self.free.value
+
+    @property
+    def what(self) -> str:
+        if self.named or self.component:
+            return self.named or COMPONENTS[self.component]
+        return "a buffer after the KV cache was made" if self.after_pool else "an allocation"
+
+
+def failures_of(log: LogMemory) -> list[Failure]:
+    """Return the refused allocations in the order of the log, the one that began it first in each rank."""
+    found: list[Failure] = []
+    for said in log.all(*FAILED):
+        if said.level in ("warning", "info", "debug", "trace"):
+            continue  # a builder that tries the next tactic, or advice
+        if any(_is_told_again(said, each) for each in found):
+            continue
+        found.append(_failure(log, said))
+    return [_with_size(log, _with_report(log, each)) for each in found]
+
+
+def _with_size(log: LogMemory, failure: Failure) -> Failure:
+    """Return the failure with the size that an allocator states after the executor's report of it."""
+    if failure.wanted is not None or failure.said.key != "executor.failed":
+        return failure
+    for said in log.all("torch.oom", rank=failure.rank):
+        if "wanted" in said.values and _is_told_again(said, failure):
+            return msgspec.structs.replace(
+                failure,
+                wanted=measured(said, "wanted"),
+                free=measured(said, "free") if "free" in said.values else failure.free,
+                evidence=(*failure.evidence, said),
+            )
+    return failure
+
+
+def _is_told_again(said: Said, earlier: Failure) -> bool:
+    """Say whether a line only repeats a failure: the same rank, right after it."""
+    same_rank = said.rank is None or earlier.said.rank is None or said.rank == earlier.said.rank
+    return same_rank and said.source == earlier.said.source and 0 <= said.line - earlier.said.line < _NEAR
+
+
+def _failure(log: LogMemory, said: Said) -> Failure:
+    rank = said.rank if said.rank is not None else log.ranks[0]
+    wanted = measured(said, "wanted") if "wanted" in said.values else None
+    pool = pool_of(log, rank)
+    after_pool = bool(
+        pool.bytes and pool.line and pool.line < said.line and log.all("kv.pool", "torch.fraction", rank=rank)
+    )
+    component = _component(log, said, rank, wanted, after_pool=after_pool)
+    failure = Failure(
+        said=said,
+        rank=rank,
+        component=component,
+        wanted=wanted,
+        free=measured(said, "free") if "free" in said.values else None,
+        total=measured(said, "total") if "total" in said.values else None,
+        after_pool=after_pool,
+        evidence=(said,),
+    )
+    return _with_pool_figures(log, failure) if component == "kv_pool" else failure
+
+
+def _component(log: LogMemory, said: Said, rank: int, wanted: Figure | None, *, after_pool: bool) -> str:
+    if said.key == "executor.failed":
+        return stage_component(said.words["component"])
+    if said.key == "kv.none":
+        return "kv_pool"
+    if said.key == "build.workspace":
+        return "activation"
+    if said.key in ("trt.refused", "trt.oom"):
+        return _tensorrt_component(log, said, rank, wanted)
+    order = _NEXT_TORCH if log.backend == "pytorch" else _NEXT_ENGINE
+    pool = pool_of(log, rank).bytes
+    other = pool is not None and wanted is not None and wanted.value < pool.value / 2  # a pool is one piece
+    for key, component in order:
+        if any(each.line < said.line for each in log.all(key, rank=rank)):
+            if component == "kv_pool" and (after_pool or other):
+                return SERVING
+            return component
+    return "weights" if log.backend == "pytorch" else ""
+
+
+def _tensorrt_component(log: LogMemory, said: Said, rank: int, wanted: Figure | None) -> str:
+    """TensorRT asks for the weights in one piece when an engine is loaded, then for the context's memory."""
+    engine = next((each for each in log.all("engine.size", rank=rank) if each.line < said.line), None)
+    if log.first("build.activation", "build.scratch", "build.tactic") and engine is None:
+        held = log.last("build.weights", rank=rank)
+        is_held = held and wanted and abs(wanted.value - held.bytes()) < 0.06 * held.bytes()
+        return "weights" if is_held else "activation"
+    loaded = any(
+        "engine deserialization" in each.words["what"] and each.line < said.line
+        for each in log.all("trt.change", rank=rank)
+    )
+    if wanted is not None and engine is not None:
+        return "weights" if abs(wanted.value - engine.bytes()) < 0.06 * engine.bytes() else "activation"
+    if loaded or "IExecutionContext" in said.text or "executionContext" in said.text:
+        return "activation"
+    loading = engine or log.last("engine.not_deserialised", rank=rank)
+    return "weights" if loading or "readEngine" in said.text else ""
+
+
+def stage_component(named: str) -> str:
+    """Return the component that a stage of the executor makes."""
+    lower = named.lower()
+    if lower.startswith(("initial kv cache", "_no_capture_init_kv")):
+        return "kv_pool"
+    return STAGES.get(lower) or STAGES.get(lower.partition(" (")[0], "")
+
+
+def _with_pool_figures(log: LogMemory, failure: Failure) -> Failure:
+    """Return a failure of the KV cache with what was wanted for it and what was free."""
+    rank = failure.rank
+    said = log.last("kv.available", rank=rank)
+    fraction = log.fraction
+    if failure.wanted is None and said and fraction:
+        wanted = said.values["free"].value * fraction
+        return msgspec.structs.replace(
+            failure,
+            wanted=Figure.within(wanted, 0, f"measured: {said.source} line {said.line}", extra=8 * MIB),
+            free=measured(said, "free"),
+            total=measured(said, "total"),
+            evidence=(*failure.evidence, said),
+        )
+    return failure
+
+
+def _with_report(log: LogMemory, failure: Failure) -> Failure:
+    """Return the failure with what the executor's own report adds: the component, and the free memory before it."""
+    near = [
+        each
+        for each in log.all("executor.failed", "executor.total", "executor.free", rank=failure.rank)
+        if each.source == failure.said.source and 0 <= each.line - failure.said.line < _NEAR
+    ]
+    if not near:
+        return failure
+    told = {each.key: each for each in reversed(near)}
+    named = told.get("executor.failed")
+    free, total = told.get("executor.free"), told.get("executor.total")
+    estimated = log.last("torch.estimated", rank=failure.rank)
+    component = (named and stage_component(named.words["component"])) or failure.component
+    wanted = failure.wanted
+    if wanted is None and component == "kv_pool" and estimated:
+        wanted = measured(estimated)
+    made = [
+        row
+        for row in log.all("executor.stage", rank=failure.rank)
+        if STAGES.get(row.words["stage"].lower()) == "kv_pool"
+    ]
+    return msgspec.structs.replace(
+        failure,
+        component=component,
+        after_pool=failure.after_pool or bool(made),
+        named=named.words["component"] if named else failure.named,
+        wanted=wanted,
+        free=failure.free or (measured(free, "free") if free else None),
+        total=failure.total or (measured(total, "total") if total else None),
+        evidence=(*failure.evidence, *(each for each in told.values() if each is not failure.said)),
+    )

@@ -1,0 +1,359 @@
+"""The ledger of each rank, rebuilt from what a log states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.memory.nouns import COMPONENTS, GIB, ZERO, Component, Figure, RankLedger, summed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trtdx.memory.logs.lines import Said
+    from trtdx.memory.logs.read import LogMemory
+    from trtdx.memory.nouns import Ledger
+
+_ORDER = {name: at for at, name in enumerate(COMPONENTS)}
+_SAME = 0.011 * GIB  # two sizes printed to 0.01 GiB that are one
+PROFILING_POOL = (
+    5 * GIB
+)  # a lone pool smaller than this, in a log that ends in a failure, was the temporary one
+
+# The stages of the PyTorch executor, by the names of all releases, and the component they make.
+STAGES = {
+    "model": "weights", "draft model for speculative decoding": "draft_weights", "draft_model": "draft_weights",
+    "sampler": "decoder_buffers", "drafter": "runtime_buffers", "guided decoder": "runtime_buffers",
+    "guided_decoder": "runtime_buffers", "spec_resource_manager": "runtime_buffers",
+    "speculative decoding resources": "runtime_buffers", "model resources created during usage": "activation",
+    "model_extra": "activation", "additional executor resources": "runtime_buffers",
+    "executor_extra": "runtime_buffers", "kv cache": "kv_pool", "kv_cache": "kv_pool",
+}  # fmt: skip
+
+
+def measured(said: Said, name: str = "size") -> Figure:
+    """Return a printed number as a figure: its band is half of its last digit."""
+    value = said.values[name]
+    low, high = max(0, round(value.value - value.off)), round(value.value + value.off)
+    return Figure(max(0, round(value.value)), low, high, source_of(said))
+
+
+def source_of(said: Said) -> str:
+    return f"measured: {said.source} line {said.line}"
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """The KV cache that was kept, and the temporary one before it."""
+
+    bytes: Figure | None = None
+    tokens: Figure | None = None
+    temporary: Figure | None = None
+    line: int = 0
+
+
+def ledgers_of(log: LogMemory) -> tuple[RankLedger, ...]:
+    """Return a ledger for each rank that spoke; the lines without a rank count for all of them."""
+    return tuple(ledger_of(log, rank) for rank in log.ranks)
+
+
+def ledger_of(log: LogMemory, rank: int) -> RankLedger:
+    """Return what the log states of one rank, as a ledger."""
+    pool = pool_of(log, rank)
+    parts = dict(_engine_parts(log, rank) if log.backend != "pytorch" else _torch_parts(log, rank, pool))
+    for name, component in _stage_parts(log, rank):
+        parts.setdefault(name, component)
+    lora = log.last("lora", rank=rank)
+    if lora:
+        parts["lora"] = Component("lora", measured(lora))
+    if pool.bytes is not None:
+        parts["kv_pool"] = Component("kv_pool", pool.bytes)
+    components = tuple(sorted(parts.values(), key=lambda each: _ORDER[each.name]))
+    capacity = capacity_of(log, rank)
+    return RankLedger(
+        rank=rank,
+        components=components,
+        kv_bytes_per_token=per_token_of(log, rank, pool) or ZERO,
+        kv_tokens=pool.tokens or ZERO,
+        total_bytes=summed(each.bytes for each in components),
+        capacity=capacity.value if capacity else 0,
+    )
+
+
+def capacity_of(log: LogMemory, rank: int) -> Figure | None:
+    """Return the memory of the device, from whichever line states it most exactly."""
+    stated = [
+        measured(each, "total")
+        for key in ("torch.peak", "kv.available", "torch.profile", "executor.total", "torch.oom", "smi.gpu")
+        for each in log.all(key, rank=rank)
+        if "total" in each.values
+    ]
+    share = log.last("torch.fraction", rank=rank)
+    if not stated and share and share.values["fraction"].value > 0:
+        total = share.values["size"].value / share.values["fraction"].value
+        return Figure.within(total, 0.0001, source_of(share))
+    return stated[0] if stated else None
+
+
+def pool_of(log: LogMemory, rank: int) -> Pool:
+    """Return the KV cache that was kept. The first pool of the PyTorch backend is a temporary one."""
+    pools = log.all("kv.pool", rank=rank)
+    temporary = _temporary(log, rank, pools)
+    kept = [each for each in pools if temporary is None or not _is(each, temporary)]
+    peak = log.last("torch.peak", rank=rank)
+    after = [each for each in kept if peak is None or each.line >= peak.line] or kept
+    temporary_figure = (
+        measured(temporary, "size" if temporary.key == "kv.pool" else "temporary") if temporary else None
+    )
+    if after:
+        last = after[-1]
+        size = _whole_size(log, rank, last)
+        tokens = _exactly(last, "tokens") if "tokens" in last.values else _tokens_of(log, rank)
+        return Pool(size, tokens, temporary_figure, last.line)
+    return _planned_pool(log, rank, temporary_figure)
+
+
+def _planned_pool(log: LogMemory, rank: int, temporary: Figure | None) -> Pool:
+    """Return the pool that was computed, where the line that says it was made is not there."""
+    size, tokens = log.settings.get("kv_pool_bytes"), log.settings.get("kv_pool_tokens")
+    count = Figure.exact(int(tokens.value), f"measured: {tokens.where}") if tokens else None
+    if size:
+        return Pool(Figure.exact(int(size.value), f"measured: {size.where}"), count, temporary)
+    said = log.last("torch.estimated", rank=rank)
+    if said:
+        return Pool(measured(said), count, temporary, said.line)
+    peak = log.last("torch.peak", rank=rank)
+    if peak and "budget" in peak.values:
+        return Pool(measured(peak, "budget"), count, temporary, peak.line)
+    return Pool(None, count or _tokens_of(log, rank), temporary)
+
+
+def _temporary(log: LogMemory, rank: int, pools: Sequence[Said]) -> Said | None:
+    peaks = [each for each in log.all("torch.peak", rank=rank) if each.get("temporary")]
+    if peaks:
+        return peaks[-1]
+    if log.backend != "pytorch" or not pools:
+        return None
+    if len({each.get("tokens") for each in pools}) > 1:
+        return pools[0]
+    failed = log.all("torch.oom", "executor.failed", rank=rank)
+    sized = log.all("torch.estimated", "torch.peak", "torch.fraction", rank=rank)
+    alone = failed and not sized and failed[-1].line > pools[0].line and pools[0].bytes() < PROFILING_POOL
+    return pools[0] if alone else None
+
+
+def _is(pool: Said, temporary: Said) -> bool:
+    if temporary.key == "kv.pool":
+        return pool.get("tokens") == temporary.get("tokens")
+    return abs(pool.bytes() - temporary.bytes("temporary")) < _SAME and pool.line < temporary.line + 60
+
+
+def shortened(log: LogMemory) -> Said | None:
+    """Return the line that says sequences were made shorter, for the cache that was kept.
+
+    The temporary cache of the PyTorch backend is small, so the same warning comes for it in healthy logs too.
+    """
+    found = [each for each in log.all("kv.shortened") if "new" in each.values]
+    for said in reversed(found):
+        rank = said.rank if said.rank is not None else log.ranks[0]
+        temporary = _temporary(log, rank, log.all("kv.pool", rank=rank))
+        if temporary is None or said.line > temporary.line:
+            return said
+    return None
+
+
+def _whole_size(log: LogMemory, rank: int, pool: Said) -> Figure | None:
+    """Return the pool's size; AutoDeploy prints 0.00 GiB for a real one."""
+    if pool.bytes():
+        return measured(pool)
+    peak = log.last("torch.peak", rank=rank)
+    per_token = peak.get("per_token") if peak else None
+    if per_token and "tokens" in pool.values:
+        return Figure.exact(per_token * pool.values["tokens"].value, source_of(pool))
+    return None
+
+
+def _exactly(said: Said, name: str) -> Figure:
+    return Figure.exact(said.values[name].value, source_of(said))
+
+
+def _tokens_of(log: LogMemory, rank: int) -> Figure | None:
+    said = log.last("kv.tokens", rank=rank)
+    if said:
+        return _exactly(said, "tokens")
+    blocks, each = log.last("kv.blocks", rank=rank), log.last("kv.per_block", rank=rank)
+    if blocks and each:
+        return Figure.exact(blocks.values["count"].value * each.values["count"].value, source_of(blocks))
+    return None
+
+
+def per_token_of(log: LogMemory, rank: int, pool: Pool) -> Figure | None:
+    """Return the bytes of one token: as printed, else the pool divided by its tokens."""
+    peak = next((each for each in log.all("torch.peak", rank=rank) if "per_token" in each.values), None)
+    if peak:
+        return _exactly(peak, "per_token")
+    if pool.bytes is None or pool.tokens is None or not pool.tokens.value:
+        return None
+    tokens = pool.tokens.value
+    size = pool.bytes
+    return Figure(round(size.value / tokens), size.low // tokens, -(-size.high // tokens), size.source)
+
+
+def _engine_parts(log: LogMemory, rank: int) -> Iterator[tuple[str, Component]]:
+    weights = _engine_weights(log, rank)
+    if weights:
+        yield "weights", weights
+    told: set[str] = set()
+    for name, keys in (
+        ("activation", ("context", "build.activation")),
+        ("runtime_buffers", ("runtime",)),
+        ("decoder_buffers", ("decoder",)),
+    ):
+        said = next((found for key in keys if (found := log.last(key, rank=rank))), None)
+        if said:
+            told.add(name)
+            yield name, Component(name, measured(said))
+    if "activation" not in told:
+        risen = _risen(log, rank)
+        if risen:
+            yield "activation", risen
+    rest = _rest_before_pool(log, rank, weights)
+    if rest:
+        yield "cuda_context", rest
+
+
+def _risen(log: LogMemory, rank: int) -> Component | None:
+    """Return by how much the GPU filled up while an old runtime made its context, which prints no size of it."""
+    said = [each for each in log.all("trt.change", rank=rank) if each.words["what"].startswith("Init cu")]
+    if len(said) < 2 or log.last("engine.size", rank=rank) is None:
+        return None
+    size = said[-1].bytes("now") - said[0].bytes("now")
+    figure = Figure.within(size, 0.1, source_of(said[-1]))
+    why = "the rise of the GPU's memory between loading and running: activations, contexts, driver"
+    return Component("activation", figure, why) if size > 0.05 * GIB else None
+
+
+def _engine_weights(log: LogMemory, rank: int) -> Component | None:
+    """Return the weights: what TensorRT manages after loading, else the builder's sum, else the engine's file."""
+    loaded = [
+        each
+        for each in log.all("trt.change", rank=rank)
+        if "engine deserialization" in each.words["what"]
+        or "IExecutionContext creation" in each.words["what"]
+    ]
+    for each in reversed(loaded):
+        if each.bytes("now"):
+            return Component("weights", measured(each, "now"))
+    built, size = log.last("build.weights", rank=rank), log.last("engine.size", rank=rank)
+    if built:
+        return Component("weights", measured(built))
+    if size:
+        figure = measured(size)
+        low = round(figure.value * 0.99)  # a plan also holds its kernels
+        return Component(
+            "weights", Figure(figure.value, low, figure.high, figure.source), "the engine's file"
+        )
+    return None
+
+
+def _rest_before_pool(log: LogMemory, rank: int, weights: Component | None) -> Component | None:
+    """Return what was in use before the KV cache beside what the log names."""
+    said = log.last("kv.available", rank=rank)
+    if said is None or weights is None or log.last("context", rank=rank) is None:
+        return None
+    used = said.values["total"].value - said.values["free"].value
+    known = weights.bytes.value + sum(
+        found.bytes() for key in ("context", "runtime", "decoder") if (found := log.last(key, rank=rank))
+    )
+    figure = Figure.within(max(0, used - known), 0, source_of(said), extra=0.01 * GIB)
+    why = "in use before the KV cache and not named: CUDA context, libraries, NCCL, other processes"
+    return Component("cuda_context", figure, why)
+
+
+def _torch_parts(log: LogMemory, rank: int, pool: Pool) -> Iterator[tuple[str, Component]]:
+    printed, inside = log.last("torch.weights", rank=rank), log.last("torch.inside", rank=rank)
+    outside = log.last("torch.outside_peak", rank=rank) or log.last("torch.outside", rank=rank)
+    dynamic = log.last("torch.dynamic", rank=rank)
+    temporary = pool.temporary.value if pool.temporary else _implied_temporary(log, rank)
+    weights = printed or inside
+    more = inside.bytes() - printed.bytes() if inside and printed else 0
+    kept_outside = not (inside and printed and more >= temporary * 0.9)
+    if weights:
+        yield "weights", Component("weights", measured(weights))
+    if inside and printed and more - (0 if kept_outside else temporary) > 0.01 * GIB:
+        size = more - (0 if kept_outside else temporary)
+        figure = Figure.within(size, 0, source_of(inside), extra=0.01 * GIB)
+        yield "runtime_buffers", Component("runtime_buffers", figure, "in torch beside the weights")
+    activation = _activation(log, rank, dynamic, inside)
+    if activation:
+        yield "activation", activation
+    if outside:
+        # The temporary cache of the C++ manager is not torch's, so it is in what torch does not know.
+        size = outside.bytes() - (temporary if kept_outside else 0)
+        figure = Figure.within(max(0, size), 0, source_of(outside), extra=0.01 * GIB)
+        yield (
+            "cuda_context",
+            Component("cuda_context", figure, "outside torch: CUDA context, NCCL, CUDA graphs"),
+        )
+
+
+def _implied_temporary(log: LogMemory, rank: int) -> int:
+    """Return the temporary cache that the budget implies: (total - peak + temporary) x fraction, where it is not told."""
+    peak, total = log.last("torch.peak", rank=rank), capacity_of(log, rank)
+    if peak is None or total is None or not peak.get("fraction") or log.last("torch.limit", rank=rank):
+        return 0
+    implied = peak.bytes("budget") / peak.values["fraction"].value - (total.value - peak.bytes())
+    return round(implied) if 0.03 * GIB < implied < PROFILING_POOL else 0
+
+
+def _activation(log: LogMemory, rank: int, dynamic: Said | None, inside: Said | None) -> Component | None:
+    if dynamic:
+        return Component("activation", measured(dynamic))
+    peak, outside = log.last("torch.peak", rank=rank), log.last("torch.outside", rank=rank)
+    if peak and inside and outside:
+        size = peak.bytes() - inside.bytes() - outside.bytes()
+        figure = Figure.within(max(0, size), 0, source_of(peak), extra=0.1 * GIB)
+        return Component("activation", figure, "peak less what was there before, in torch and outside")
+    return None
+
+
+def _stage_parts(log: LogMemory, rank: int) -> Iterator[tuple[str, Component]]:
+    """Yield what the table of an executor's failure tells: free memory before and after each component."""
+    rows = log.all("executor.stage", rank=rank)
+    total = log.last("executor.total", rank=rank)
+    if rows and total:
+        before = total.values["total"].value - rows[0].values["before"].value
+        figure = Figure.within(max(0, before), 0, source_of(rows[0]), extra=0.01 * GIB)
+        yield "cuda_context", Component("cuda_context", figure, "in use before the first component was made")
+    sums: dict[str, tuple[float, Said]] = {}
+    for row in rows:
+        name = STAGES.get(row.words["stage"].lower())
+        taken = row.values["before"].value - row.values["after"].value
+        if name and taken > 0.01 * GIB:
+            sums[name] = (sums.get(name, (0.0, row))[0] + taken, row)
+    for name, (size, row) in sums.items():
+        figure = Figure.within(size, 0, source_of(row), extra=0.01 * GIB)
+        yield name, Component(name, figure, f"free memory before and after: {row.words['stage']}")
+
+
+def completed(ranks: Sequence[RankLedger], plan: Ledger) -> tuple[RankLedger, ...]:
+    """Return the ledgers with what the log does not tell taken from the plan of the same set-up."""
+    return tuple(_completed(each, plan) for each in ranks)
+
+
+def _completed(ledger: RankLedger, plan: Ledger) -> RankLedger:
+    planned = plan.ranks[min(ledger.rank, len(plan.ranks) - 1)]
+    known = {each.name for each in ledger.components}
+    if "cuda_context" in known:  # what a log sums up as outside of torch, or in use before, is all of these
+        known |= {"communication", "cuda_graphs", "other_process", "host_memory"}
+    added = [each for each in planned.components if each.name not in known and each.name != "kv_pool"]
+    components = tuple(sorted((*ledger.components, *added), key=lambda each: _ORDER[each.name]))
+    return msgspec.structs.replace(
+        ledger,
+        components=components,
+        kv_bytes_per_token=ledger.kv_bytes_per_token
+        if ledger.kv_bytes_per_token.value
+        else planned.kv_bytes_per_token,
+        total_bytes=summed(each.bytes for each in components),
+        capacity=ledger.capacity or planned.capacity,
+    )

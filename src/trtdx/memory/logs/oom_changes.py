@@ -1,0 +1,310 @@
+"""The smallest change after which a failed allocation fits, in numbers, as flags at the right stage."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.memory.logs.commands import command_of, command_with, is_engine, limit_stage
+from trtdx.memory.logs.ledger import ledger_of
+from trtdx.memory.nouns import MIB
+from trtdx.model import Fix, Stage
+from trtdx.words import size_in_words, thousands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trtdx.memory.logs.failed_allocation import Failure
+    from trtdx.memory.logs.read import LogMemory
+    from trtdx.memory.nouns import Ledger, RankLedger, Setup
+
+MARGIN = 256 * MIB  # allocators round up, and the next allocation wants something too
+DEFAULT_FRACTION = 0.9
+STEP = 256  # tokens
+FEWEST_TOKENS = 512
+
+
+def smallest_changes(
+    log: LogMemory, failure: Failure, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
+) -> list[Fix]:
+    """Return what to change, least harm first; each would be enough by itself where it says so."""
+    of_plugin = failure.said.key == "build.workspace"
+    found = [*(smaller_workspace(log, failure) if of_plugin else _by_log(log, failure))]
+    if setup is not None and plan is not None:
+        planned = by_plan(log, setup, plan)
+        found = [planned, *(each for each in found if each.command != planned.command)] if planned else found
+    return found
+
+
+def _by_log(log: LogMemory, failure: Failure) -> Iterator[Fix]:
+    if failure.after_pool or (failure.component == "kv_pool" and not _is_empty_pool(failure)):
+        lower = lower_fraction(log, failure)
+        if lower:
+            yield lower
+    if _is_empty_pool(failure):
+        more = raise_fraction(log, ledger_of(log, failure.rank), log.number("max_seq_len") or 0)
+        if more:
+            yield more
+    if failure.component in ("activation", "runtime_buffers", "decoder_buffers", ""):
+        fewer = fewer_tokens(log, failure)
+        if fewer:
+            yield fewer
+    if failure.component in ("weights", "draft_weights") or _mostly_weights(log, failure):
+        yield from smaller_weights(log, failure)
+    if failure.component in ("runtime_buffers", "decoder_buffers") or (
+        failure.component == "" and not failure.after_pool
+    ):
+        smaller = smaller_batch(log)
+        if smaller:
+            yield smaller
+
+
+def _mostly_weights(log: LogMemory, failure: Failure) -> bool:
+    """Say whether the weights leave next to nothing to anybody else."""
+    total = failure.total.value if failure.total else 0
+    return (
+        failure.component == "kv_pool" and ledger_of(log, failure.rank).bytes_of("weights") > 0.8 * total > 0
+    )
+
+
+def _is_empty_pool(failure: Failure) -> bool:
+    return failure.said.key == "kv.none"
+
+
+def lower_fraction(log: LogMemory, failure: Failure) -> Fix | None:
+    """Return the fraction of the KV cache that leaves what was missing."""
+    ledger = ledger_of(log, failure.rank)
+    old = log.fraction or DEFAULT_FRACTION
+    pool = ledger.bytes_of("kv_pool") or (failure.wanted.value if failure.wanted else 0)
+    if failure.component == "kv_pool" and failure.wanted is not None:
+        pool = failure.wanted.value
+    missing = failure.missing
+    if not pool or old <= 0:
+        return None
+    base = pool / old
+    known = missing is not None and missing > 0
+    lacking = missing + max(MARGIN, 0.05 * missing) if missing is not None and known else 0.05 * base
+    new = math.floor((pool - lacking) / base * 100) / 100
+    if new < 0.05:
+        return None
+    freed = (old - new) * base
+    per_token = ledger.kv_bytes_per_token.value
+    held = ledger.kv_tokens.value or (int(pool // per_token) if per_token else 0)
+    tokens = (
+        f", and holds {thousands(int(held * new / old))} tokens instead of {thousands(held)}" if held else ""
+    )
+    doubt = (
+        ""
+        if known
+        else "; the log does not say how much was asked for, so lower it further if that is not enough"
+    )
+    assumed = "" if log.fraction else " (the default, the log does not say)"
+    return Fix(
+        Stage.SERVE,
+        f"lower the KV cache fraction from {old:g}{assumed} to {new:.2f}: that leaves {size_in_words(freed)} more{tokens}{doubt}",
+        _fraction_command(log, new),
+    )
+
+
+def raise_fraction(log: LogMemory, ledger: RankLedger, tokens: int) -> Fix | None:
+    """Return the fraction with which the cache holds one sequence of so many tokens, or what else would."""
+    said = log.last("kv.available", rank=ledger.rank)
+    fraction, pool = log.fraction, ledger.bytes_of("kv_pool")
+    per_token = ledger.kv_bytes_per_token.value
+    room = pool / fraction if pool and fraction else said.bytes("free") if said else 0
+    if not (tokens and per_token and room):
+        return None
+    needed = tokens * per_token * (log.number("max_beam_width") or 1)
+    one = f"one sequence of {thousands(tokens)} tokens needs {size_in_words(needed)}"
+    new = math.ceil(needed / room * 100 + 0.5) / 100
+    if new <= 0.95:
+        was = f" from {fraction:g}" if fraction else ""
+        text = f"raise the KV cache fraction{was} to {new:.2f}: {one}, the cache has {size_in_words(pool)}"
+        return Fix(Stage.SERVE, text, _fraction_command(log, new))
+    text = f"{one} and only {size_in_words(room)} are left for the cache: use an FP8 KV cache (half of 16 bit), or more GPUs"
+    stage = Stage.CONVERT if is_engine(log) else Stage.SERVE
+    return Fix(stage, text, None if is_engine(log) else command_with(log, stage, kv_cache_dtype="fp8"))
+
+
+def _fraction_command(log: LogMemory, new: float) -> str | None:
+    if is_engine(log) and "version" not in log.settings:  # Triton, or trtllm-serve
+        return (
+            f"python3 tools/fill_template.py -i tensorrt_llm/config.pbtxt kv_cache_free_gpu_mem_fraction:{new:.2f}"
+            f"   # trtllm-serve and run.py: --kv_cache_free_gpu_memory_fraction {new:.2f}"
+        )
+    return command_with(log, Stage.SERVE, kv_cache_free_gpu_memory_fraction=round(new, 2))
+
+
+def fewer_tokens(log: LogMemory, failure: Failure) -> Fix | None:
+    """Return the max_num_tokens at which the activations fit; they grow in step with it."""
+    limit = log.number("max_num_tokens")
+    ledger = ledger_of(log, failure.rank)
+    activation = ledger.bytes_of("activation")
+    missing = failure.missing if failure.missing is not None and failure.missing > 0 else None
+    if failure.component == "activation" and failure.wanted is not None:
+        # What a step had taken already counts too: torch says how much it has beside the weights.
+        taken = (failure.said.get("allocated") or 0) - ledger.bytes_of("weights")
+        if (
+            ledger.capacity and failure.free is not None
+        ):  # the cache may be a part of it, and is no activation
+            known = ledger.bytes_of("weights") + ledger.bytes_of("kv_pool")
+            taken = min(taken, ledger.capacity - failure.free.value - known)
+        activation = round(failure.wanted.value + max(0, taken if ledger.bytes_of("weights") else 0))
+    if limit is None or not activation:
+        return _fewer_tokens_unmeasured(log, limit, activation)
+    if missing is None:
+        new = max(FEWEST_TOKENS, limit // 4 // STEP * STEP)
+        text = f"lower max_num_tokens from {limit} to {new}: the activations shrink from {size_in_words(activation)} to about {size_in_words(activation * new / limit)}"
+        return _fewer(log, text, new) if new < limit else None
+    share = (activation - missing - MARGIN) / activation
+    new = int(limit * share) // STEP * STEP
+    if new < FEWEST_TOKENS:
+        return None
+    text = f"lower max_num_tokens from {limit} to {new}: the activations shrink from {size_in_words(activation)} to about {size_in_words(activation * new / limit)}, and {size_in_words(missing)} were missing"
+    return _fewer(log, text, new)
+
+
+def _fewer(log: LogMemory, text: str, tokens: int) -> Fix:
+    stage = limit_stage(log)
+    return Fix(stage, text + _chunk_words(log), command_with(log, stage, max_num_tokens=tokens))
+
+
+def _fewer_tokens_unmeasured(log: LogMemory, limit: int | None, activation: int) -> Fix | None:
+    """Return the same advice where the log tells only the limit, or only the size."""
+    if limit is None:
+        half = f"lower max_num_tokens: half of it saves about {size_in_words(activation / 2)}"
+        return Fix(limit_stage(log), half + _chunk_words(log)) if activation else None
+    new = limit // 4 // STEP * STEP
+    if new < FEWEST_TOKENS:
+        return None
+    text = f"lower max_num_tokens from {limit} to {new}: the activations shrink in step with it, to about a quarter"
+    return _fewer(log, text, new)
+
+
+def _chunk_words(log: LogMemory) -> str:
+    longest = log.number("max_input_len") or log.number("max_seq_len")
+    return (
+        "; prompts longer than that need chunked prefill"
+        if longest is None or longest > FEWEST_TOKENS
+        else ""
+    )
+
+
+def smaller_workspace(log: LogMemory, failure: Failure) -> Iterator[Fix]:
+    """Yield ways to a smaller workspace of a plugin; that of plain attention grows with the square of the length."""
+    wanted, free = failure.wanted, failure.free
+    if wanted is None or free is None or not free.value:
+        return
+    share = 0.9 * min(1.0, free.value / wanted.value)
+    fused = log.settings.get("context_fmha")
+    if "Attention" in failure.said.text and (fused is None or fused.value.lower() in ("false", "disable")):
+        text = "build with fused attention, which needs no such workspace (GPUs of compute capability 8.0 and later have it)"
+        yield Fix(Stage.BUILD, text, command_with(log, Stage.BUILD, context_fmha=True))
+    batch, tokens = log.number("max_batch_size"), log.number("max_num_tokens")
+    changes = {
+        name: max(1, int(value * share))
+        for name, value in (("max_batch_size", batch), ("max_num_tokens", tokens))
+        if value
+    }
+    words = " and ".join(f"{name} from {log.number(name)} to {value}" for name, value in changes.items())
+    text = f"the workspace has to shrink to {share:.0%} of what it is: lower {words or 'max_batch_size, max_input_len and max_num_tokens'}"
+    yield Fix(Stage.BUILD, text, command_with(log, Stage.BUILD, **changes) if changes else None)
+
+
+def smaller_batch(log: LogMemory) -> Fix | None:
+    limit = log.number("max_batch_size")
+    if limit is None or limit < 2:
+        return None
+    stage = limit_stage(log)
+    new = max(1, limit // 2 if limit <= 64 else 2 ** int(math.log2(limit / 4)))
+    return Fix(
+        stage,
+        f"lower max_batch_size from {limit} to {new}: decoder and runtime buffers grow in step with it",
+        command_with(log, stage, max_batch_size=new),
+    )
+
+
+def smaller_weights(log: LogMemory, failure: Failure) -> Iterator[Fix]:
+    """Yield the ways to make weights fit: the fewest GPUs that hold them, and the format that does."""
+    size = max(
+        failure.wanted.value if failure.wanted and failure.said.key != "torch.oom" else 0,
+        ledger_of(log, failure.rank).bytes_of("weights"),
+        (log.last("engine.size").bytes() if log.last("engine.size") else 0),  # type: ignore[union-attr]
+    )
+    now = log.number("tp_size") or log.number("world_size") or 1
+    stage = limit_stage(log)
+    total = failure.total.value if failure.total else 0
+    if size and total:
+        times = 2
+        while size / times > 0.8 * total and times < 64:
+            times *= 2
+        each = size_in_words(size / times)
+        yield Fix(
+            stage,
+            f"split the model over {now * times} GPUs instead of {now}: {each} of weights on each instead of {size_in_words(size)}, of {size_in_words(total)}",
+            command_with(log, stage, tp_size=now * times) if stage is Stage.SERVE else None,
+        )
+    else:
+        what = f"{size_in_words(size)} of weights" if size else "the weights"
+        yield Fix(
+            stage,
+            f"split the model over {now * 2} GPUs instead of {now}, which halves {what}",
+            command_with(log, stage, tp_size=now * 2) if stage is Stage.SERVE else None,
+        )
+    yield Fix(
+        Stage.CONVERT,
+        "or use quantised weights: FP8 needs about half of 16 bit, NVFP4 and INT4 AWQ under a third",
+    )
+
+
+def by_plan(log: LogMemory, setup: Setup, plan: Callable[[Setup], Ledger]) -> Fix | None:
+    """Return the first change, in the order of the harm it does, with which the plan fits."""
+    if setup.device is None or plan(setup).fits:  # a plan that saw no failure cannot mend one
+        return None
+    for changed, text, changes in _candidates(setup):
+        ledger = plan(changed)
+        if ledger.fits:
+            worst = ledger.worst
+            left = worst.capacity - worst.total_bytes.value
+            stage = Stage.SERVE if changed.running.backend == "pytorch" else Stage.BUILD
+            command = command_of(log, changes, engine=stage is Stage.BUILD)
+            words = f"{text}: by the plan it fits, with {thousands(ledger.kv_tokens.value)} tokens of KV cache and {size_in_words(max(0, left))} left"
+            return Fix(stage, words, command)
+    return None
+
+
+def _candidates(setup: Setup) -> Iterator[tuple[Setup, str, dict[str, int]]]:
+    limits, layout = setup.limits, setup.layout
+    for tokens in _halves(limits.max_num_tokens, 1024):
+        changed = msgspec.structs.replace(setup, limits=_with(limits, max_num_tokens=tokens), activation=None)
+        yield (
+            changed,
+            f"lower max_num_tokens from {limits.max_num_tokens} to {tokens}",
+            {"max_num_tokens": tokens},
+        )
+    for batch in _halves(limits.max_batch_size, 8):
+        tokens = min(limits.max_num_tokens, 2048)
+        changed = msgspec.structs.replace(
+            setup, limits=_with(limits, max_batch_size=batch, max_num_tokens=tokens), activation=None
+        )
+        text = f"lower max_batch_size from {limits.max_batch_size} to {batch} and max_num_tokens to {tokens}"
+        yield changed, text, {"max_batch_size": batch, "max_num_tokens": tokens}
+    tp = layout.tp * 2
+    while tp <= 16 and setup.dims.num_heads % tp == 0:
+        changed = msgspec.structs.replace(
+            setup, layout=_with(layout, tp=tp), weights_by_rank=(), activation=None
+        )
+        yield changed, f"split the model over {tp} GPUs instead of {layout.tp}", {"tp_size": tp}
+        tp *= 2
+
+
+def _with(struct: msgspec.Struct, **values: object) -> msgspec.Struct:
+    return msgspec.structs.replace(struct, **values)
+
+
+def _halves(value: int, least: int) -> Iterator[int]:
+    while value // 2 >= least:
+        value //= 2
+        yield value

@@ -1,0 +1,167 @@
+"""Everything a log states about memory, each statement with its line.
+
+The log is read by `diagnose`: the same sources (packed files, folders, cases, standard input), the same lines,
+the same layers of launchers and loggers, and the same bound on memory.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trtdx.diagnose.match import Matcher
+from trtdx.diagnose.sources import sources
+from trtdx.errors import InputError, TrtdxError
+from trtdx.memory.logs.lines import Said, statements
+from trtdx.memory.logs.settings import NUMBERS, Setting, chosen, settings_in
+from trtdx.redact import redacted
+from trtdx.rule import RuleBook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from trtdx.diagnose.facts import Event, SourceFacts
+    from trtdx.host import Host
+
+BLOCK_REACH = 40  # lines below "Executor creation failed" that still belong to its rank
+_RANK_OF_BLOCK = re.compile(r"Executor creation failed due to insufficient GPU memory")
+_NAMED_RANK = re.compile(r"on rank (\d+)")
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,5})", re.IGNORECASE)
+
+
+FOR_ALL = frozenset(
+    ("kv.pool", "torch.peak", "torch.estimated", "torch.fraction")
+)  # what one rank says for all
+
+
+class LogMemory(msgspec.Struct, frozen=True):
+    """What logs state about memory, in the order they state it."""
+
+    said: tuple[Said, ...]
+    settings: dict[str, Setting]
+    names: tuple[str, ...] = ()  # of the logs
+    lines: int = 0
+    size: int = 0  # bytes read
+    partial: tuple[str, ...] = ()  # why a log was not read to its end
+
+    def all(self, *keys: str, rank: int | None = None) -> list[Said]:
+        """Return the statements of some kinds, of one rank where one is named; those without a rank are everybody's.
+
+        Ranks have caches of one size, and often only the first prints it.
+        """
+        found = [each for each in self.said if each.key in keys]
+        own = [each for each in found if rank is None or each.rank is None or each.rank == rank]
+        if own or not found or len(self.names) > 1 or not FOR_ALL.issuperset(keys):
+            return own
+        return [each for each in found if each.rank == found[0].rank]
+
+    def last(self, *keys: str, rank: int | None = None) -> Said | None:
+        return next(reversed(self.all(*keys, rank=rank)), None)
+
+    def first(self, *keys: str, rank: int | None = None) -> Said | None:
+        return next(iter(self.all(*keys, rank=rank)), None)
+
+    def number(self, name: str) -> int | None:
+        """Return a setting that is a number."""
+        found = self.settings.get(name)
+        return int(found.value) if found and name in NUMBERS else None
+
+    @property
+    def fraction(self) -> float | None:
+        """Return the share of free memory the KV cache was given, as far as the log says it."""
+        for each in reversed(self.all("torch.peak", "kv.both")):
+            if "fraction" in each.values:
+                return round(each.values["fraction"].value, 6)  # a float32 printed in full
+        found = self.settings.get("kv_cache_free_gpu_memory_fraction")
+        return float(found.value) if found else None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Return the ranks that spoke of memory; one where nobody said who he is."""
+        return tuple(sorted({each.rank for each in self.said if each.rank is not None})) or (0,)
+
+    @property
+    def backend(self) -> str:
+        """Return "pytorch", "tensorrt", "build" or nothing, by who wrote the lines."""
+        keys = {each.key for each in self.said}
+        kinds = {key.partition(".")[0] for key in keys - {"torch.oom"}}
+        if kinds & {"torch", "executor"} and "engine" not in kinds:
+            return "pytorch"
+        if kinds & {"engine", "context", "runtime", "decoder"} or "kv.available" in keys:
+            return "tensorrt"
+        if len({each.get("tokens") for each in self.all("kv.pool")}) > 1:
+            return "pytorch"  # a temporary cache, and the real one
+        return "build" if "build" in kinds else ""
+
+
+def read_log(host: Host, *paths: str) -> LogMemory:
+    """Return what the logs state about memory.
+
+    Raises:
+        InputError: if there is no such file, or nothing in it could be read.
+    """
+    return memory_in(*facts_of(host, paths, Matcher(RuleBook([]), redacted)))
+
+
+def facts_of(host: Host, paths: Sequence[str], matcher: Matcher) -> tuple[list[SourceFacts], list[str]]:
+    """Return what a matcher finds in the logs, and what kept one from being read to its end."""
+    found, skipped = sources(host, paths)
+    problems = [f"{each.name}: {each.reason}" for each in skipped]
+    facts = [matcher.facts(source.name, _watched(source.blocks(), source.name, problems)) for source in found]
+    if not any(each.bytes_read for each in facts):
+        raise InputError(
+            f"nothing was read: {'; '.join(problems) or 'the input is empty'}",
+            fix="give the log of trtllm-build, trtllm-serve, a Triton server or a script that runs the model",
+        )
+    return facts, problems
+
+
+def _watched(blocks: Iterable[bytes], name: str, problems: list[str]) -> Iterator[bytes]:
+    try:
+        yield from blocks
+    except (TrtdxError, OSError) as err:
+        problems.append(f"{name}: {err}")
+
+
+def memory_in(facts: Sequence[SourceFacts], partial: Sequence[str] = ()) -> LogMemory:
+    """Return what sources that were read already state about memory."""
+    said: list[Said] = []
+    settings: list[Setting] = []
+    for source in facts:
+        named = _RANK_IN_NAME.search(source.name)
+        own = int(named[1]) if named and len(facts) > 1 else None
+        said += _statements(source.memory, own)
+        settings += [
+            setting
+            for event in sorted(source.memory, key=_line)
+            for setting in settings_in(event.peeled.message, event.where)
+        ]
+    return LogMemory(
+        tuple(said),
+        chosen(settings),
+        tuple(each.name for each in facts),
+        sum(each.lines_read for each in facts),
+        sum(each.bytes_read for each in facts),
+        tuple(partial),
+    )
+
+
+def _statements(events: Iterable[Event], own: int | None) -> Iterator[Said]:
+    block_rank, block_line = None, -BLOCK_REACH
+    for event in sorted(events, key=_line):
+        rank = event.peeled.rank if event.peeled.rank is not None else own
+        if _RANK_OF_BLOCK.search(event.text):
+            named = _NAMED_RANK.search(event.text)
+            block_rank, block_line = int(named[1]) if named else rank, event.line
+        for each in statements(event.text, event.peeled.message, rank):
+            if each.key.startswith("executor.") and event.line - block_line < BLOCK_REACH and rank is None:
+                each = msgspec.structs.replace(each, rank=block_rank)
+            yield msgspec.structs.replace(
+                each, source=event.source, line=event.line, level=event.peeled.level
+            )
+
+
+def _line(event: Event) -> int:
+    return event.line

@@ -1,0 +1,1 @@
+"""The sizes of a model, wherever they are stated."""

@@ -1,0 +1,96 @@
+"""Which modules of a quantised model stay as they are."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from trtdx.memory.ledger.weight_storage import MXFP4, NVFP4
+
+if TYPE_CHECKING:
+    from trtdx.memory.model.families import Family
+
+# What TensorRT-LLM leaves out by itself (model_config.py), whatever the checkpoint says.
+_ALWAYS = {"FP8_BLOCK_SCALES": ("*kv_b_proj*", "*eh_proj")}
+_MXFP4_KEPT = ("block.*.attn.out", "block.*.attn.qkv")
+_EXPERTS_ONLY = ("*self_attn*", "*shared_expert*", "mtp*")
+# The modules of a layer that formats are told by.
+MODULES = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_a_proj",
+    "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "mlp.gate_proj", "mlp.up_proj",
+    "mlp.down_proj", "mlp.experts", "mlp.shared_experts", "mlp.latent", "mixer", "self_attn.indexer",
+    "self_attn.compressor",
+)  # fmt: skip
+_STEMS = ("model.layers", "model.language_model.layers", "language_model.model.layers", "backbone.layers",
+          "transformer.layers", "layers", "block")  # fmt: skip
+# What the same module is called elsewhere: engines, gpt-oss, Mixtral, Nemotron-H.
+_OTHER_NAMES = {
+    "self_attn.q_proj": ("self_attn.qkv_proj", "attention.qkv", "attn.qkv", "mixer.q_proj"),
+    "self_attn.k_proj": ("self_attn.qkv_proj", "attention.qkv", "attn.qkv", "mixer.k_proj"),
+    "self_attn.v_proj": ("self_attn.qkv_proj", "attention.qkv", "attn.qkv", "mixer.v_proj"),
+    "self_attn.o_proj": ("attention.dense", "attn.out", "mixer.o_proj"),
+    "mlp.gate_proj": ("mlp.gate_up_proj",),
+    "mlp.up_proj": ("mlp.fc", "mlp.gate_up_proj", "mixer.up_proj"),
+    "mlp.down_proj": ("mlp.proj", "mixer.down_proj"),
+    "mlp.experts": ("mlp.experts.0.gate_proj", "block_sparse_moe.experts", "mixer.experts", "ffn.experts"),
+    "mlp.shared_experts": ("mlp.shared_experts.gate_proj", "mlp.shared_expert.gate_proj", "mixer.shared_experts",
+                           "ffn.shared_experts", "block_sparse_moe.shared_experts"),
+    "mixer": ("mixer.in_proj", "linear_attn", "linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv"),
+}  # fmt: skip
+
+
+def kept_by_default(algo: str, family: Family) -> tuple[str, ...]:
+    """Return what published checkpoints of a format leave in 16 bit, for where no list was given."""
+    if algo in MXFP4:
+        return _EXPERTS_ONLY
+    return family.kept_nvfp4 if algo in NVFP4 else ()
+
+
+def patterns_of(algo: str, given: tuple[str, ...], family: Family) -> tuple[str, ...]:
+    """Return the patterns that hold for a model: those given, else the usual ones; and what is always left out."""
+    always = _MXFP4_KEPT if algo in MXFP4 else _ALWAYS.get(algo, ())
+    return (given or kept_by_default(algo, family)) + always
+
+
+REGEX = "re:"  # how compressed-tensors marks its regular expressions
+
+
+def _expression(pattern: str) -> str:
+    if not pattern.startswith(REGEX):
+        return fnmatch.translate(pattern)
+    try:
+        return re.compile(pattern.removeprefix(REGEX)[:1000]).pattern
+    except re.error:
+        return fnmatch.translate(pattern)
+
+
+class Exclusions:
+    """Patterns made ready to be asked about every layer."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        wild = [each for each in patterns if each.startswith(REGEX) or any(mark in each for mark in "*?[")]
+        self._exact = frozenset(patterns) - set(wild)
+        self._wild = re.compile("|".join(map(_expression, wild))) if wild else None
+
+    def keeps(self, layer: int, name: str, *, mtp: bool = False) -> bool:
+        """Return whether a module of a layer stays as it is."""
+        for stem in _STEMS:
+            for inner in (name, *_OTHER_NAMES.get(name, ())):
+                if self._hit(f"{stem}.{layer}.{inner}") or (mtp and self._hit(f"mtp.layers.0.{inner}")):
+                    return True
+        return False
+
+    def _hit(self, path: str) -> bool:
+        """A pattern that names a module means all that is below it (QuantConfig, models/modeling_utils.py@v1.3.0rc22)."""
+        while path:
+            if path in self._exact or (self._wild is not None and self._wild.match(path)):
+                return True
+            path = path.rpartition(".")[0]
+        return False
+
+
+@lru_cache(maxsize=256)
+def exclusions(patterns: tuple[str, ...]) -> Exclusions:
+    return Exclusions(patterns)

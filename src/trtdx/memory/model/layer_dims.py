@@ -1,0 +1,96 @@
+"""The sizes of models whose layers differ from each other: Nemotron's searched ones, Gemma 4."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trtdx.inspect.readers.hf.config import ModelConfig
+
+ROUNDED = 256  # the inner sizes of block_configs are multiples of it
+GEMMA_4_GLOBAL_HEAD = 512  # transformers 5.22, Gemma4TextConfig.__post_init__
+MIMO_WINDOW_HEADS = 2  # times those of full attention: transformers 5.22, MiMoV2FlashAttention
+LINEAR_AS_GATED = 3  # one square matrix is as large as an MLP of three whose inner size is a third
+
+
+def layered_sizes(config: ModelConfig, heads: Any, hidden: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield fields of Dims that have a value for each layer, and the key they follow from."""
+    if not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
+        return
+    yield from _searched(config, heads, hidden)
+    yield from _two_kinds(config)
+    yield from _windows_of_their_own(config)
+
+
+def _searched(config: ModelConfig, heads: int, hidden: int) -> Iterator[tuple[str, Any, str]]:
+    """Yield what `block_configs` (Nemotron Super, Ultra and others of DeciLM) says of each layer."""
+    key = "block_configs"
+    blocks = config.get(key)
+    if not isinstance(blocks, list) or not all(isinstance(each, dict) for each in blocks):
+        return
+    attentions = [_table(each.get("attention")) for each in blocks]
+    kv_heads = tuple(_kv_heads(each, heads) for each in attentions)
+    inner = tuple(
+        _inner(_table(block.get("ffn")), hidden) + _linear(attention, hidden)
+        for block, attention in zip(blocks, attentions, strict=True)
+    )
+    yield "kv_heads_per_layer", kv_heads, key
+    yield "num_kv_heads", max(kv_heads, default=0), key
+    yield "inner_per_layer", inner, key
+    yield "intermediate_size", max(inner, default=0), key
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _kv_heads(attention: dict[str, Any], heads: int) -> int:
+    group = attention.get("n_heads_in_group")
+    absent = attention.get("no_op") is True or attention.get("replace_with_linear") is True
+    return 0 if absent or not isinstance(group, int) or group < 1 else heads // group
+
+
+def _linear(part: dict[str, Any], hidden: int) -> int:
+    return hidden // LINEAR_AS_GATED if part.get("replace_with_linear") is True else 0
+
+
+def _inner(part: dict[str, Any], hidden: int) -> int:
+    ratio = part.get("ffn_mult")
+    if part.get("replace_with_linear") is True:
+        return _linear(part, hidden)
+    if part.get("no_op") is True or not isinstance(ratio, (int, float)) or not 0 < ratio < 1e4:
+        return 0
+    return -(-int(2 * ratio * hidden / 3) // ROUNDED) * ROUNDED
+
+
+def _two_kinds(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
+    """Yield heads of their own that layers of full attention have beside sliding windows (Gemma 4)."""
+    kinds, wide = config.get("layer_types"), config.get("global_head_dim")
+    own, fewer = config.get("head_dim"), config.get("num_global_key_value_heads")
+    usual = config.get("num_key_value_heads")
+    if wide is None and config.model_type.startswith("gemma4"):
+        wide = GEMMA_4_GLOBAL_HEAD
+    if not isinstance(kinds, list) or not all(isinstance(each, int) for each in (wide, own, usual)):
+        return
+    full = ["full" in str(kind) for kind in kinds]
+    yield "head_dim_per_layer", tuple(wide if each else own for each in full), "global_head_dim"
+    if isinstance(fewer, int) and config.get("attention_k_eq_v") is not False:
+        key = "num_global_key_value_heads"
+        yield "kv_heads_per_layer", tuple(fewer if each else usual for each in full), key
+    if config.get("attention_k_eq_v") is True:
+        yield "keys_are_values", tuple(full), "attention_k_eq_v"
+
+
+def _windows_of_their_own(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
+    """Yield the heads that layers with a sliding window have, where these are others (MiMo-V2)."""
+    kinds, usual = config.get("layer_types"), config.get("num_key_value_heads")
+    pattern, more = config.get("hybrid_layer_pattern"), config.get("swa_num_key_value_heads")
+    if isinstance(pattern, list):  # 1 is a window
+        kinds = ["sliding" if each == 1 else "full" for each in pattern]
+    if more is None and config.model_type == "mimo_v2_flash" and isinstance(usual, int):
+        more = MIMO_WINDOW_HEADS * usual
+    if isinstance(kinds, list) and isinstance(more, int) and isinstance(usual, int):
+        heads = tuple(more if "sliding" in str(kind) else usual for kind in kinds)
+        yield "kv_heads_per_layer", heads, "swa_num_key_value_heads"

@@ -1,0 +1,34 @@
+"""Which format each module has where a checkpoint mixes them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from trtdx.memory.model.exclusions import MODULES, Exclusions
+
+# Experts and shared experts are told as one module, whichever of their matrices a file names.
+_EXPERTS = re.compile(r"^(.*?\.(?:shared_experts?|experts))\..*$")
+HEAD = "lm_head"
+
+
+def formats_by_module(per_layer: dict[str, Any], layers: int) -> tuple[tuple[str, str], ...]:
+    """Return the format of each module; nothing where layers differ, for then no one format says it."""
+    names: dict[str, set[str]] = {}
+    for path, algo in per_layer.items():
+        if isinstance(algo, str) and algo != "NO_QUANT":
+            found = _EXPERTS.match(path)
+            names.setdefault(algo, set()).add(found[1] if found else path)
+    asked = {algo: Exclusions(tuple(paths)) for algo, paths in names.items()}
+    told: dict[str, str] = {}
+    for module in MODULES:
+        algos = {
+            algo for algo, stated in asked.items() if any(stated.keeps(at, module) for at in range(layers))
+        }
+        if len(algos) > 1:
+            return ()
+        told.update(dict.fromkeys([module] if algos else [], "".join(algos)))
+    head = per_layer.get(HEAD)
+    if told and isinstance(head, str) and head != "NO_QUANT":
+        told[HEAD] = head
+    return tuple(told.items())

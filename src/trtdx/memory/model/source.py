@@ -1,0 +1,292 @@
+"""Where a model's sizes come from: a folder, a config.json, the hub cache, a well-known name, or plain dims."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from trtdx.errors import InputError
+from trtdx.formats.documents import Document, UnreadableError, read_json
+from trtdx.inspect.facts.artifact import Artifact, Facts
+from trtdx.inspect.readers import read_artifact
+from trtdx.inspect.readers.engine.pretrained_config import put_pretrained
+from trtdx.inspect.readers.folder import Folder
+from trtdx.inspect.readers.hf.config import ModelConfig, put_config
+from trtdx.inspect.readers.hf.quantization import put_quantization
+from trtdx.memory.model.class_defaults import with_class_defaults
+from trtdx.memory.model.dims import sizes_from_config, sizes_from_facts
+from trtdx.memory.model.exclusions import MODULES
+from trtdx.memory.model.format_names import format_from
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trtdx.host import Host
+    from trtdx.memory.model.dims import Sizes
+
+KINDS = ("hf", "checkpoint", "engine")
+TUNED = re.compile(r"[-_](?:instruct|chat|it|hf|base|bf16|fp16)$", re.IGNORECASE)
+REVISION = re.compile(
+    r"(?<=\db)-v\d+(?:\.\d+)?$", re.IGNORECASE
+)  # behind a size: DeepSeek-V2 is another model
+HOW = "give a model folder, its config.json, or its sizes: --dims num_layers=32,hidden_size=4096,num_heads=32,num_kv_heads=8,intermediate_size=14336,vocab_size=128256"
+
+
+class ModelSource(NamedTuple):
+    """A model as far as memory is concerned."""
+
+    name: str
+    artifact: Artifact  # its facts: types, quantisation, and for engines mapping and limits
+    sizes: Sizes
+    folder: str = ""  # where weights may lie
+
+
+NO_MODEL = ModelSource("the model of --dims", Artifact("hf", "--dims"), {})
+
+
+def read_model(host: Host, text: str, *, version: str = "") -> ModelSource:
+    """Return the model at a path, in the hub cache, or of a well-known name."""
+    if not text:
+        return NO_MODEL
+    kind = host.kind(text)
+    if kind == "absent":
+        cached = _in_hub_cache(host, text)
+        if cached:
+            return _from_folder(host, cached, text, version)
+        return _from_name(text)
+    if kind == "file" and text.lower().endswith(".json"):
+        return _from_json(host, text)
+    return _from_folder(host, text, text.rstrip("/"), version)
+
+
+def _from_folder(host: Host, path: str, name: str, version: str) -> ModelSource:
+    if host.kind(path) == "directory" and not host.entries(path):
+        raise InputError(f"{path} is empty, or may not be read", fix=HOW)
+    artifact = read_artifact(host, path, version=version)
+    if artifact.kind not in KINDS:
+        raise InputError(f"{path} is a {artifact.title}, which has no sizes of a model", fix=HOW)
+    folder = artifact.path.rstrip("/")
+    config = _config(host, folder) if artifact.kind == "hf" else None
+    artifact = _with_fp4_experts(config, artifact) if config else artifact
+    sizes = _sizes_of_config(config, artifact) if config else sizes_from_facts(artifact)
+    if artifact.kind != "hf":
+        sizes = _of_trtllm(artifact, sizes)
+    return ModelSource(name, artifact, sizes, folder)
+
+
+def _config(host: Host, folder: str) -> Document | None:
+    path = f"{folder}/config.json"
+    if host.kind(path) != "file":
+        return None
+    try:
+        return read_json(host, path)
+    except UnreadableError as err:
+        raise InputError(f"{path} {err}", fix=HOW) from err
+
+
+# The MLPs of TensorRT-LLM's own classes: those that are not gated.
+PLAIN = ("GPTForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM", "FalconForCausalLM", "BloomForCausalLM",
+         "OPTForCausalLM", "PhiForCausalLM", "MPTForCausalLM", "EncoderModel", "DecoderModel")  # fmt: skip
+GATES = ("silu", "swiglu", "geglu", "gated", "fast-swiglu")
+
+
+def _of_trtllm(artifact: Artifact, sizes: Sizes) -> Sizes:
+    """Return the sizes of a checkpoint or engine, whose config names TensorRT-LLM's class."""
+    architecture, activation = artifact.text("architecture"), artifact.text("hidden_act")
+    where = artifact.path
+    gated = any(word in activation for word in GATES) or architecture not in PLAIN
+    sizes["gated"] = (gated, where)
+    if architecture in PLAIN:
+        for name in ("attention_bias", "output_bias", "mlp_bias", "norm_bias"):
+            sizes.setdefault(name, (artifact.get("attention_bias", True) is not False, where))
+    if architecture.startswith("QWen") and artifact.text("model_type") != "qwen3":
+        sizes.setdefault("attention_bias", (True, where))
+    if (
+        artifact.integer("num_experts")
+        and "moe_intermediate_size" not in sizes
+        and "intermediate_size" in sizes
+    ):
+        sizes["moe_intermediate_size"] = sizes["intermediate_size"]
+    sizes.setdefault("model_type", (TYPES.get(architecture, architecture), where))
+    return sizes
+
+
+# Hugging Face's names for what TensorRT-LLM's classes are.
+TYPES = {
+    "LlamaForCausalLM": "llama", "LLaMAForCausalLM": "llama", "MixtralForCausalLM": "mixtral",
+    "MistralForCausalLM": "mistral", "GemmaForCausalLM": "gemma", "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3", "GPTForCausalLM": "gpt2", "GPTJForCausalLM": "gptj", "GPTNeoXForCausalLM": "gpt_neox",
+    "FalconForCausalLM": "falcon", "BloomForCausalLM": "bloom", "OPTForCausalLM": "opt", "PhiForCausalLM": "phi",
+    "Phi3ForCausalLM": "phi3", "MPTForCausalLM": "mpt", "QWenForCausalLM": "qwen2", "Qwen2ForCausalLM": "qwen2",
+    "DeepseekV2ForCausalLM": "deepseek_v2", "DeepseekV3ForCausalLM": "deepseek_v3", "ChatGLMForCausalLM": "chatglm",
+    "BaichuanForCausalLM": "baichuan", "NemotronForCausalLM": "nemotron", "EncoderModel": "t5", "DecoderModel": "t5",
+    "MambaForCausalLM": "mamba", "CohereForCausalLM": "cohere", "InternLMForCausalLM": "internlm",
+}  # fmt: skip
+
+
+def _from_json(host: Host, path: str) -> ModelSource:
+    """Return the model of a config.json alone; one that lies in a model's folder speaks for the folder."""
+    parent, _, name = path.rpartition("/")
+    try:
+        document = read_json(host, path)
+    except UnreadableError as err:
+        raise InputError(f"{path} {err}", fix=HOW) from err
+    if name == "config.json":
+        names = host.entries(parent or ".")
+        if any(each.endswith((".safetensors", ".engine", ".bin")) for each in names):
+            return _from_folder(host, parent or ".", path, "")
+    folder = Folder(host, parent or ".")
+    if name != "config.json":  # the files beside it are another model's
+        folder.names = frozenset()
+    return from_document(document, path, folder)
+
+
+def from_document(document: Document, name: str, folder: Folder | None = None) -> ModelSource:
+    """Return the model that a parsed config.json describes, whichever program wrote it."""
+    facts = folder.facts if folder else Facts()
+    prefix = "pretrained_config." if document.has("pretrained_config") else ""
+    if prefix or (document.has("architecture") and document.has("dtype")):
+        put_pretrained(facts, document, prefix)
+        kind = "engine" if prefix else "checkpoint"
+        artifact = Artifact(kind, document.path, facts.done())
+        return ModelSource(name, artifact, _of_trtllm(artifact, sizes_from_facts(artifact)))
+    put_config(facts, document)
+    if folder is not None:
+        put_quantization(folder, document)
+    artifact = _with_fp4_experts(document, Artifact("hf", document.path, facts.done()))
+    return ModelSource(name, artifact, _sizes_of_config(document, artifact))
+
+
+def _with_fp4_experts(document: Document, artifact: Artifact) -> Artifact:
+    """Return the formats of DeepSeek V4's checkpoints: FP8 in blocks, but for the experts.
+
+    TensorRT-LLM sees these in the headers of the files (_detect_deepseek_v4_routed_moe_layout,
+    _torch/model_config.py@v1.3.0rc22); config.json says it by `expert_dtype` or `moe_quant_algo`.
+    """
+    quantization = document.at("quantization_config")
+    if not isinstance(quantization, dict) or document.at("o_lora_rank") is None:
+        return artifact
+    four = "W4A16_MXFP4" if document.at("expert_dtype") == "fp4" else ""
+    four = "NVFP4" if quantization.get("moe_quant_algo") == "NVFP4" else four
+    if not four:
+        return artifact
+    layers = {f"model.layers.0.{module}": "FP8_BLOCK_SCALES" for module in MODULES if module != "mixer"}
+    layers["model.layers.0.mlp.experts"] = four
+    mixed, where = (
+        Facts(),
+        document.where("expert_dtype" if document.has("expert_dtype") else "quantization_config"),
+    )
+    mixed.put("quant.algo", "MIXED_PRECISION", where)
+    mixed.put("quant.per_layer", layers, where)
+    return msgspec.structs.replace(artifact, facts=artifact.facts | mixed.done())
+
+
+def _sizes_of_config(document: Document, artifact: Artifact) -> Sizes:
+    """Return the sizes of a config.json; what it leaves out is the default of its class."""
+    completed = with_class_defaults(document)
+    facts = Facts()
+    put_config(facts, completed)
+    whole = msgspec.structs.replace(artifact, facts=facts.done() | artifact.facts)
+    return sizes_from_config(ModelConfig(completed), whole)
+
+
+def _in_hub_cache(host: Host, text: str) -> str:
+    """Return the folder of a model of the hub cache, where `owner/name` is in it."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+        return ""
+    env = host.environment()
+    home = (
+        env.get("HF_HUB_CACHE") or f"{env.get('HF_HOME') or env.get('HOME', '') + '/.cache/huggingface'}/hub"
+    )
+    path = f"{home}/models--{text.replace('/', '--')}"
+    return path if host.kind(path) == "directory" else ""
+
+
+@cache
+def known_models() -> Mapping[str, dict[str, Any]]:
+    data = resources.files("trtdx").joinpath("data/known_models.toml").read_bytes()
+    models: dict[str, dict[str, Any]] = msgspec.toml.decode(data)["model"]
+    return models
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Return every name a known model goes by, in lower case; its revision may be left out, not replaced."""
+    bare: dict[str, str] = {}
+    exact = {}
+    for name, config in known_models().items():
+        for each in (name, *config.get("also", ())):
+            exact[each.lower()] = name
+            bare[_bare(each)] = name
+            bare.setdefault(REVISION.sub("", _bare(each)), name)
+    return bare | exact
+
+
+def _bare(text: str) -> str:
+    name = text.rpartition("/")[2]
+    while TUNED.search(name):
+        name = TUNED.sub("", name)
+    return name.lower()
+
+
+def _from_name(text: str) -> ModelSource:
+    name, weights = without_format(text.rpartition("/")[2])
+    known = _names().get(name.lower()) or _names().get(_bare(name))
+    if known is None:
+        raise _unknown(text)
+    data = {key: value for key, value in known_models()[known].items() if key != "also"}
+    document = Document(f"the sizes trtdx knows of {known}", data)
+    folder = _NoFolder()
+    found = from_document(document, text, folder)
+    if weights:
+        facts = dict(found.artifact.facts)
+        named = Facts()
+        named.put("quant.algo", weights, f"the name {text}")
+        facts.update(named.done())
+        found = found._replace(artifact=msgspec.structs.replace(found.artifact, facts=facts))
+    return found
+
+
+class _NoFolder(Folder):
+    """A folder with no files, for a configuration that lies nowhere."""
+
+    def __init__(self) -> None:
+        self.path, self.names, self.unread = "", frozenset(), []
+        self.facts = Facts()
+
+
+def without_format(name: str) -> tuple[str, str]:
+    """Return a name without the format at its end, and the format: "Llama-3.1-8B-Instruct-FP8"."""
+    found = re.fullmatch(
+        r"(.+?)[-_](fp8|nvfp4|fp4|awq|gptq(?:-int4)?|int4|int8)(?:-(?:int4|g128|dynamic|v\d))?",
+        name,
+        re.IGNORECASE,
+    )
+    if not found:
+        return name, ""
+    return found[1], format_from(found[2])
+
+
+class UnknownModelError(InputError):
+    """A name that is no path and no model trtdx knows."""
+
+
+def _unknown(text: str) -> UnknownModelError:
+    bare = _bare(without_format(text.rpartition("/")[2])[0])
+    names = {
+        each.lower(): each
+        for name, config in known_models().items()
+        for each in (name, *config.get("also", ()))
+    }
+    near = [names[each] for each in names if each.startswith(f"{bare}-")][:3] or [
+        names[each] for each in difflib.get_close_matches(bare, names, n=1, cutoff=0.7)
+    ]
+    also = f"did you mean {' or '.join(near)}? Else " if near else ""
+    return UnknownModelError(
+        f"there is nothing at {text}, and trtdx knows no sizes of a model of that name", fix=also + HOW
+    )

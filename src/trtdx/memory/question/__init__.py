@@ -1,0 +1,1 @@
+"""From what the user gave to one `Setup`."""

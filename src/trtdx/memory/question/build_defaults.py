@@ -1,0 +1,62 @@
+"""What an engine is built with when nobody says otherwise: since 0.8 by trtllm-build, before by each model's own script.
+
+Those scripts are examples/MODEL/build.py of v0.5.0 to v0.7.1. All plugins were off unless named below, input was padded,
+and the cache was one piece.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from trtdx.inspect.facts.build_defaults import default_of
+from trtdx.knowledge.versions import at_least
+
+FIRST_TRTLLM_BUILD = "0.8.0"
+LARGER_BLOCKS_SINCE = "0.7.0"  # 128 tokens, 64 before
+PLUGINS = ("gemm_plugin", "gpt_attention_plugin")
+
+
+class BuildScript(NamedTuple):
+    """The defaults of one examples/MODEL/build.py."""
+
+    max_batch_size: int
+    max_input_len: int
+    max_output_len: int
+    plugins: tuple[str, ...] = ()  # that are on
+
+
+_GPT = BuildScript(256, 200, 200)
+_LLAMA = BuildScript(8, 2048, 512)
+# By model_type; the longest name that a model_type begins with is taken. Models without a script were built as Llama.
+SCRIPTS = {
+    "baichuan": BuildScript(1, 1024, 1024), "bert": BuildScript(256, 512, 0), "bloom": BuildScript(8, 1024, 1024),
+    "chatglm": BuildScript(8, 1024, 1024, PLUGINS), "falcon": BuildScript(8, 1024, 1024), "gpt": _GPT, "gptj": _GPT,
+    "gpt_neox": BuildScript(64, 1024, 1024), "llama": _LLAMA, "mpt": _GPT, "opt": _GPT,
+    "qwen": BuildScript(2, 2048, 2048, PLUGINS), "t5": BuildScript(8, 200, 200), "bart": BuildScript(8, 200, 200),
+    "whisper": BuildScript(8, 14, 100),
+}  # fmt: skip
+
+
+def build_default(release: str, model_type: str, setting: str) -> Any:
+    """Return the default of a build setting in a release ("max_batch_size", "plugin.gemm_plugin"), or UNKNOWN."""
+    if at_least(release, FIRST_TRTLLM_BUILD):
+        return default_of(release, setting)
+    script = script_of(model_type)
+    plain = setting.removeprefix("plugin.")
+    if plain in PLUGINS:
+        return plain in script.plugins
+    if plain in BuildScript._fields:
+        return getattr(script, plain)
+    block = 128 if at_least(release, LARGER_BLOCKS_SINCE) else 64
+    rest = {
+        "context_fmha": False,
+        "remove_input_padding": False,
+        "paged_kv_cache": False,
+        "tokens_per_block": block,
+    }
+    return rest.get(plain, default_of(FIRST_TRTLLM_BUILD, setting))
+
+
+def script_of(model_type: str) -> BuildScript:
+    names = [name for name in SCRIPTS if model_type.startswith(name)]
+    return SCRIPTS[max(names, key=len)] if names else _LLAMA

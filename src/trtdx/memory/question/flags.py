@@ -1,0 +1,237 @@
+"""Build and serve flags as TensorRT-LLM spells them, with `-` or `_`, as facts of an artifact."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trtdx.errors import InputError
+from trtdx.inspect.facts.artifact import Artifact, Facts
+from trtdx.inspect.facts.options import table
+from trtdx.inspect.facts.vocabulary import term
+from trtdx.inspect.readers.server.llm_options import FACT_OF, coerced
+from trtdx.words import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ON = ("enable", "enabled", "on", "true", "yes", "1", "auto")
+OFF = ("disable", "disabled", "off", "false", "no", "0", "none", "null")
+
+
+class FlagMeaning(NamedTuple):
+    """The fact a flag states, and what its value looks like."""
+
+    fact: str
+    kind: str = (
+        "int"  # int, float, str, list, size, switch (with or without a value), plugin (a type, or disable)
+    )
+
+
+_TP, _PP, _CP, _EP = ("tp_size",), ("pp_size",), ("cp_size",), ("moe_ep_size",)
+_FRACTION = FlagMeaning("runtime.free_gpu_memory_fraction", "float")
+_QUANT = FlagMeaning("quant.algo", "str")
+FLAGS: dict[str, FlagMeaning] = {
+    **{name: FlagMeaning(*_TP) for name in ("tp", "tp_size", "tensor_parallel_size")},
+    **{name: FlagMeaning(*_PP) for name in ("pp", "pp_size", "pipeline_parallel_size")},
+    **{name: FlagMeaning(*_CP) for name in ("cp", "cp_size", "context_parallel_size")},
+    **{name: FlagMeaning(*_EP) for name in ("ep", "ep_size", "moe_ep_size", "moe_expert_parallel_size")},
+    **{name: FlagMeaning("moe_tp_size") for name in ("moe_tp_size", "moe_tensor_parallel_size")},
+    "world_size": FlagMeaning("world_size"),
+    "gpus_per_node": FlagMeaning("gpus_per_node"),
+    "enable_attention_dp": FlagMeaning("attention_dp", "switch"),
+    "use_parallel_embedding": FlagMeaning("use_parallel_embedding", "switch"),
+    "dtype": FlagMeaning("dtype", "str"),
+    "logits_dtype": FlagMeaning("logits_dtype", "str"),
+    **dict.fromkeys(("quantization", "quant_algo", "qformat", "weight_only_precision"), _QUANT),
+    "group_size": FlagMeaning("quant.group_size"),
+    "kv_cache_dtype": FlagMeaning("runtime.kv_cache_dtype", "str"),
+    "kv_cache_quant_algo": FlagMeaning("runtime.kv_cache_dtype", "str"),
+    "int8_kv_cache": FlagMeaning("option.int8_kv_cache", "switch"),
+    "fp8_kv_cache": FlagMeaning("option.fp8_kv_cache", "switch"),
+    "max_batch_size": FlagMeaning("max_batch_size"),
+    "max_num_tokens": FlagMeaning("max_num_tokens"),
+    "max_seq_len": FlagMeaning("max_seq_len"),
+    "max_decoder_seq_len": FlagMeaning("max_seq_len"),
+    "max_input_len": FlagMeaning("max_input_len"),
+    "max_output_len": FlagMeaning("max_output_len"),
+    "max_beam_width": FlagMeaning("max_beam_width"),
+    "beam_width": FlagMeaning("max_beam_width"),
+    "max_draft_len": FlagMeaning("max_draft_len"),
+    "tokens_per_block": FlagMeaning("tokens_per_block"),
+    **dict.fromkeys(
+        (
+            "kv_cache_free_gpu_memory_fraction",
+            "kv_cache_free_gpu_mem_fraction",
+            "free_gpu_memory_fraction",
+        ),
+        _FRACTION,
+    ),
+    "max_tokens_in_paged_kv_cache": FlagMeaning("runtime.max_tokens_in_cache"),
+    "kv_cache_host_memory_bytes": FlagMeaning("option.kv_cache_config.host_cache_size", "size"),
+    "host_cache_size": FlagMeaning("option.kv_cache_config.host_cache_size", "size"),
+    "backend": FlagMeaning("runtime.backend", "str"),
+    "gemm_plugin": FlagMeaning("plugin.gemm_plugin", "plugin"),
+    "gpt_attention_plugin": FlagMeaning("plugin.gpt_attention_plugin", "plugin"),
+    # As the build scripts before 0.8 spelled them.
+    "use_inflight_batching": FlagMeaning("option.use_inflight_batching", "switch"),
+    "use_gemm_plugin": FlagMeaning("plugin.gemm_plugin", "plugin"),
+    "use_gpt_attention_plugin": FlagMeaning("plugin.gpt_attention_plugin", "plugin"),
+    "enable_context_fmha": FlagMeaning("plugin.context_fmha", "switch"),
+    "context_fmha": FlagMeaning("plugin.context_fmha", "switch"),
+    "remove_input_padding": FlagMeaning("plugin.remove_input_padding", "switch"),
+    "paged_kv_cache": FlagMeaning("plugin.paged_kv_cache", "switch"),
+    "kv_cache_type": FlagMeaning("kv_cache_type", "str"),
+    "use_paged_context_fmha": FlagMeaning("plugin.use_paged_context_fmha", "switch"),
+    "multiple_profiles": FlagMeaning("multiple_profiles", "switch"),
+    "gather_context_logits": FlagMeaning("gather_context_logits", "switch"),
+    "gather_generation_logits": FlagMeaning("gather_generation_logits", "switch"),
+    "gather_all_token_logits": FlagMeaning("option.gather_all_token_logits", "switch"),
+    "enable_chunked_prefill": FlagMeaning("runtime.chunked_context", "switch"),
+    "enable_chunked_context": FlagMeaning("runtime.chunked_context", "switch"),
+    "disable_kv_cache_reuse": FlagMeaning("option.disable_kv_cache_reuse", "switch"),
+    "moe_backend": FlagMeaning("option.moe_config.backend", "str"),
+    "cuda_graph": FlagMeaning("option.use_cuda_graph", "switch"),
+    "use_cuda_graph": FlagMeaning("option.use_cuda_graph", "switch"),
+    "cuda_graph_max_batch_size": FlagMeaning("option.cuda_graph_config.max_batch_size"),
+    "torch_compile": FlagMeaning("option.torch_compile", "switch"),
+    "piecewise_cuda_graph": FlagMeaning("option.torch_compile_config.enable_piecewise_cuda_graph", "switch"),
+    "lora_plugin": FlagMeaning("option.lora_plugin", "plugin"),
+    "enable_lora": FlagMeaning("lora.enabled", "switch"),
+    "max_lora_rank": FlagMeaning("lora.max_rank"),
+    "max_loras": FlagMeaning("option.lora_config.max_loras"),
+    "draft_model": FlagMeaning("runtime.draft_model", "str"),
+    "speculative_model": FlagMeaning("runtime.draft_model", "str"),
+    "other_processes": FlagMeaning("option.other_processes", "size"),
+}
+# Flags of trtllm-build that mean nothing to the PyTorch backend.
+OF_ENGINES = (
+    "plugin.gemm_plugin", "plugin.gpt_attention_plugin", "plugin.context_fmha", "plugin.remove_input_padding",
+    "plugin.paged_kv_cache", "plugin.use_paged_context_fmha", "kv_cache_type", "multiple_profiles",
+    "use_parallel_embedding", "option.gather_all_token_logits",
+)  # fmt: skip
+PROGRAMS = ("trtllm-serve", "trtllm-build", "trtllm-bench", "trtllm-eval")
+
+
+def flags_from(given: Mapping[str, Any], words: Sequence[str] = ()) -> Artifact:
+    """Return what flags say: those given by name, and the other words of a command line."""
+    alone, pairs = taken_apart(words)
+    if alone:
+        raise InputError(f"{alone[0]!r} is not a flag", fix="flags begin with --")
+    facts = Facts()
+    for name, value in (*given.items(), *pairs):
+        put_flag(facts, name, value)
+    return Artifact("command", "the command line", facts.done())
+
+
+def taken_apart(words: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]:
+    """Return the words that are nobody's value, and each flag with its value; a switch may stand alone."""
+    alone: list[str] = []
+    pairs: list[tuple[str, Any]] = []
+    at = 0
+    while at < len(words):
+        word, at = words[at], at + 1
+        if not word.startswith("-") or word in ("-", "--"):
+            alone.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if not equals:
+            found = _value_of(name, words[at : at + 1])
+            at += found is not True
+            pairs.append((name, found))
+        else:
+            pairs.append((name, value))
+    return alone, pairs
+
+
+def _value_of(name: str, following: Sequence[str]) -> str | bool:
+    meaning = meaning_of(name)
+    lacks = not following or following[0].startswith("--")
+    if meaning.kind == "switch" and (lacks or following[0].lower() not in (*ON, *OFF)):
+        return True
+    if lacks and meaning.kind == "plugin":  # in the type of the model
+        return True
+    if lacks:
+        raise InputError(f"{name} needs a value", fix=_example(name, meaning))
+    return following[0]
+
+
+def meaning_of(name: str) -> FlagMeaning:
+    """Return what a flag states; one that nobody knows gets the nearest."""
+    plain = name.lstrip("-").replace("-", "_")
+    if plain in FLAGS:
+        return FLAGS[plain]
+    option = table().option.get(plain)
+    if option is not None:
+        fact = FACT_OF.get(plain, f"option.{plain}")
+        return FlagMeaning(fact, "switch" if option.type == "bool" else option.type)
+    for program in PROGRAMS:  # of no weight for memory, but right on a pasted command line
+        flag = table().flag.get(program, {}).get(f"--{plain}") or table().flag.get(program, {}).get(name)
+        if flag is not None:
+            return FlagMeaning(f"option.{plain}", "switch" if flag.type == "flag" else "str")
+    near = difflib.get_close_matches(plain, FLAGS, n=1, cutoff=0.7)
+    fix = f"did you mean --{near[0]}?" if near else "trtdx memory --help lists the flags"
+    raise InputError(f"no flag of trtdx or TensorRT-LLM is called {name}", fix=fix)
+
+
+def put_flag(facts: Facts, name: str, value: Any) -> None:
+    """Put what one flag states."""
+    spelled = name if name.startswith("-") else f"--{name}"
+    meaning = meaning_of(spelled)
+    facts.put(meaning.fact, _value(spelled, meaning, value), spelled)
+
+
+def _value(name: str, meaning: FlagMeaning, value: Any) -> Any:
+    if meaning.kind == "switch":
+        return value if isinstance(value, bool) else _switch(name, str(value))
+    if meaning.kind == "plugin":
+        return False if value is False or str(value).lower() in OFF else str(value)
+    if meaning.kind == "size":
+        return parse_size(str(value))
+    if meaning.kind in ("int", "float"):
+        return _number(name, meaning, value)
+    if meaning.kind == "list":
+        return _list(name, str(value))
+    return coerced(term(meaning.fact).type, value)
+
+
+def _list(name: str, text: str) -> list[Any]:
+    """Return a list as YAML or JSON has it in one line, or without its brackets."""
+    inner = text.strip().removeprefix("[").removesuffix("]")
+    if any(sign in inner for sign in "[]{}"):
+        raise InputError(
+            f"{name} {text!r} is not a plain list", fix="write such an option into a file for --config"
+        )
+    return [coerced("int", each.strip(" '\"")) for each in inner.split(",") if each.strip()]
+
+
+def parse_count(name: str, text: str) -> int:
+    """Return a number of tokens from 1 on, such as 4096 or 4k."""
+    value = int(_number(name, FlagMeaning("max_seq_len"), text))
+    if not 1 <= value <= 10**8:
+        raise InputError(f"{name} {text} cannot be", fix=f"write {name} 4096")
+    return value
+
+
+def _switch(name: str, value: str) -> bool:
+    if value.lower() not in (*ON, *OFF):
+        raise InputError(f"{name} {value!r} is neither on nor off", fix=f"write {name} enable or disable")
+    return value.lower() in ON
+
+
+def _number(name: str, meaning: FlagMeaning, value: Any) -> int | float:
+    text = str(value).strip().replace("_", "")
+    thousands = re.fullmatch(r"(\d+)[kK]", text)
+    if thousands:
+        return int(thousands[1]) * 1024
+    try:
+        return float(text) if meaning.kind == "float" else int(text)
+    except ValueError:
+        raise InputError(f"{name} {value!r} is not a number", fix=_example(name, meaning)) from None
+
+
+def _example(name: str, meaning: FlagMeaning) -> str:
+    usual = "4096" if "len" in name or "tokens" in name else "8"
+    value = {"int": usual, "float": "0.9", "size": "2GiB", "plugin": "auto"}.get(meaning.kind, "VALUE")
+    return f"write {name} {value}"

@@ -1,0 +1,87 @@
+"""What a set-up can be changed in, under the names that artifacts have for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trtdx.knowledge.versions import at_least
+from trtdx.memory.nouns import LAST_STABLE
+from trtdx.model import Stage
+
+if TYPE_CHECKING:
+    from trtdx.memory.nouns import Setup
+
+Facts = dict[str, Any]
+BUILD_SINCE = "0.8.0"  # trtllm-build; before, each example had a build.py that converted too
+GRAPHS, PIECEWISE = "option.use_cuda_graph", "option.torch_compile_config.enable_piecewise_cuda_graph"
+# Of an engine: what its weights are converted with, and what is only said when it is started. The rest is built in.
+CONVERTED = (
+    "tp_size", "pp_size", "cp_size", "moe_tp_size", "moe_ep_size", "dtype", "quant.algo", "runtime.kv_cache_dtype",
+    "option.int8_kv_cache", "option.fp8_kv_cache", "use_parallel_embedding",
+)  # fmt: skip
+STARTED = (
+    "runtime.free_gpu_memory_fraction", "runtime.max_tokens_in_cache", "runtime.chunked_context",
+    "runtime.block_reuse", "option.disable_kv_cache_reuse", "option.kv_cache_config.host_cache_size",
+    "runtime.attention_window", "option.kv_cache_config.max_gpu_total_bytes",
+)  # fmt: skip
+
+
+def facts_of(setup: Setup) -> Facts:
+    """Return what can be changed; None is what nobody has to say."""
+    layout, formats, limits, running = setup.layout, setup.formats, setup.limits, setup.running
+    facts: Facts = {
+        "tp_size": layout.tp,
+        "pp_size": layout.pp,
+        "moe_ep_size": layout.ep or None,
+        "moe_tp_size": layout.moe_tp or None,
+        "quant.algo": formats.weights or None,
+        "runtime.kv_cache_dtype": formats.kv or None,
+        "max_batch_size": limits.max_batch_size,
+        "max_num_tokens": limits.max_num_tokens,
+        "max_seq_len": limits.max_seq_len,
+        "max_beam_width": limits.max_beam_width,
+        "runtime.free_gpu_memory_fraction": running.free_fraction,
+        "runtime.max_tokens_in_cache": running.max_tokens or None,
+        "runtime.chunked_context": running.chunked or None,
+    }
+    return facts | (_of_engine(setup) if running.backend == "tensorrt" else _of_torch(setup))
+
+
+def _of_engine(setup: Setup) -> Facts:
+    running = setup.running
+    return {
+        "use_parallel_embedding": setup.layout.parallel_embedding,
+        "plugin.gemm_plugin": running.gemm_plugin,
+        "plugin.gpt_attention_plugin": running.attention_plugin,
+        "plugin.context_fmha": running.context_fmha,
+        "plugin.remove_input_padding": running.packed,
+        "plugin.paged_kv_cache": running.paged_kv,
+        "multiple_profiles": running.multiple_profiles,
+        "gather_context_logits": running.gather_context_logits or None,
+    }
+
+
+def _of_torch(setup: Setup) -> Facts:
+    return {GRAPHS: setup.running.cuda_graphs, PIECEWISE: setup.running.piecewise_graphs}
+
+
+def differences(before: Facts, after: Facts) -> Facts:
+    """Return what is another in the second of two, as it is there."""
+    return {name: value for name, value in after.items() if before.get(name) != value}
+
+
+def stages_of(setup: Setup, names: Facts) -> frozenset[Stage]:
+    """Return the stages that have to be gone through again for changes of these."""
+    found: set[Stage] = set()
+    for name in names:
+        found |= _stages(setup, name)
+    return frozenset(found)
+
+
+def _stages(setup: Setup, name: str) -> set[Stage]:
+    if setup.running.backend != "tensorrt":
+        return {Stage.CONVERT, Stage.LAUNCH} if name == "quant.algo" else {Stage.LAUNCH}
+    if name in STARTED:
+        return {Stage.LAUNCH}
+    converts = name in CONVERTED and at_least(setup.running.version or LAST_STABLE, BUILD_SINCE)
+    return {Stage.CONVERT, Stage.BUILD} if converts else {Stage.BUILD}
