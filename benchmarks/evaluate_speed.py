@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engines" / "tensorrt"))
-from decoders import export, feed_of
-from networks import Net
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from test_decoders import Both
+
+from support.decoders import export, feed_of
+from support.networks import Net
 
 SHAPES = ((1, 1, 127), (4, 1, 255), (1, 12, 0), (1, 64, 0), (2, 128, 0))  # batch, new tokens, cached tokens
 BURST, ROUNDS = 10, 9

@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
 
+from trtdx.cli.main import main
 from trtdx.diagnose.run import diagnose, text_source
 from trtdx.host import RealHost
 from trtdx.knowledge.load import load_book
@@ -48,8 +50,7 @@ def llama_onnx(tmp_path_factory):
     """Return the path of a small Llama as ONNX; exported once for all workers, as that takes long."""
     for package in ("torch", "transformers", "onnxscript"):
         pytest.importorskip(package)
-    sys.path.insert(0, str(ROOT / "tests" / "engines"))
-    from onnx_models import export_llama
+    from support.onnx_models import export_llama
 
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -148,3 +149,27 @@ def golden(request):
         assert text == path.read_text()
 
     return check
+
+
+class Done(NamedTuple):
+    """How the command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def memory(monkeypatch, capsys, tmp_path):
+    """Run the command line in this process: what a start costs is paid once."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))  # what somebody calibrated is not ours
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["trtdx", "memory", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return Done(int(ended.value.code or 0), printed.out, printed.err)
+
+    return run

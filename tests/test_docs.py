@@ -87,7 +87,7 @@ def test_every_shell_example_of_the_docs_runs(page, desk, capfd, monkeypatch):
 def trace_log(monkeypatch: pytest.MonkeyPatch) -> bytes:
     """Return a log with tables of shapes."""
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "inspect"))
-    import make_trace_log as make
+    from support import make_trace_log as make
 
     tensors = make.glm_tensors()
     tables = (

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.paths import TINY
+
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from trtdx.capture.store.reader import Capture  # noqa: E402
-
-TINY = Path(__file__).parent.parent.parent / "examples" / "tiny"
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
 
+from support.paths import ROOT
 from trtdx.model import Report
 
-ROOT = Path(__file__).parent.parent.parent
 MODEL, ENGINE = "examples/deployment/model", "examples/deployment/engine"
 
 

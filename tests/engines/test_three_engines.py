@@ -12,9 +12,6 @@ Where the three cannot be the same:
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -27,9 +24,8 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript", reason="torch exports with it")
 pytest.importorskip("transformers", reason="the decoders are Hugging Face's")
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "tensorrt")]
-from decoders import MODELS, decoder_module, export  # noqa: E402
-from onnx_models import (  # noqa: E402
+from support.decoders import MODELS, decoder_module, export  # noqa: E402
+from support.onnx_models import (  # noqa: E402
     CLOSE,
     engine_of,
     llama_feeds,
@@ -38,7 +34,6 @@ from onnx_models import (  # noqa: E402
     prompts,
     torch_steps,
 )
-
 from trtdx.engines.tensorrt.evaluate.engine import TrtEngine, replay  # noqa: E402
 from trtdx.engines.torch.hooks import tapped  # noqa: E402
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from make_engine import make_checkpoint, make_engine
-from make_hf import make_hf_model, make_tokenizer, mlp_shapes, model_config
 
+from support.make_engine import make_checkpoint, make_engine
+from support.make_hf import make_hf_model, make_tokenizer, mlp_shapes, model_config
 from trtdx.host import RealHost
 from trtdx.inspect.facts.machine import machine_from
 from trtdx.inspect.run import Question, inspect

@@ -5,18 +5,13 @@ TensorRT and torch are imported by fixtures only, so that tests without them are
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
 def make_net():
-    from networks import Net
+    from support.networks import Net
 
     return Net
 
@@ -28,7 +23,7 @@ def net(make_net):
 
 @pytest.fixture
 def log():
-    from networks import LOG
+    from support.networks import LOG
 
     LOG.told.clear()
     return LOG.told

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from make_engine import make_engine
-from make_hf import llama_tensors, make_hf_model, model_config, write_json
 
+from support.make_engine import make_engine
+from support.make_hf import llama_tensors, make_hf_model, model_config, write_json
 from trtdx.host import RealHost
 from trtdx.inspect.facts.machine import machine_from
 from trtdx.inspect.run import Question, inspect

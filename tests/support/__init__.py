@@ -1,0 +1,1 @@
+"""What the tests make their artifacts, models and networks with."""

@@ -1,0 +1,9 @@
+"""Where things lie in this checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SUPPORT = Path(__file__).parent
+TINY = ROOT / "examples" / "tiny"
