@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.engines.state import Sampling, State
 from trtdx.errors import InputError
+from trtdx.tensors.cache_names import PAST, PRESENT, cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from trtdx.engines.engine import Array, Stepper
     from trtdx.tensors.feeds import Input
 
-# past_key_values.0.key -> present.0.key (Optimum, onnxruntime-genai), past.0.key, past_0, past_key_0, ...
-_PAST = re.compile(r"(?:past_key_values|past_kv|past|cache)[._](.+)")
-_PRESENT = re.compile(r"(?:present_key_values|present_kv|present|new_cache)[._](.+)")
 _LENGTH = re.compile(r"past|seq|len|total|cache|kv", re.IGNORECASE)
 MASK_RANK = 2
 
@@ -42,8 +40,8 @@ def cache_names(engine: Stepper) -> dict[str, str]:
     Raises:
         InputError: an input looks like a cache, and no output is its next content.
     """
-    present = {cache_key(name): name for name in engine.outputs if _PRESENT.fullmatch(name)}
-    past = {name: cache_key(name) for name in engine.inputs if _PAST.fullmatch(name)}
+    present = {cache_key(name): name for name in engine.outputs if PRESENT.fullmatch(name)}
+    past = {name: cache_key(name) for name in engine.inputs if PAST.fullmatch(name)}
     alone = [name for name, key in past.items() if key not in present]
     if alone:
         raise InputError(
@@ -51,12 +49,6 @@ def cache_names(engine: Stepper) -> dict[str, str]:
             fix="export the model with its cache as outputs called present.<layer>.key and .value",
         )
     return {name: present[key] for name, key in past.items()}
-
-
-def cache_key(name: str) -> str:
-    """Return the part of a cache that a name means, the same for input and output: "3.key" of "past_3_key"; else ""."""
-    found = _PAST.fullmatch(name) or _PRESENT.fullmatch(name)
-    return re.sub(r"[._]+", ".", found[1]) if found else ""
 
 
 def start_state(
@@ -233,7 +225,7 @@ def _state_of_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> State:
     mask = np.asarray(feeds.get("attention_mask", 0))
     if mask.ndim != MASK_RANK:
         cached = max(
-            (_cached_length(array) for name, array in feeds.items() if _PAST.fullmatch(name)), default=0
+            (_cached_length(array) for name, array in feeds.items() if PAST.fullmatch(name)), default=0
         )
         mask = np.ones((len(state.tokens), cached + state.tokens.shape[1]), np.int64)
     cached = max(mask.shape[1] - state.tokens.shape[1], 0)

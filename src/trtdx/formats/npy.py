@@ -14,7 +14,7 @@ from trtdx.errors import InputError
 from trtdx.tensors.dtypes import BY_NPY, DTYPES, DType
 
 if TYPE_CHECKING:
-    from trtdx.capture.store.format import Buffer
+    Buffer = bytes | bytearray | memoryview
 
 MAGIC = b"\x93NUMPY"
 MOST_HEADER_BYTES = 10_000  # NumPy's own bound

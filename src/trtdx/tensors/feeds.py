@@ -10,7 +10,9 @@ from trtdx.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trtdx.engines.engine import Array
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 
 class Input(NamedTuple):

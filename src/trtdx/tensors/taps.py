@@ -290,3 +290,16 @@ def _chosen(inside: str, count: int) -> Sequence[int]:
         begin, end = inside.split(":")
         return range(count)[slice(int(begin) if begin else None, int(end) if end else None)]
     return [number + count if number < 0 else number for number in map(int, inside.split(","))]
+
+
+_OWN_NAME = re.compile(r"([^:\s]+):(in|out)(?:\[(\d{1,4})\]|\.([\w.]+))?")
+
+
+def place_of(name: str) -> Place:
+    """Return the place of a tensor of which only the name is known; our own names tell module and port too."""
+    found = _OWN_NAME.fullmatch(name)
+    if found is None:
+        return Place(name, tensor=name)
+    path, port, number, argument = found.groups()
+    place = Place(path, port, int(number or 0), argument or "")
+    return place if place.name == name else Place(name, tensor=name)

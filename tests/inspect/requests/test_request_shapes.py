@@ -154,7 +154,7 @@ def test_of_a_trace_the_worst_request_is_shown(tmp_path):
 
 def test_profiles_that_were_read_count_before_derived_ones():
     known = engine()
-    from trtdx.inspect.facts.artifact import Profile, Range
+    from trtdx.formats.tensorrt.nouns import Profile, Range
 
     read = type(known)(
         "engine",

@@ -139,7 +139,8 @@ def _model(of: BuildError | Built) -> Artifact | None:
 
 
 def _profiles(of: BuildError | Built) -> Artifact:
-    from trtdx.inspect.facts.artifact import Artifact, Profile, Range
+    from trtdx.formats.tensorrt.nouns import Profile, Range
+    from trtdx.inspect.facts.artifact import Artifact
 
     stated = tuple(
         Profile(number, tuple(Range(name, *shapes) for name, shapes in profile.items()), "given")

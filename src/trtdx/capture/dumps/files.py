@@ -15,20 +15,20 @@ from trtdx.formats.json_stream import iter_texts
 from trtdx.formats.npy import Raw, read_exactly, read_npy
 from trtdx.formats.safetensors import read_header
 from trtdx.tensors.dtypes import BY_SAFETENSORS
-from trtdx.tensors.taps import Place
+from trtdx.tensors.taps import place_of
 from trtdx.words import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trtdx.host import Host
+    from trtdx.tensors.taps import Place
 
     Told = list[str]
 
 MOST_TENSOR_BYTES = 16 << 30  # of one that is packed, so that its file's size does not bound it
 MOST_MEMBERS = 1_000_000
 _KEY = re.compile(r"(?:rank(\d{1,5})/)?(?:step(\d{1,12})/)?(.+)", re.DOTALL)
-_OWN_NAME = re.compile(r"([^:\s]+):(in|out)(?:\[(\d{1,4})\]|\.([\w.]+))?")
 
 
 class Item(NamedTuple):
@@ -38,16 +38,6 @@ class Item(NamedTuple):
     step: int
     place: Place
     raw: Raw
-
-
-def place_of(name: str) -> Place:
-    """Return the place of a tensor of which only the name is known; our own names tell module and port too."""
-    found = _OWN_NAME.fullmatch(name)
-    if found is None:
-        return Place(name, tensor=name)
-    path, port, number, argument = found.groups()
-    place = Place(path, port, int(number or 0), argument or "")
-    return place if place.name == name else Place(name, tensor=name)
 
 
 def name_parts(key: str) -> tuple[int, int, str]:

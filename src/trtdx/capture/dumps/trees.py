@@ -10,13 +10,13 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from trtdx.capture.dumps.files import Item, place_of
+from trtdx.capture.dumps.files import Item
 from trtdx.errors import InputError
 from trtdx.formats.npy import Raw, read_npy
 from trtdx.optional import need
 from trtdx.tensors.dtypes import dtype_of
 from trtdx.tensors.statistics import memory
-from trtdx.tensors.taps import Place
+from trtdx.tensors.taps import Place, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -19,11 +19,12 @@ from trtdx.capture.session.selection import Wanted
 from trtdx.capture.session.steps import state_after, step_notes
 from trtdx.capture.store.format import CaptureError, Header
 from trtdx.capture.store.writer import CaptureWriter
-from trtdx.engines.generate import cache_key, start_state
+from trtdx.engines.generate import start_state
 from trtdx.engines.onnxruntime.replay import InParts
 from trtdx.engines.opening import Options, chosen_engine, find_model, open_engine
 from trtdx.errors import InputError
 from trtdx.model import Section
+from trtdx.tensors.cache_names import cache_key
 from trtdx.tensors.difference import difference
 from trtdx.tensors.statistics import statistics
 from trtdx.tensors.taps import last_indices, parse_selector, path_matches

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.engines.generate import cache_key
+from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.generate import cache_key
+from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trtdx.compare.align.side_tensors import layer_of
-from trtdx.engines.generate import cache_key
+from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,7 +8,7 @@ from trtdx.capture.session.steps import PROMPT_MASK, state_after, step_notes
 from trtdx.compare.attribute.suspect import Suspect
 from trtdx.compare.judge.envelope import candidate_dtype, in_reference_layout
 from trtdx.compare.judge.exact_types import is_mask
-from trtdx.engines.generate import cache_key
+from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,13 +7,13 @@ import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.sides.side import Spec
-from trtdx.engines.generate import cache_key
 from trtdx.engines.onnxruntime.segments import extracted
 from trtdx.errors import TrtdxError
 from trtdx.formats.onnx.casts import save, scrub
 from trtdx.formats.onnx.graph import CLASSES, SCOPES
 from trtdx.model import Report, Section, Summary
 from trtdx.optional import need
+from trtdx.tensors.cache_names import cache_key
 from trtdx.words import counted
 
 if TYPE_CHECKING:

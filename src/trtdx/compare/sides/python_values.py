@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from trtdx.capture.dumps.files import name_parts, place_of
+from trtdx.capture.dumps.files import name_parts
 from trtdx.capture.store.format import Header
 from trtdx.capture.store.reader import Capture
 from trtdx.capture.store.writer import CaptureWriter
@@ -15,6 +15,7 @@ from trtdx.compare.sides.side import Spec, parse_side
 from trtdx.errors import InputError
 from trtdx.optional import need
 from trtdx.tensors.statistics import source_from_array
+from trtdx.tensors.taps import place_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.capture.dumps.files import place_of
 from trtdx.engines.engine import Seen
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.tensorrt.evaluate.network import Prepared, prepare
@@ -22,6 +21,7 @@ from trtdx.engines.tensorrt.network.values import PACKED, numpy_dtype
 from trtdx.engines.tensorrt_llm.plugins import Plugins, real_bindings
 from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
 from trtdx.errors import InputError
+from trtdx.tensors.taps import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

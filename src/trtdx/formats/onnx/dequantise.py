@@ -85,7 +85,7 @@ def moved_steps(graph: Graph) -> dict[str, float]:
 
 def cached_steps(graph: Graph) -> dict[str, float]:
     """Return the step of each value that is a cache, or moved from one, where what a step of the run hands on is quantised."""
-    from trtdx.engines.generate import cache_key
+    from trtdx.tensors.cache_names import cache_key
 
     handed: dict[str, float] = {}
     for value in graph.outputs:

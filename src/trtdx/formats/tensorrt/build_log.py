@@ -6,8 +6,8 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from trtdx.inspect.facts.artifact import Kernel, Profile, Range, TensorSpec
-from trtdx.inspect.sections.kernels import kernel_from, nodes_from
+from trtdx.formats.tensorrt.kernels import kernel_from, nodes_from
+from trtdx.formats.tensorrt.nouns import Kernel, Profile, Range, TensorSpec
 from trtdx.redact import redacted
 
 if TYPE_CHECKING:

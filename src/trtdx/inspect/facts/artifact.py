@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trtdx.formats.tensorrt.nouns import Kernel, Profile, TensorSpec
 from trtdx.inspect.facts.gaps import note_absent
 from trtdx.inspect.facts.vocabulary import MalformedError, fitted, term
 from trtdx.model import Evidence
@@ -37,45 +38,6 @@ class Fact(msgspec.Struct, frozen=True):
 
     value: Any
     where: str
-
-
-class TensorSpec(msgspec.Struct, frozen=True):
-    """A tensor that goes in or out; a dynamic dimension is its name, or "?" where it has none."""
-
-    name: str
-    mode: str  # "in" or "out"
-    dtype: str
-    shape: tuple[int | str, ...]
-
-
-class Range(msgspec.Struct, frozen=True):
-    """The shapes one tensor may have in one optimization profile."""
-
-    tensor: str
-    min: tuple[int, ...]
-    opt: tuple[int, ...]
-    max: tuple[int, ...]
-
-
-class Profile(msgspec.Struct, frozen=True):
-    """One optimization profile, and how it is known: read from a log, or derived from build settings."""
-
-    index: int
-    ranges: tuple[Range, ...]
-    source: str
-
-    def range_of(self, tensor: str) -> Range | None:
-        return next((each for each in self.ranges if each.tensor == tensor), None)
-
-
-class Kernel(msgspec.Struct, frozen=True):
-    """One entry of a compiled engine's layer listing."""
-
-    name: str
-    kind: str
-    nodes: tuple[str, ...] = ()  # the ONNX nodes it computes
-    tactic: str = ""
-    profile: int = 0
 
 
 class Artifact(msgspec.Struct, frozen=True):

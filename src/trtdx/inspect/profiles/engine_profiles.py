@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.facts.artifact import Profile, Range, TensorSpec
+from trtdx.formats.tensorrt.nouns import Profile, Range, TensorSpec
 from trtdx.inspect.profiles import engine_inputs
 from trtdx.inspect.profiles.engine_settings import ADDS_INPUTS, NotDerivableError, Settings, settings_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.inspect.facts.artifact import Profile, Range
+from trtdx.formats.tensorrt.nouns import Profile, Range
 from trtdx.model import Evidence
 
 if TYPE_CHECKING:

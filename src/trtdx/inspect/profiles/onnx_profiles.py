@@ -18,7 +18,8 @@ from trtdx.model import Evidence, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.facts.artifact import Artifact, Profile
+    from trtdx.formats.tensorrt.nouns import Profile
+    from trtdx.inspect.facts.artifact import Artifact
     from trtdx.inspect.profiles.onnx_case import Case
 
 FILLS_IN = "Polygraphy"  # gives an input without shapes 1 in every dynamic dimension

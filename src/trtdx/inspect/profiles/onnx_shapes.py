@@ -20,8 +20,9 @@ from trtdx.inspect.profiles.onnx_check import NOT_CHECKED, graph_checked
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trtdx.formats.tensorrt.nouns import Profile
     from trtdx.host import Host
-    from trtdx.inspect.facts.artifact import Artifact, Profile
+    from trtdx.inspect.facts.artifact import Artifact
     from trtdx.inspect.profiles.onnx_case import Case
 
 SELECTORS = ("opt", "max", "min")

@@ -12,7 +12,7 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.facts.artifact import Profile, Range
+    from trtdx.formats.tensorrt.nouns import Profile, Range
     from trtdx.inspect.profiles.onnx_case import Case, Span
 
 MASKS = ("attention_mask", "decoder_attention_mask")

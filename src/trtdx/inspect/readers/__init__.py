@@ -34,8 +34,7 @@ class Reader(NamedTuple):
 
 def readers() -> tuple[Reader, ...]:
     """Return every reader, the most particular first."""
-    from trtdx.formats.tensorrt import plan
-    from trtdx.inspect.readers.engine import build_log, checkpoint
+    from trtdx.inspect.readers.engine import build_log, checkpoint, plan
     from trtdx.inspect.readers.engine import folder as engine
     from trtdx.inspect.readers.hf import folder as hf
     from trtdx.inspect.readers.hf import lora

@@ -23,7 +23,8 @@ from trtdx.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from trtdx.inspect.facts.artifact import Artifact, Profile
+    from trtdx.formats.tensorrt.nouns import Profile
+    from trtdx.inspect.facts.artifact import Artifact
     from trtdx.inspect.profiles.dimensions import Dimension
     from trtdx.inspect.profiles.engine_inputs import Input
     from trtdx.inspect.profiles.engine_settings import Settings

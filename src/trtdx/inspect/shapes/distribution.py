@@ -6,7 +6,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from trtdx.inspect.facts.artifact import Profile, TensorSpec
+    from trtdx.formats.tensorrt.nouns import Profile, TensorSpec
 
 Shape = tuple[int, ...]
 MOST_VALUES = 4096  # distinct sizes of an axis that are told apart

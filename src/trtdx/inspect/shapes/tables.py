@@ -12,7 +12,8 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.facts.artifact import Artifact, Profile
+    from trtdx.formats.tensorrt.nouns import Profile
+    from trtdx.inspect.facts.artifact import Artifact
     from trtdx.inspect.profiles.dimensions import Dimension
     from trtdx.inspect.shapes.distribution import Execution, Histogram, LoggedEngine, Shape
     from trtdx.inspect.shapes.trace_log import ShapeLog

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from trtdx.case import is_case, open_case
 from trtdx.errors import InputError
 from trtdx.formats.streams import line_blocks
-from trtdx.inspect.facts.artifact import Artifact, Profile, Range, TensorSpec
+from trtdx.formats.tensorrt.nouns import Profile, Range, TensorSpec
+from trtdx.inspect.facts.artifact import Artifact
 from trtdx.inspect.shapes.distribution import LoggedEngine, Shape
 from trtdx.inspect.shapes.tables import shape_tables
 from trtdx.words import counted

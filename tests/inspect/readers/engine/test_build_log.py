@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from support import make_build_log as make
 from support.make_onnx import CONTEXT, GENERATION, exported_llama
+from trtdx.formats.tensorrt.kernels import kernel_from, nodes_from
+from trtdx.formats.tensorrt.nouns import Kernel
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect.facts.artifact import Artifact, Deployment, Kernel
+from trtdx.inspect.facts.artifact import Artifact, Deployment
 from trtdx.inspect.readers import found
 from trtdx.inspect.readers.engine.build_log import READER, lines_with, read
 from trtdx.inspect.readers.onnx.model import node_scopes
 from trtdx.inspect.readers.onnx.model import read as read_onnx
-from trtdx.inspect.sections.kernels import kernel_from, kernel_section, kernel_sections, module_of, nodes_from
+from trtdx.inspect.sections.kernels import kernel_section, kernel_sections, module_of
 
 HOST = RealHost()
 

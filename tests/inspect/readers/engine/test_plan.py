@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from support.make_engine import old_plan_bytes, plan_bytes
 from support.make_hf import write_safetensors
-from trtdx.formats.tensorrt.plan import READER, parse_header, read_header
+from trtdx.formats.tensorrt.plan import parse_header, read_header
 from trtdx.host import RealHost
 from trtdx.inspect.readers import found
+from trtdx.inspect.readers.engine.plan import READER
 
 HOST = RealHost()
 

@@ -26,7 +26,7 @@ from trtdx.engines.tensorrt.network.profiles import profile_from
 from trtdx.engines.tensorrt.network.registration import Registry
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.formats.tensorrt.build_log import Told
-from trtdx.inspect.sections.kernels import placed
+from trtdx.formats.tensorrt.kernels import placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

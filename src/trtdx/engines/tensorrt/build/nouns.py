@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from trtdx.inspect.facts.artifact import Kernel  # msgspec reads it at run time
+from trtdx.formats.tensorrt.nouns import Kernel
 
 Variant = Literal["none", "outputs", "debug-tensors"]
 VARIANTS: tuple[Variant, ...] = ("none", "outputs", "debug-tensors")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.engines.tensorrt.build.nouns import Built  # msgspec reads it at run time
-from trtdx.inspect.facts.artifact import Kernel
+from trtdx.formats.tensorrt.nouns import Kernel
 from trtdx.model import Section
 from trtdx.words import counted, listed
 

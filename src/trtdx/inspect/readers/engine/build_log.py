@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from trtdx.errors import InputError
 from trtdx.formats.tensorrt.build_log import NEEDLES, Told
+from trtdx.formats.tensorrt.kernels import placed
 from trtdx.inspect.facts.artifact import Artifact, Facts
 from trtdx.inspect.readers import Found, Reader
-from trtdx.inspect.sections.kernels import placed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.formats.safetensors import LFS_POINTER
 from trtdx.formats.safetensors import read_header as read_weights_header
-from trtdx.formats.tensorrt.plan import UNREADABLE, put_plan_facts, read_header
+from trtdx.formats.tensorrt.plan import UNREADABLE, read_header
 from trtdx.inspect.facts.artifact import Artifact
 from trtdx.inspect.facts.runtime_keys import missing_keys
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.engine.before_0_8 import put_old_config
 from trtdx.inspect.readers.engine.checkpoint import MOST_RANKS, config_of
+from trtdx.inspect.readers.engine.plan import put_plan_facts
 from trtdx.inspect.readers.engine.pretrained_config import put_layer_file, put_pretrained
 from trtdx.inspect.readers.folder import Folder
 from trtdx.inspect.readers.hf.weights import FACT_OF_FAULT

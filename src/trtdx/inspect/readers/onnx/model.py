@@ -9,8 +9,9 @@ from trtdx.errors import InputError
 from trtdx.formats.documents import LFS_MARK
 from trtdx.formats.onnx.proto import Value, integers
 from trtdx.formats.onnx.walk import MODEL_GRAPH, MODEL_IR, MOST_DEPTH, Gather, Graph, Walker
+from trtdx.formats.tensorrt.nouns import TensorSpec
 from trtdx.formats.wire import SPAN, VARINT, Source, TooMuchError, WireError, fields
-from trtdx.inspect.facts.artifact import Artifact, Facts, TensorSpec
+from trtdx.inspect.facts.artifact import Artifact, Facts
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.onnx.external_data import put_external
 

@@ -7,8 +7,9 @@ import reprlib
 from typing import TYPE_CHECKING, Any
 
 from trtdx.formats.documents import MOST_YAML_BYTES, Document, UnreadableError, parse_json, read_bytes
+from trtdx.formats.tensorrt.nouns import Profile, Range
 from trtdx.formats.yaml_documents import YamlDocument, parse_yaml
-from trtdx.inspect.facts.artifact import Artifact, Facts, Profile, Range
+from trtdx.inspect.facts.artifact import Artifact, Facts
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.onnx.profile_options import OPTION, profiles_from_options
 

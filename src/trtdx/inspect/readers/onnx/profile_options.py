@@ -10,7 +10,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.facts.artifact import Profile, Range, shortened
+from trtdx.formats.tensorrt.nouns import Profile, Range
+from trtdx.inspect.facts.artifact import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
