@@ -9,9 +9,9 @@ import pytest
 
 from trtdx.host import RecordedHost
 from trtdx.inspect.facts.options import known_in, table
+from trtdx.inspect.readers.server.command_text import folded
 from trtdx.knowledge.versions import parsed
 from trtdx.memory.advice.changes import changes_for
-from trtdx.memory.advice.command_text import folded
 from trtdx.memory.advice.commands import Question, advised
 from trtdx.memory.ledger.plan import plan
 from trtdx.memory.question.flags import flags_from

@@ -72,7 +72,7 @@ def _starts(lines: list[CommandLine]) -> tuple[str, ...]:
 
 
 def _merged(own: CommandLine, change: CommandLine) -> str:
-    from trtdx.memory.advice.command_text import CommandText
+    from trtdx.inspect.readers.server.command_text import CommandText
 
     text = CommandText.of(own)
     for each in change.given:

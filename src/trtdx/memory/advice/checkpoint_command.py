@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trtdx.inspect.readers.server.command_text import CommandText
 from trtdx.knowledge.versions import at_least
-from trtdx.memory.advice.command_text import CommandText
 from trtdx.memory.advice.unwritable import UnwritableError
 from trtdx.memory.model.format_names import FORMATS, format_from, kv_type_from
 from trtdx.memory.question.scripts import CONVERTER, EXPORTER, QUANTISER

@@ -13,8 +13,8 @@ from trtdx.errors import TrtdxError
 from trtdx.formats.documents import UnreadableError, read_json
 from trtdx.formats.yaml_documents import parse_yaml, read_yaml
 from trtdx.inspect.facts.artifact import Artifact
+from trtdx.inspect.readers.server.command_text import CommandText
 from trtdx.inspect.readers.server.commands import command_lines
-from trtdx.memory.advice.command_text import CommandText
 from trtdx.memory.advice.recipe import Recipe, Written
 from trtdx.memory.advice.unwritable import UnwritableError
 from trtdx.memory.question.gpu_support import must_be_told

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from trtdx.inspect.facts.options import known_in, table
+from trtdx.inspect.readers.server.command_text import CommandText
 from trtdx.inspect.readers.server.llm_options import FACT_OF
 from trtdx.knowledge.versions import at_least, parsed
 from trtdx.memory.advice.checkpoint_command import checkpoint_command
-from trtdx.memory.advice.command_text import CommandText
 from trtdx.memory.advice.unwritable import UnwritableError
 from trtdx.memory.model.format_names import FORMATS, format_from
 from trtdx.memory.question.flags import FLAGS

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from trtdx.inspect.readers.server.command_text import folded
 from trtdx.knowledge.violation import Violation, finding_from
-from trtdx.memory.advice.command_text import folded
 from trtdx.memory.ledger.build_memory import build_note
 from trtdx.memory.ledger.capacity import (
     caches,
