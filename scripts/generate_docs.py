@@ -20,6 +20,7 @@ from trtdx.diagnose.sources import sources as find_sources
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import table
 from trtdx.knowledge.load import load_book
+from trtdx.memory.logs.refine import with_memory_figures
 from trtdx.render import render_text
 from trtdx.render.json import schema
 from trtdx.rule import Harm
@@ -117,7 +118,7 @@ def readme() -> str:
 
     def real(found: re.Match[str]) -> str:
         sources, _ = find_sources(RealHost(), [found[2]])
-        return f"{found[1]}{render_text(diagnose(sources, load_book(RealHost()))).strip()}\n```"
+        return f"{found[1]}{render_text(diagnose(sources, load_book(RealHost()), refine=with_memory_figures)).strip()}\n```"
 
     old = (ROOT / "README.md").read_text()
     return re.sub(r"(\$ trtdx diagnose (\S+)\n).*?```", real, old, count=1, flags=re.DOTALL)

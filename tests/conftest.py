@@ -14,6 +14,7 @@ from trtdx.cli.main import main
 from trtdx.diagnose.run import diagnose, text_source
 from trtdx.host import RealHost
 from trtdx.knowledge.load import load_book
+from trtdx.memory.logs.refine import with_memory_figures
 from trtdx.rule import RuleBook, parse_rule
 
 # Speed is measured in benchmarks/, never asserted: a loaded machine is no fault.
@@ -41,7 +42,9 @@ def book() -> RuleBook:
 def ask(book):
     """Ask for the report on a text with the packaged rules."""
     return lambda *texts: diagnose(
-        [text_source(text, f"log{number}") for number, text in enumerate(texts)], book
+        [text_source(text, f"log{number}") for number, text in enumerate(texts)],
+        book,
+        refine=with_memory_figures,
     )
 
 

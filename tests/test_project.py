@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -92,21 +93,42 @@ def test_modules_are_not_longer_than_a_reader_bears():
     assert long == {}
 
 
+MOST_FILES = 22
+# Lower rooms first; rooms of one line do not know each other. What lies at the root are the nouns and doors.
+LAYERS = (
+    ("render",),
+    ("knowledge",),
+    ("tensors",),
+    ("formats",),
+    ("engines", "inspect"),
+    ("diagnose",),
+    ("capture",),
+    ("memory", "compare"),
+    ("testing",),
+    ("cli",),
+)
+# The package itself and pytest's entry point hand out what lies in rooms; they are imported by nobody.
+ENTRIES = {"__init__.py", "__main__.py", "pytest_plugin.py"}
+
+
 def test_imports_point_one_way():
-    for path in (ROOT / "src" / "trtdx").glob("*.py"):
-        if path.name in ("__main__.py",):
-            continue
-        assert not re.search(
-            r"^from trtdx\.(?:cli|diagnose|inspect|render)", path.read_text(), re.MULTILINE
-        ), path.name
-    for room, others in (
-        ("diagnose", "cli|inspect|capture|engines"),
-        ("inspect", "cli|diagnose|render|capture|engines"),
-        ("capture", "cli|diagnose|render"),
-        ("engines", "cli|render"),
-    ):
-        for path in (ROOT / "src" / "trtdx" / room).rglob("*.py"):
-            assert not re.search(rf"^\s*from trtdx\.(?:{others})", path.read_text(), re.MULTILINE), path.name
+    level = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
+    package = ROOT / "src" / "trtdx"
+    assert set(level) == {path.name for path in package.iterdir() if (path / "__init__.py").exists()}
+    wrong = [
+        f"{path.relative_to(package)} imports {room}"
+        for path in package.rglob("*.py")
+        if path.name not in ENTRIES or path.parent != package
+        for own in [path.relative_to(package).parts[0]]
+        for room in re.findall(r"^\s*(?:from|import) trtdx\.(\w+)", path.read_text(), re.MULTILINE)
+        if room in level and room != own and level[room] >= level.get(own, -1)
+    ]
+    assert wrong == []
+
+
+def test_no_folder_holds_more_than_a_newcomer_can_take_in():
+    folders = Counter(path.parent for path in (ROOT / "src").rglob("*.py") if path.name != "__init__.py")
+    assert {str(folder): count for folder, count in folders.items() if count > MOST_FILES} == {}
 
 
 def test_the_source_distribution_holds_what_its_tests_need(tmp_path):

@@ -58,6 +58,7 @@ def command(
     from trtdx.diagnose.sources import Source, sources
     from trtdx.errors import InputError
     from trtdx.knowledge.load import load_book
+    from trtdx.memory.logs.refine import with_memory_figures
     from trtdx.redact import redactor
 
     host = RealHost()
@@ -81,7 +82,14 @@ def command(
         reading(host, [each.name for each in found]) as progress,
     ):
         kept = [Source(each.name, partial(case.keeping, each)) for each in found]
-        report = diagnose(kept, book, redact_hosts=redact_hosts, progress=progress, notes=notes)
+        report = diagnose(
+            kept,
+            book,
+            redact_hosts=redact_hosts,
+            progress=progress,
+            notes=notes,
+            refine=with_memory_figures,
+        )
         case.add_report(report)
     if not report.summary.bytes_read:  # not a clean bill of health
         empty = "the input is empty" if found else "there is no log in " + ", ".join(named)

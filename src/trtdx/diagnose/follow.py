@@ -14,6 +14,7 @@ from trtdx.diagnose.unknown import CODE as NOT_ENOUGH
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trtdx.diagnose.run import Refine
     from trtdx.host import Host
     from trtdx.model import Finding, Report
     from trtdx.rule import RuleBook
@@ -72,10 +73,15 @@ class Follower:
     """
 
     def __init__(
-        self, host: Host, paths: Sequence[str], book: RuleBook, redact: Callable[[str], str]
+        self,
+        host: Host,
+        paths: Sequence[str],
+        book: RuleBook,
+        redact: Callable[[str], str],
+        refine: Refine | None = None,
     ) -> None:
         matcher = Matcher(book, redact)
-        self._host, self._book = host, book
+        self._host, self._book, self._refine = host, book, refine
         self._inputs = [_Input(host, path, matcher) for path in paths]
         self._told: set[str] = set()
 
@@ -95,7 +101,8 @@ class Follower:
 
     def report(self) -> Report:
         """Return the report on all that was read."""
-        return report_from([each.reading.facts for each in self._inputs], self._book)
+        facts = [followed.reading.facts for followed in self._inputs]
+        return report_from(facts, self._book, refine=self._refine)
 
 
 class _Input:

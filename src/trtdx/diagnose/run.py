@@ -12,7 +12,6 @@ import msgspec
 from trtdx.diagnose.calibrate import calibrated
 from trtdx.diagnose.cause import findings_from
 from trtdx.diagnose.match import Matcher
-from trtdx.diagnose.memory_lines import HOST_FIGURES, HOST_MEMORY, OUT_OF_MEMORY
 from trtdx.diagnose.sources import Source
 from trtdx.diagnose.unknown import DESCRIPTION_BYTES, description_in, doubt, resembling, told, unexplained
 from trtdx.errors import TrtdxError
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from trtdx.diagnose.facts import SourceFacts
     from trtdx.rule import RuleBook
 
+    Refine = Callable[[list[Finding], Sequence[SourceFacts]], list[Finding]]
+
 CAUSE_CONFIDENCE = 0.3  # below this a match alone is not called a cause
 SURE_CONFIDENCE = 0.7  # from this on a description's words add nothing
 
@@ -36,6 +37,7 @@ def diagnose(
     redact_hosts: bool = False,
     notes: Sequence[str] = (),
     progress: Callable[[str, int], None] = lambda name, size: None,
+    refine: Refine | None = None,
 ) -> Report:
     """Return the report on all sources together.
 
@@ -45,6 +47,7 @@ def diagnose(
         redact_hosts: hide host names and addresses too, not only secrets.
         notes: what was passed over before, to be said in the summary.
         progress: called with a source's name and the bytes read of it so far.
+        refine: adds to the findings what a room above this one knows, such as the figures of memory.
     """
     redact = redactor(hosts=redact_hosts)
     matcher = Matcher(book, redact, sources=len(sources))
@@ -55,11 +58,16 @@ def diagnose(
         source_facts, problem = _facts_of(matcher, source, small, progress)
         facts.append(source_facts)
         problems += [problem] if problem else []
-    return report_from(facts, book, text=small.text, partial=problems)
+    return report_from(facts, book, text=small.text, partial=problems, refine=refine)
 
 
 def report_from(
-    facts: Sequence[SourceFacts], book: RuleBook, *, text: str = "", partial: Sequence[str] = ()
+    facts: Sequence[SourceFacts],
+    book: RuleBook,
+    *,
+    text: str = "",
+    partial: Sequence[str] = (),
+    refine: Refine | None = None,
 ) -> Report:
     """Return the report on what the sources told; `text` is the whole input where it is short."""
     findings, harmless = findings_from(facts, book)
@@ -75,23 +83,9 @@ def report_from(
         )
     else:
         findings += unexplained(facts, book)
-    findings = _with_numbers(findings, facts)
+    findings = refine(findings, facts) if refine else findings
     honest = [msgspec.structs.replace(each, confidence=calibrated(each.confidence)) for each in findings]
     return Report(_summary(facts, honest, harmless, partial), tuple(honest))
-
-
-def _with_numbers(findings: list[Finding], facts: Sequence[SourceFacts]) -> list[Finding]:
-    """Return the findings with figures where memory ran out and the log tells some."""
-    codes = {finding.code for finding in findings}
-    lines = [event.text for each in facts for event in each.memory]
-    on_host = not codes.isdisjoint(HOST_MEMORY) and any(
-        text in line for line in lines for text in HOST_FIGURES
-    )
-    if not lines or not (on_host or codes & OUT_OF_MEMORY):
-        return findings
-    from trtdx.memory.logs.diagnose_numbers import with_numbers  # only then: most logs need none of it
-
-    return with_numbers(findings, facts)
 
 
 def _sure(findings: Sequence[Finding], enough: float) -> bool:

@@ -12,6 +12,7 @@ from trtdx.host import RealHost, RecordedHost
 from trtdx.knowledge.load import load_book
 from trtdx.memory.logs.oom import post_mortem
 from trtdx.memory.logs.read import read_log
+from trtdx.memory.logs.refine import with_memory_figures
 from trtdx.memory.logs.report import memory_of_log
 from trtdx.memory.nouns import GIB, MIB, ZERO, Ledger, RankLedger
 from trtdx.model import Stage
@@ -314,7 +315,7 @@ def test_what_a_failure_of_one_rank_says_again_is_counted_once():
 
 def test_diagnose_puts_numbers_to_its_own_finding_and_keeps_its_code():
     text = PROFILE + STEP_FAILED.format(want="7.80 GiB", free="3.10 GiB", rest=own(76)) + "\n"
-    finding = diagnose([text_source(text)], BOOK).findings[0]
+    finding = diagnose([text_source(text)], BOOK, refine=with_memory_figures).findings[0]
     page = BOOK.get("DX340")
     assert finding.code == page.code
     assert finding.message.startswith(
@@ -329,7 +330,7 @@ def test_diagnose_puts_numbers_to_its_own_finding_and_keeps_its_code():
 
 def test_diagnose_is_unchanged_where_memory_did_not_run_out():
     text = PROFILE + "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.\n"
-    codes = [each.code for each in diagnose([text_source(text)], BOOK).findings]
+    codes = [each.code for each in diagnose([text_source(text)], BOOK, refine=with_memory_figures).findings]
     assert codes
     assert not set(codes) & {"DX914", "DX915", "DX917"}
 
@@ -431,7 +432,7 @@ WHOLE_LIFE = """\
 def test_the_warning_of_the_temporary_cache_is_no_finding_in_a_healthy_log():
     text = WHOLE_LIFE.format(pool="33.30", tokens=272800, warning="", seq=32768)
     assert report_on(text).findings == ()
-    assert diagnose([text_source(text)], BOOK).findings == ()
+    assert diagnose([text_source(text)], BOOK, refine=with_memory_figures).findings == ()
     log = read(text)
     assert (log.fraction, log.number("max_batch_size"), log.number("max_seq_len")) == (0.9, 64, 32768)
     assert log.settings["version"].value == "1.2.0rc5"
@@ -440,7 +441,7 @@ def test_the_warning_of_the_temporary_cache_is_no_finding_in_a_healthy_log():
 def test_a_shortening_that_stayed_is_told_with_its_own_number_not_the_temporary_one():
     warning = "[TRT-LLM] [W] Attention window size 32768 exceeds upper bound 16384 for available blocks. Reducing to 16384.\n"
     text = WHOLE_LIFE.format(pool="2.00", tokens=16384, warning=warning, seq=16384)
-    for report in (report_on(text), diagnose([text_source(text)], BOOK)):
+    for report in (report_on(text), diagnose([text_source(text)], BOOK, refine=with_memory_figures)):
         assert [each.code for each in report.findings] == ["DX356"]
         assert "16 384 tokens, 32 768 were asked for" in report.findings[0].message
 
