@@ -1,6 +1,6 @@
 """Parses and computes ONNX's node tests, one after the other, in a process that a parser may bring down.
 
-Usage: node_worker.py OUT FIRST STRIDE. Appends a JSON line before and after each test.
+Usage: python -m support.onnx_node_worker OUT FIRST STRIDE. Appends a JSON line before and after each test.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _finding(rule: Rule, violation: Violation, deployment: Deployment) -> Findin
 
     finding = finding_from(rule, violation)
     template = (rule.front.found and rule.front.found.verify) or rule.front.verify
-    if re.search(r"<[a-z]", finding.verify) or SAMPLE_PATH.search(template):
+    if PLACEHOLDER.search(template) or SAMPLE_PATH.search(template):
         finding = msgspec.structs.replace(finding, verify=look_again(deployment))
     return with_own_commands(finding, deployment)
 
@@ -96,6 +96,7 @@ def findings_from(rows: tuple[Agreement, ...], deployment: Deployment, book: Rul
     return judgement_of(rows, deployment, book).findings
 
 
-# Paths that pages use for want of the user's.
+# What a reader of the page is to put in, and paths that pages use for want of the user's.
+PLACEHOLDER = re.compile(r"(?<![\w$'\"=-])[A-Z][A-Z_]{3,}(?![\w='\"])")
 SAMPLE_PATH = re.compile(r"^trtdx inspect .*\./(?:model|checkpoint|engine|adapter|config\.yaml)")
 HARM_ORDER = {Harm.SILENT: 0, Harm.LOAD: 1, Harm.REQUEST: 2, Harm.SLOW: 3, None: 4}

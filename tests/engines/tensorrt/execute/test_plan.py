@@ -159,12 +159,12 @@ def exists(owner, names):
 ONLY_WITH_CUDA = {("_stream", ("cuda_stream",))}
 
 
-@pytest.mark.parametrize("file", ["execute.py", "device.py"])
+@pytest.mark.parametrize("file", ["plan.py", "device.py"])
 def test_every_attribute_exists_in_the_real_bindings(file):
     found = set(used(Path(module.__file__).with_name(file))) - ONLY_WITH_CUDA
     assert len(found) > 8
     assert [each for each in sorted(found) if not exists(OWNERS[each[0]], each[1])] == []
-    if file == "execute.py":
+    if file == "plan.py":
         of_context = {names[0] for start, names in found if start in ("context", "_context")}
         assert {
             "set_input_shape",

@@ -31,12 +31,15 @@ def go_on(path, first):
     while True:
         worker = [
             sys.executable,
-            str(SUPPORT / "onnx_node_worker.py"),
+            "-m",
+            "support.onnx_node_worker",
             str(path),
             str(first),
             str(WORKERS),
         ]
-        done = subprocess.Popen(worker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = subprocess.Popen(
+            worker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=SUPPORT.parent
+        )
         yield done
         last = lines_of(path)[-1]
         if "done" in last:
