@@ -21,12 +21,12 @@ from trtdx.memory.question.contradictions import contradictions
 from trtdx.memory.question.gpus import all_devices
 from trtdx.memory.question.setup import setup_from
 from trtdx.memory.report.figures import gib, on_what
+from trtdx.memory.report.frontier_table import frontier_section
 from trtdx.memory.report.plan import (
     MemoryReport,
     advice_json,
     advice_section,
     does_not_fit,
-    frontier_section,
     ledger_section,
     memory_json,
     ranks_section,

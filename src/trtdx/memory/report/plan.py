@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from trtdx.memory.advice.commands import Advised
     from trtdx.memory.ledger.frontier import FrontierPoint
     from trtdx.memory.nouns import Figure, Ledger, Setup
-    from trtdx.model import Cell
     from trtdx.rule import RuleBook
 
 LENGTHS = (1024, 4096, 16384, 65536)
@@ -389,33 +388,3 @@ def commands_json(advised: Advised | None) -> dict[str, Any]:
         "command": advised.whole if advised else "",
         "verify": advised.verify if advised else "",
     }
-
-
-SHORT = {
-    "KV cache": "kv", "max_num_tokens": "step", "weights": "weights", "activations and workspace": "act",
-    "decoder and sampler buffers": "decoder", "runtime buffers": "runtime", "CUDA graphs": "graphs", "logits": "logits",
-    "state kept for each sequence": "state", "NCCL and all-reduce buffers": "comm",
-}  # fmt: skip
-
-
-def frontier_section(points: Sequence[FrontierPoint]) -> Section:
-    """Return the frontier as a table: a row for each length, a column for each step."""
-    steps = sorted({each.max_num_tokens for each in points})
-    lengths = sorted({each.max_seq_len for each in points})
-    cells = {(each.max_seq_len, each.max_num_tokens): each for each in points}
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (length, *(_cell(cells[length, step]) for step in steps)) for length in lengths
-    )
-    words = sorted({each.binding for each in points})
-    legend = ", ".join(f"{SHORT.get(word, word)}: {word}" for word in words if SHORT.get(word, word) != word)
-    return Section(
-        "frontier",
-        "the largest max_batch_size, by max_seq_len (down) and max_num_tokens (across)",
-        ("max_seq_len", *(str(step) for step in steps)),
-        rows,
-        note=f"all requests at full length at once; with more, some wait. Behind each: what stands in the way ({legend})",
-    )
-
-
-def _cell(point: FrontierPoint) -> str:
-    return f"{point.max_batch_size or '-'} {SHORT.get(point.binding, point.binding)}"
