@@ -571,7 +571,7 @@ def test_workers_of_xdist_lose_no_golden_and_any_test_id_works(pytester):
 def test_the_page_shows_what_is_really_printed(run, imported, pytester):
     page = (ROOT / "docs" / "pytest.md").read_text()
     source = re.search(r"```python file=test_mlp\.py\n(.*?)```", page, re.DOTALL)[1]
-    shown = re.search(r"<!-- tests/test_pytest_plugin.*?```text\n(.*?)```", page, re.DOTALL)[1]
+    shown = re.search(r"<!-- tests/testing/test_pytest_plugin.*?```text\n(.*?)```", page, re.DOTALL)[1]
     path = pytester.path / "test_mlp.py"
     path.write_text(source)
     run("--trtdx-record").assert_outcomes(passed=1)
