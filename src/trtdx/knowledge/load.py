@@ -82,7 +82,7 @@ def _read(host: Host, path: str) -> str:
 def _packaged(host: Host) -> list[Rule]:
     """Return the packaged rules, from a cache of the parsed pages where one is at hand and fresh."""
     folder = packaged_folder()
-    files = sorted(folder.glob("*.md"))
+    files = sorted(folder.glob("*/*.md"))
     marks = "".join(f"{file.name}:{(stat := file.stat()).st_size}:{stat.st_mtime_ns};" for file in files)
     mark = hashlib.sha256(f"{__version__};{folder};{marks}".encode()).hexdigest()[:16]
     cache = _cache_folder(host) / f"rules-{mark}.msgpack"
