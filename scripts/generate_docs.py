@@ -38,7 +38,7 @@ def rules_page() -> str:
     by_area: defaultdict[str, list[str]] = defaultdict(list)
     book = load_book(RealHost())
     for rule in book:
-        page = f"../src/trtdx/rules/{rule.code}-{rule.slug}.md"
+        page = f"../src/trtdx/rules/{rule.front.area}/{rule.code}-{rule.slug}.md"
         by_area[rule.front.area].append(
             f"| [{rule.code}]({page}) | {rule.front.slug} | {rule.kind.value} | {rule.title} |"
         )
@@ -82,7 +82,7 @@ def agreements_page() -> str:
 def _agreement_row(row: Agreement) -> str:
     rule = load_book(RealHost()).get(row.code)
     about = (row.check.__doc__ or "").strip().splitlines()[0].rstrip(".")
-    page = f"../src/trtdx/rules/{rule.code}-{rule.slug}.md"
+    page = f"../src/trtdx/rules/{rule.front.area}/{rule.code}-{rule.slug}.md"
     return f"| [{rule.code}]({page}) | {about} | {', '.join(row.sides)} |"
 
 

@@ -93,6 +93,8 @@ class FrontMatter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     found: Found | None = None
     harm: Harm | None = None
     holds_for: str = ""
+    checked: str = ""  # when, and against which releases, a reader held the page against its sources
+    source: tuple[str, ...] = ()  # "path@tag" in TensorRT-LLM, or "owner/repository#number"
     follows: tuple[str, ...] = ()
     described: tuple[str, ...] = ()
     fix: tuple[Fix, ...] = ()
@@ -150,7 +152,7 @@ class RuleBook:
     """All rules in force, found by code or slug."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(sorted(rules, key=lambda rule: rule.code))
+        self.rules = tuple(sorted(rules, key=_code_order))
         self._by_name: dict[str, Rule] = {}
         for rule in self.rules:
             self._add(rule)
@@ -182,9 +184,23 @@ class RuleBook:
         return name.lower() in self._by_name
 
 
+def _code_order(rule: Rule) -> tuple[str, int]:
+    """Return what puts DX1000 behind DX999."""
+    letters = rule.code.rstrip("0123456789")
+    return letters, int(rule.code[len(letters) :] or 0)
+
+
 @cache
 def told_regex(part: str) -> re.Pattern[str]:
     return re.compile(part, re.IGNORECASE)
+
+
+def example_problem(rule: Rule, example: str, message: str) -> Problem:
+    """Return a problem of an example, at the line of the page on which the example begins."""
+    first = example.splitlines()[0]
+    lines = rule.body.splitlines()
+    number = next((number for number, line in enumerate(lines, 1) if line.strip() == first.strip()), 1)
+    return Problem(rule.path, number + rule.front_lines, f"the example {first[:80]!r} {message}")
 
 
 def patterns_of(rules: Iterable[Rule]) -> Iterator[str]:

@@ -36,7 +36,9 @@ def promises():
 
 @pytest.mark.parametrize("rule", BOOK.rules, ids=lambda rule: rule.code)
 def test_rule_keeps_its_promises(rule, promises):
-    _, problems = check_page((packaged_folder() / rule.front.area / f"{rule.code}-{rule.slug}.md").read_text(), rule.path)
+    _, problems = check_page(
+        (packaged_folder() / rule.front.area / f"{rule.code}-{rule.slug}.md").read_text(), rule.path
+    )
     assert not problems
     if (
         rule.found_in_logs or rule.front.harm

@@ -54,33 +54,68 @@ def check(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder of rule pages, or one page.")],
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
 ) -> None:
-    """Check rule pages: their form, their patterns, and that every example keeps its promise."""
+    """Check rule pages: their form and layout, their patterns, and that every example keeps its promise."""
     import msgspec
 
     from trtdx.diagnose.promises import Promises
-    from trtdx.knowledge.load import check_pages, load_book
+    from trtdx.inspect.agreements.promises import broken_artifact_examples
+    from trtdx.knowledge.load import check_pages, load_book, read_pages
+    from trtdx.knowledge.page_format import check_layout
     from trtdx.rule import RuleBook
 
     host = RealHost()
-    found, problems = check_pages(host, folder)
-    if not found and not problems:
-        raise InputError(
-            f"there is no rule page (*.md) in {folder}",
-            fix=f"trtdx rules new ACME001 the-bad-thing --in {folder}",
-        )
+    rules, problems = check_pages(host, folder)
+    if not rules and not problems:
+        raise _no_pages(folder)
     unreadable = {problem.path for problem in problems}
-    sound = [rule for rule in found if rule.path not in unreadable]
-    own = {name for rule in found for name in (rule.code, rule.slug)}  # stand in for the packaged ones
-    others = [rule for rule in load_book(host) if not own.intersection((rule.code, rule.slug))]
-    problems += list(Promises(RuleBook([*others, *sound])).broken(sound))
+    sound = [rule for rule in rules if rule.path not in unreadable]
+    names = {name for rule in rules for name in (rule.code, rule.slug)}  # stand in for the packaged ones
+    others = [rule for rule in load_book(host) if not names.intersection((rule.code, rule.slug))]
+    book = RuleBook([*others, *sound])
+    problems += [
+        *(problem for path, text in read_pages(host, folder) for problem in check_layout(text, path)),
+        *Promises(book).broken(sound),
+        *broken_artifact_examples(sound, book),
+    ]
     if json:
         write(msgspec.json.format(msgspec.json.encode(problems), indent=2).decode() + "\n")
     else:
         write(
             "".join(f"{problem}\n" for problem in problems)
-            + f"{counted(len(found), 'page')}, {counted(len(problems), 'problem')}\n"
+            + f"{counted(len(rules), 'page')}, {counted(len(problems), 'problem')}\n"
         )
     raise typer.Exit(1 if problems else 0)
+
+
+@app.command("fmt", epilog="Example: trtdx rules fmt our-rules/")
+def format_pages(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder of rule pages, or one page.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 when a page would change.")
+    ] = False,
+) -> None:
+    """Put the keys and sections of rule pages in the order that all pages have."""
+    from trtdx.knowledge.load import read_pages
+    from trtdx.knowledge.page_format import format_page
+
+    host = RealHost()
+    pages = read_pages(host, folder)
+    if not pages:
+        raise _no_pages(folder)
+    changed = [(path, new) for path, text in pages if (new := format_page(text, path)) != text]
+    for path, text in changed:
+        write(f"{path}\n")
+        if not check:
+            host.write(path, text.encode())
+    write(f"{counted(len(pages), 'page')}, {len(changed)} {'would change' if check else 'changed'}\n")
+    raise typer.Exit(1 if check and changed else 0)
+
+
+def _no_pages(folder: str) -> InputError:
+    return InputError(
+        f"there is no rule page (*.md) in {folder}",
+        fix=f"trtdx rules new ACME001 the-bad-thing --in {folder}",
+    )
 
 
 @app.command("new", epilog="Example: trtdx rules new ACME001 proxy-eats-streams --in our-rules")

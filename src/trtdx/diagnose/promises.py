@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trtdx.diagnose.match import Matcher
 from trtdx.diagnose.run import report_from, text_source
 from trtdx.redact import redacted
-from trtdx.rule import Kind, Problem, Rule, RuleBook
+from trtdx.rule import Kind, Problem, Rule, RuleBook, example_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,25 +39,19 @@ class Promises:
         report = self.report_on(example)
         if rule.kind is Kind.HARMLESS:
             if rule.code not in [each.code for each in report.summary.harmless]:
-                yield self._problem(rule, example, "is not counted as this harmless line")
+                yield example_problem(rule, example, "is not counted as this harmless line")
             if report.findings:
-                yield self._problem(
+                yield example_problem(
                     rule, example, f"gives a finding {report.findings[0].code} although it is harmless"
                 )
         elif not report.findings:
-            yield self._problem(rule, example, "gives no finding")
+            yield example_problem(rule, example, "gives no finding")
         elif report.findings[0].code != rule.code:
             others = ", ".join(finding.code for finding in report.findings)
-            yield self._problem(rule, example, f"gives {others}; {rule.code} is to be first")
+            yield example_problem(rule, example, f"gives {others}; {rule.code} is to be first")
 
     def _should_be_silent(self, rule: Rule, example: str) -> Iterator[Problem]:
         report = self.report_on(example)
         seen = [finding.code for finding in report.findings] + [each.code for each in report.summary.harmless]
         if rule.code in seen:
-            yield self._problem(rule, example, f"gives {rule.code}, which is to stay silent on it")
-
-    def _problem(self, rule: Rule, example: str, what: str) -> Problem:
-        first = example.splitlines()[0]
-        page = rule.body.splitlines()
-        at = next((number for number, line in enumerate(page, 1) if line.strip() == first.strip()), 1)
-        return Problem(rule.path, at + rule.front_lines, f"the example {first[:80]!r} {what}")
+            yield example_problem(rule, example, f"gives {rule.code}, which is to stay silent on it")

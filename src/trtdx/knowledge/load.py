@@ -47,7 +47,7 @@ def load_book(host: Host, folders: Sequence[str] = ()) -> RuleBook:
     return RuleBook(rules)
 
 
-def pages(host: Host, folder: str) -> list[tuple[str, str]]:
+def read_pages(host: Host, folder: str) -> list[tuple[str, str]]:
     """Return (path, text) of every page in a folder, or of the one page named."""
     kind = host.kind(folder)
     if kind == "absent":
@@ -62,7 +62,7 @@ def check_pages(host: Host, folder: str) -> tuple[list[Rule], list[Problem]]:
     """Return the readable rules of a folder and every problem of form."""
     rules: list[Rule] = []
     problems: list[Problem] = []
-    for path, text in pages(host, folder):
+    for path, text in read_pages(host, folder):
         rule, found = check_page(text, path)
         problems += found
         if rule is not None:

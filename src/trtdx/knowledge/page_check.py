@@ -8,6 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 from trtdx.knowledge.literals import MIN_LENGTH, compiled, required_texts
 from trtdx.knowledge.template import FILTERS, placeholders
@@ -24,6 +25,7 @@ from trtdx.rule import (
     read_page,
     section,
 )
+from trtdx.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,10 +43,12 @@ since = "0.1"
 message = "what is wrong, in lower case, without a full stop and without the remedy"
 verify = "a command that shows it is gone"
 described = []                # how users put it in words
+
 [[fix]]
 stage = "serve"
 text = "what to do"
 command = "the command to paste"
+
 [[log]]
 pattern = \'\'\'replace this text: (?P<value>\\d+)\'\'\'
 message = "the same with the value {value} of the log"
@@ -132,6 +136,10 @@ def _front_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
             r"^\+\+\+",
             "there is no [[log]], no [[told]] and no `described` phrase, so nothing can find this rule",
         )
+    if not re.fullmatch(r"\d+(\.\d+)*", front.since):
+        yield page.at(r"^since\s*=", f"since {front.since!r} is not a version such as 0.1")
+    elif front.code.startswith("DX") and Version(front.since) > Version(__version__):
+        yield page.at(r"^since\s*=", f"since {front.since} is newer than trtdx {__version__}")
     try:
         SpecifierSet(front.holds_for)
     except InvalidSpecifier as err:
