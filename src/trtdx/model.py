@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 Cell = str | int | float | bool | None
-Language = Literal["sh", "python", "cpp"]
+Language = Literal["sh", "python", "yaml", "cpp", "dockerfile"]
 
 
 class Severity(str, Enum):

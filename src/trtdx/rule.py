@@ -88,7 +88,8 @@ class FrontMatter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     verify: str
     kind: Kind = Kind.CAUSE
     since: str
-    retired: str = ""
+    retired: str = ""  # the version from which on nothing finds it; its code stays known
+    replaced_by: str = ""  # the code that has taken a retired page's place
     computed: bool = False  # found by Python that names the code, not (only) by patterns or phrases
     found: Found | None = None
     harm: Harm | None = None

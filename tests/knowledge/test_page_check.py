@@ -72,3 +72,41 @@ def test_an_unknown_rule_gets_its_nearest_name():
 
 def test_examples_are_blocks_indented_by_four():
     assert examples("    a\n    b\nor\n    c\n\n    d\n") == ("a\nb", "c\n\nd")
+
+
+RETIRED = """+++
+code = "DX042"
+slug = "queue-full"
+severity = "error"
+stage = "serve"
+area = "runtime"
+since = "0.1"
+retired = "0.1"
+replaced_by = "DX000"
+message = "the queue is full"
+verify = "trtdx explain DX000"
++++
+# The queue is full
+## What to do
+See DX000.
+"""
+
+
+def test_a_retired_page_owes_no_fix_and_no_example_but_may_find_nothing():
+    assert problems(RETIRED) == []
+    still = RETIRED.replace("verify =", 'described = ["the queue is full"]\nverify =')
+    assert [message for _, message in problems(still)] == [
+        "a retired page still has patterns, phrases or [found]"
+    ]
+
+
+@pytest.mark.parametrize(("lang", "command", "fault"), [
+    ("yaml", "kv_cache_config:\\n  dtype: fp8", ""),
+    ("yaml", "a: [1, 2", "the YAML of a fix does not parse"),
+    ("dockerfile", "FROM IMAGE", ""),
+])  # fmt: skip
+def test_a_command_says_what_it_is_written_in_and_is_read_as_that(lang, command, fault):
+    page = PAGE.replace('command = "the command to paste"', f'command = "{command}"\nlang = "{lang}"')
+    messages = [message for _, message in problems(page)]
+    assert [message for message in messages if fault in message] == messages
+    assert bool(messages) == bool(fault)

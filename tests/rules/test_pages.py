@@ -81,6 +81,14 @@ def test_there_is_enough_knowledge_in_every_area():
     assert {area: counts[area] for area in AREAS if counts[area] < AREAS[area]} == {}
 
 
+def test_a_retired_rule_names_the_one_that_took_its_place():
+    dangling = {
+        rule.code for rule in BOOK if rule.front.replaced_by and not BOOK.knows(rule.front.replaced_by)
+    }
+    assert dangling == set()
+    assert {rule.code for rule in BOOK if rule.front.replaced_by and not rule.front.retired} == set()
+
+
 def test_what_a_rule_follows_is_a_rule():
     dangling = {(rule.code, name) for rule in BOOK for name in rule.front.follows if not BOOK.knows(name)}
     assert dangling == set()

@@ -112,6 +112,13 @@ def _command_problems(fix: Fix) -> Iterator[str]:
     if fix.lang == "sh" and (angled := _ANGLED.search(_QUOTED.sub("", command))):
         name = re.sub(r"\W+", "_", angled[1]).upper()
         yield f"a shell takes <{angled[1]}> for a redirection: write {name}"
+    if fix.lang == "yaml":
+        import yaml  # most pages have none, and every start would pay for it
+
+        try:
+            yaml.safe_load(command)
+        except yaml.YAMLError as err:
+            yield f"the YAML of a fix does not parse: {str(err).splitlines()[0]}"
     if fix.lang == "python":
         try:
             ast.parse("async def pasted():\n" + textwrap.indent(command, " "))
@@ -129,13 +136,6 @@ def _front_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
         yield page.at(r"^slug\s*=", f"the slug {front.slug!r} is not words joined by hyphens")
     if front.message != front.message.strip() or front.message.endswith(".") or not front.message:
         yield page.at(r"^message\s*=", "the message is empty, padded or ends with a full stop")
-    if not front.fix and front.kind is not Kind.HARMLESS:
-        yield page.at(r"^\+\+\+", "there is no [[fix]]")
-    if not (rule.found_in_logs or front.computed):
-        yield page.at(
-            r"^\+\+\+",
-            "there is no [[log]], no [[told]] and no `described` phrase, so nothing can find this rule",
-        )
     if not re.fullmatch(r"\d+(\.\d+)*", front.since):
         yield page.at(r"^since\s*=", f"since {front.since!r} is not a version such as 0.1")
     elif front.code.startswith("DX") and Version(front.since) > Version(__version__):
@@ -144,12 +144,30 @@ def _front_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
         SpecifierSet(front.holds_for)
     except InvalidSpecifier as err:
         yield page.at(r"^holds_for\s*=", f"holds_for is not a version specifier: {err}")
+    yield from _content_problems(rule, page)
+
+
+def _content_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
+    """Yield what a page lacks to be of use; a retired one only says what has taken its place."""
+    front = rule.front
+    if front.retired:
+        if rule.found_in_logs or front.found:
+            yield page.at(r"^retired\s*=", "a retired page still has patterns, phrases or [found]")
+        return
+    if not front.fix and front.kind is not Kind.HARMLESS:
+        yield page.at(r"^\+\+\+", "there is no [[fix]]")
+    if not (rule.found_in_logs or front.computed):
+        yield page.at(
+            r"^\+\+\+",
+            "there is no [[log]], no [[told]] and no `described` phrase, so nothing can find this rule",
+        )
 
 
 def _body_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
     if not rule.title:
         yield page.at(r"^\+\+\+", "there is no `# ` heading", 1)
-    for name in (*SECTIONS, *_example_sections(rule)):
+    owed = SECTIONS if not rule.front.retired else SECTIONS[1:2]
+    for name in (*owed, *_example_sections(rule)):
         if not section(rule.body, name).strip():
             yield page.at(r"^# ", f"the section `## {name}` is missing or empty")
     shown = (rule.fires_on, rule.silent_on, rule.artifacts_fire, rule.artifacts_silent)
@@ -163,6 +181,8 @@ def _example_sections(rule: Rule) -> Iterator[str]:
 
     What is found in the tensors of a run has its examples in the tests.
     """
+    if rule.front.retired:
+        return
     if rule.front.found is None or rule.found_in_logs:
         yield from LOG_EXAMPLES
     if rule.front.harm is not None:

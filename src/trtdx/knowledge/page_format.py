@@ -17,7 +17,7 @@ from trtdx.model import Fix
 from trtdx.rule import ARTIFACT_EXAMPLES, LOG_EXAMPLES, SECTIONS, Found, LogPattern, Problem, Told
 
 PAGE_KEYS = (
-    "code", "slug", "severity", "stage", "area", "kind", "since", "retired", "holds_for", "checked", "source",
+    "code", "slug", "severity", "stage", "area", "kind", "since", "retired", "replaced_by", "holds_for", "checked", "source",
     "message", "verify", "described", "follows", "computed", "harm",
 )  # fmt: skip
 TABLES: dict[str, type[msgspec.Struct]] = {

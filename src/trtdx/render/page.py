@@ -22,7 +22,9 @@ def render_page(rule: Rule, *, color: bool, width: int | None, details: bool = F
     head = f"{front.code} {front.slug}: {front.severity.value} at the {front.stage.value} stage"
     if front.holds_for:
         head += f", TensorRT-LLM {front.holds_for}"
-    body = rule.body if details else without_examples(rule.body)
+    if front.retired:
+        head += f"; retired in {front.retired}" + (f", see {front.replaced_by}" if front.replaced_by else "")
+    body = (rule.body if details else without_examples(rule.body)) + _sources(rule)
     if not color and width is None:
         return f"{head}\n\n{body}"
     from rich.console import Console
@@ -33,6 +35,13 @@ def render_page(rule: Rule, *, color: bool, width: int | None, details: bool = F
     console.print(head, style="bold")
     console.print(Markdown(body))
     return stream.getvalue()
+
+
+def _sources(rule: Rule) -> str:
+    """Return where the page's claims were read, and when that was last done."""
+    rows = [f"- {place}" for place in rule.front.source]
+    rows += [f"- checked {rule.front.checked}"] if rule.front.checked else []
+    return "\n".join(["## Sources", *rows]) + "\n" if rows else ""
 
 
 def without_examples(body: str) -> str:

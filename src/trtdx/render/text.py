@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from trtdx.model import Finding, Fix, Report, Section, Summary
 
 WIDTH = 100
-_SPOKEN = {"python": " (in Python)", "cpp": " (in C++)"}  # what is not for a shell is said to be so
+_SPOKEN = {
+    "python": " (in Python)",
+    "cpp": " (in C++)",
+    "yaml": " (in YAML)",
+    "dockerfile": " (in a Dockerfile)",
+}  # what is not for a shell is said to be so
 _COLORS = {"error": "31", "warning": "33", "note": "36", "dim": "2", "bold": "1", "command": "32"}
 _SHOWN_EVIDENCE = 2
 _SHOWN_SYMPTOMS = 3
