@@ -56,7 +56,7 @@ class Split(NamedTuple):
     def regrouped(self) -> Change:
         """Return the change that puts the parts of all groups side by side; groups are shards here."""
         groups = f"{self.groups} x " if self.groups > 1 else ""
-        told = " ".join(f"{name}:{width}" for name, width in self.parts)
+        widths = " ".join(f"{name}:{width}" for name, width in self.parts)
 
         def apply(array: Array) -> Array:
             import numpy as np
@@ -66,7 +66,7 @@ class Split(NamedTuple):
             parts = np.split(shards, ends, -1)
             return np.concatenate([part.reshape(*array.shape[:-1], -1) for part in parts], -1)
 
-        return Change(f"regroup {groups}{told}", apply)
+        return Change(f"regroup {groups}{widths}", apply)
 
     def divided(self, ranks: int) -> Split | None:
         """Return how one of several shards is divided; none where it cannot be."""
@@ -87,13 +87,13 @@ class Split(NamedTuple):
 
 def parse_part(text: str) -> Change:
     """Return the change that a text such as "part k of 2 x q:16 k:8 v:8" states."""
-    found = _TEXT.fullmatch(text)
-    pairs = (each.split(":") for each in found[4].split()) if found else ()
+    match = _TEXT.fullmatch(text)
+    pairs = (width_text.split(":") for width_text in match[4].split()) if match else ()
     parts = tuple((name, int(width)) for name, width in pairs)
-    if found is None or not (found[2] or found[1] in dict(parts)):
+    if match is None or not (match[2] or match[1] in dict(parts)):
         raise InputError(f"{text!r} is not a part of a fused tensor", fix="write part k of q:32 k:16 v:16")
-    split = Split(int(found[3] or 1), parts)
-    return split.regrouped() if found[2] else split.change(found[1])
+    split = Split(int(match[3] or 1), parts)
+    return split.regrouped() if match[2] else split.change(match[1])
 
 
 def declared(module: str, architecture: str, widths: dict[str, int], head: int) -> Split | None:

@@ -23,16 +23,16 @@ class Parting:
 
     def changes(self, match: Match) -> Changes | str:
         """Return what takes the parts of a match out, or why that cannot be."""
-        made: list[tuple[Change, ...]] = []
+        changes: list[tuple[Change, ...]] = []
         for side, name, part in ((0, match.ours, match.our_part), (1, match.theirs, match.their_part)):
             if not part:
-                made.append(())
+                changes.append(())
                 continue
             split = self.split(side, name)
             if isinstance(split, str):
                 return split
-            made.append((split.change(part),))
-        return made[0], made[1]
+            changes.append((split.change(part),))
+        return changes[0], changes[1]
 
     def split(self, side: int, name: str) -> Split | str:
         """Return how one rank's share of a fused tensor is divided."""
@@ -45,10 +45,10 @@ class Parting:
         if isinstance(widths, str):
             return widths
         module = names.meant[name].scope.rpartition(".")[2]
-        whole = declared(module, reading.architecture or _kind_above(names, named), widths, self._head[1])
-        if whole is None:
+        layout = declared(module, reading.architecture or _kind_above(names, named), widths, self._head[1])
+        if layout is None:
             return f"{module} holds queries, keys and values by heads, and the size of a head is not known"
-        share = whole.divided(len(named.records)) if named.records[0].layout.shape[-1] != total else whole
+        share = layout.divided(len(named.records)) if named.records[0].layout.shape[-1] != total else layout
         if share is None:
             return f"{module} cannot be divided evenly among {len(named.records)} ranks"
         return share
@@ -65,8 +65,8 @@ class Parting:
     def same_order(self, ours: str, theirs: str) -> bool:
         """Whether two fused tensors hold their parts in the same order."""
         both = self.split(0, ours), self.split(1, theirs)
-        orders = [[name for name, _ in each.parts] if isinstance(each, Split) else [] for each in both]
-        grouped = [each.groups > 1 for each in both if isinstance(each, Split)]
+        orders = [[name for name, _ in layout.parts] if isinstance(layout, Split) else [] for layout in both]
+        grouped = [layout.groups > 1 for layout in both if isinstance(layout, Split)]
         return bool(orders[0]) and orders[0] == orders[1] and grouped[0] == grouped[1]
 
     def _widths(self, above: str, parts: tuple[str, ...], others: Names, total: int) -> dict[str, int] | str:
@@ -117,5 +117,10 @@ def _kind_above(names: Names, named: Named) -> str:
     """Return the class of the module around a fused one: "GPTNeoXAttention"."""
     above = named.place.path.rpartition(".")[0]
     return next(
-        (each.place.op for each in names.named.values() if each.place.path == above and each.place.op), ""
+        (
+            tensor.place.op
+            for tensor in names.named.values()
+            if tensor.place.path == above and tensor.place.op
+        ),
+        "",
     )

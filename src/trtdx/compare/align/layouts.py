@@ -89,19 +89,21 @@ def as_mask() -> Change:
 
 def is_added_mask(record: Record) -> bool:
     """Whether a tensor is a mask to be added to scores, as its statistics tell: zeros, and one very negative number."""
-    found = record.statistics
+    statistics = record.statistics
     if (
-        not found.zeros
-        or found.nan
-        or found.pos_inf
-        or found.max > 0
+        not statistics.zeros
+        or statistics.nan
+        or statistics.pos_inf
+        or statistics.max > 0
         or not record.layout.dtype.startswith(("float", "bfloat"))
     ):
         return False
-    if found.neg_inf:
-        return found.zeros + found.neg_inf == found.elements
-    hidden = found.elements - found.zeros
-    return found.min < SEEN and abs(found.mean * found.elements / found.min - hidden) < 0.5
+    if statistics.neg_inf:
+        return statistics.zeros + statistics.neg_inf == statistics.elements
+    hidden = statistics.elements - statistics.zeros
+    return (
+        statistics.min < SEEN and abs(statistics.mean * statistics.elements / statistics.min - hidden) < 0.5
+    )
 
 
 def parse_change(text: str) -> Change:
@@ -109,8 +111,8 @@ def parse_change(text: str) -> Change:
     word, _, rest = text.strip().partition(" ")
     if word in ("part", "regroup"):
         return parse_part(text.strip())
-    numbers = [int(each) for each in re.findall(r"-?\d+", rest)]
-    made = {
+    numbers = [int(number) for number in re.findall(r"-?\d+", rest)]
+    maker = {
         "transpose": (transpose, len(numbers) > 1 and sorted(numbers) == list(range(len(numbers)))),
         "unsqueeze": (unsqueeze, len(numbers) == 1 and numbers[0] >= 0),
         "reshape": (reshape, bool(numbers)),
@@ -118,13 +120,13 @@ def parse_change(text: str) -> Change:
         "columns": (columns, len(numbers) == 2 and 0 <= numbers[0] < numbers[1]),
         "mask": (as_mask, not rest),
     }.get(word)
-    if made is None or not made[1]:
+    if maker is None or not maker[1]:
         raise InputError(
             f"{text.strip()!r} is not a change of layout",
             fix="write transpose 0 2 1 3, unsqueeze 0, reshape 4 -1, expand 0 2, columns 0:128, mask, "
             "part k of q:32 k:16 v:16, rank 0, sum, concatenate 1 or pages TABLE",
         )
-    change: Change = made[0](*numbers)  # type: ignore[operator]
+    change: Change = maker[0](*numbers)  # type: ignore[operator]
     return change
 
 
@@ -139,17 +141,17 @@ def changed_shape(shape: Sequence[int], changes: Sequence[Change]) -> tuple[int,
         for change in changes:
             array = change.apply(array)
     except (ValueError, IndexError) as err:
-        told = " | ".join(change.text for change in changes)
-        raise InputError(f"{told!r} cannot be done with a tensor of shape {list(shape)}: {err}") from err
+        texts = " | ".join(change.text for change in changes)
+        raise InputError(f"{texts!r} cannot be done with a tensor of shape {list(shape)}: {err}") from err
     return array.shape
 
 
 def forms(shape: tuple[int, ...], fed: Fed, name: str = "") -> list[str]:
     """Return how a tensor of a shape can hold a step's tokens, the likeliest first."""
-    found = _packed_forms(shape, fed) if len(fed.shape) == 1 else _batch_forms(shape, fed)
-    if found[:2] == [TOKENS_FIRST, HEADS_FIRST] and len(shape) == 4 and _HEADS_LIKELY.search(name):
-        found[:2] = [HEADS_FIRST, TOKENS_FIRST]
-    return found
+    possible = _packed_forms(shape, fed) if len(fed.shape) == 1 else _batch_forms(shape, fed)
+    if possible[:2] == [TOKENS_FIRST, HEADS_FIRST] and len(shape) == 4 and _HEADS_LIKELY.search(name):
+        possible[:2] = [HEADS_FIRST, TOKENS_FIRST]
+    return possible
 
 
 def _batch_forms(shape: tuple[int, ...], fed: Fed) -> list[str]:
@@ -186,11 +188,11 @@ def _packed_forms(shape: tuple[int, ...], fed: Fed) -> list[str]:
 
 def consistent(shapes: Sequence[tuple[tuple[int, ...], Fed]], name: str = "") -> list[str]:
     """Return the forms that a tensor can have at all its steps."""
-    found: list[str] | None = None
+    common: list[str] | None = None
     for shape, fed in shapes:
         here = forms(shape, fed, name)
-        found = here if found is None else [form for form in found if form in here or _same(form, here)]
-    return found or []
+        common = here if common is None else [form for form in common if form in here or _same(form, here)]
+    return common or []
 
 
 def _same(form: str, here: list[str]) -> bool:

@@ -63,27 +63,31 @@ class Mapping(NamedTuple):
         Raises:
             UnknownNameError: one of the sides has no tensor of such a name; it has the nearest.
         """
-        known, others = list(ours), set(theirs)
-        found: dict[str, Entry] = {}
+        reference_list, others = list(ours), set(theirs)
+        entries: dict[str, Entry] = {}
         for key, entry in self.entries.items():
             name, part = _PART.fullmatch(key).groups("")  # type: ignore[union-attr]
-            hits = list(_filled(name, known)) if "*" in name else [(name, ())] * (name in known)
+            hits = (
+                list(_filled(name, reference_list))
+                if "*" in name
+                else [(name, ())] * (name in reference_list)
+            )
             if not hits:
-                raise UnknownNameError("tensor of the reference", name, known)
+                raise UnknownNameError("tensor of the reference", name, reference_list)
             for hit, stars in hits:
                 candidate = entry.candidate and _with(entry.candidate, stars)
                 if candidate is not None and candidate not in others:
                     raise UnknownNameError("tensor of the candidate", candidate, others)
-                found[hit + part] = Entry(candidate, entry.changes)
-        return found
+                entries[hit + part] = Entry(candidate, entry.changes)
+        return entries
 
 
 def _filled(pattern: str, names: Iterable[str]) -> Iterable[tuple[str, tuple[str, ...]]]:
     parts = re.compile("([^.:]*)".join(map(re.escape, pattern.split("*"))))
     for name in names:
-        found = parts.fullmatch(name)
-        if found:
-            yield name, found.groups()
+        match = parts.fullmatch(name)
+        if match:
+            yield name, match.groups()
 
 
 def _with(pattern: str, stars: tuple[str, ...]) -> str:

@@ -22,17 +22,17 @@ class Asked(NamedTuple):
 
 def asked_by(changes: tuple[str, ...]) -> Asked:
     """Return what the texts in a mapping ask for."""
-    asked = Asked()
+    requested = Asked()
     for text in changes:
         word, _, rest = text.partition(" ")
         if word == "reference":
-            asked = asked._replace(ours=(*asked.ours, parse_change(rest)))
+            requested = requested._replace(ours=(*requested.ours, parse_change(rest)))
         elif word in ("sum", "concatenate"):
-            asked = asked._replace(join=text)
+            requested = requested._replace(join=text)
         elif word == "rank":
-            asked = asked._replace(rank=int(rest))
+            requested = requested._replace(rank=int(rest))
         elif word == "pages":
-            asked = asked._replace(pages=rest)
+            requested = requested._replace(pages=rest)
         elif word not in ("columns", "mask", "regroup"):  # done again wherever they are needed
-            asked = asked._replace(theirs=(*asked.theirs, parse_change(text)))
-    return asked
+            requested = requested._replace(theirs=(*requested.theirs, parse_change(text)))
+    return requested

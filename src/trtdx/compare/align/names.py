@@ -100,12 +100,12 @@ _PAGES = re.compile(
 
 def _paged(name: str) -> str:
     """Return the part of the cache that pages hold: "3.key" of "key_pages.3"."""
-    found = _PAGES.fullmatch(name)
-    if found is None:
+    match = _PAGES.fullmatch(name)
+    if match is None:
         return ""
     which = {"k": "key", "v": "value"}
-    part = found[1] or found[4]
-    return f"{found[2] or found[3]}.{which.get(part, part)}"
+    part = match[1] or match[4]
+    return f"{match[2] or match[3]}.{which.get(part, part)}"
 
 
 class Meaning(NamedTuple):
@@ -139,9 +139,9 @@ def place_in(name: str) -> tuple[str, str, str]:
     """Return path, port and which of several, from a name alone."""
     if name == "logits":
         return "", "out", "logits"
-    found = _PLACE.fullmatch(name)
-    if found:
-        return found[1], found[2], found[3] or found[4] or "0"
+    match = _PLACE.fullmatch(name)
+    if match:
+        return match[1], match[2], match[3] or match[4] or "0"
     for pattern, path in _DEBUG:
         debug = pattern.fullmatch(name)
         if debug:
@@ -163,12 +163,12 @@ def _parts(named: Named) -> tuple[str, str, str]:
 
 def meanings(named: dict[str, Named]) -> dict[str, Meaning]:
     """Return what the names of a side mean."""
-    parts = {name: _parts(each) for name, each in named.items()}
+    parts = {name: _parts(tensor) for name, tensor in named.items()}
     trunk = _trunk(path for path, _, _ in parts.values())
     gated = {path.rpartition(".")[0] for path, _, _ in parts.values() if path.endswith(".fc")} & {
         path.rpartition(".")[0] for path, _, _ in parts.values() if path.endswith(".gate")
     }
-    found = {}
+    meanings_by_name = {}
     for name, (path, port, which) in parts.items():
         cache = cache_key(name.removesuffix(":new")) or _paged(name)
         if cache and named[name].place.path in ("", name):
@@ -178,8 +178,8 @@ def meanings(named: dict[str, Named]) -> dict[str, Meaning]:
         else:
             scope = _below(path, trunk)
             role = _role(scope, path.rpartition(".")[0] in gated)
-        found[name] = Meaning(scope, role, port, which)
-    return found
+        meanings_by_name[name] = Meaning(scope, role, port, which)
+    return meanings_by_name
 
 
 def _trunk(paths: Iterable[str]) -> tuple[str, ...]:
@@ -224,10 +224,10 @@ def _below(path: str, trunk: tuple[str, ...]) -> str:
 @lru_cache(maxsize=1 << 16)
 def _role(scope: str, gated: bool) -> str:
     plain, _, call = scope.partition("#")
-    found = re.fullmatch(rf"(?:(.*)\.)?{_LAYERS}\.(\d+)(?:\.(.+))?", plain)
-    above, inside = (f"{found[1] or ''}layers.{found[2]}", found[3] or "") if found else ("", plain)
+    layer = re.fullmatch(rf"(?:(.*)\.)?{_LAYERS}\.(\d+)(?:\.(.+))?", plain)
+    above, inside = (f"{layer[1] or ''}layers.{layer[2]}", layer[3] or "") if layer else ("", plain)
     role = inside
-    for pattern, meant in _TABLES[not found]:
+    for pattern, meant in _TABLES[not layer]:
         fits = pattern.fullmatch(inside)
         if fits:
             role = meant.replace("{expert}", (fits.groupdict().get("expert") or ""))
@@ -251,10 +251,10 @@ _ENDS = {"last norm": 1, "head": 2, "logits": 3}
 def flow_key(meaning: Meaning) -> tuple[int, int, int, int]:
     """Return what sorts tensors as a decoder computes them, where they come in no order of their own."""
     port = 0 if meaning.port == "in" else 1
-    found = re.match(r"layers\.(\d+)(?:\.(.*))?$", meaning.role)
-    if found is None:
+    layer = re.match(r"layers\.(\d+)(?:\.(.*))?$", meaning.role)
+    if layer is None:
         return _ENDS.get(meaning.role, -1), 0, 0, port
-    role = found[2] or ("in" if not port else "")
+    role = layer[2] or ("in" if not port else "")
     if not port:
         role = _STARTS.get(role, role)
     role = _INSIDE.get(role, role)
@@ -263,4 +263,4 @@ def flow_key(meaning: Meaning) -> tuple[int, int, int, int]:
         if role in _FLOW
         else _FLOW.index(role.split(".")[0] if role.split(".")[0] in _FLOW else "")
     )
-    return 0, int(found[1]), at, port
+    return 0, int(layer[1]), at, port

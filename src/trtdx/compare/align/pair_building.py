@@ -69,37 +69,39 @@ class Builder:
 
     def build(self, match: Match, step: int) -> Pair | str:
         """Return the pair of a match at a step of the reference, or why there is none."""
-        asked = self._asked.get(match)
-        if asked is None:
-            asked = self._asked[match] = self._what_is_asked(match)
-        if isinstance(asked, str):
-            return asked
+        requested = self._asked.get(match)
+        if requested is None:
+            requested = self._asked[match] = self._what_is_asked(match)
+        if isinstance(requested, str):
+            return requested
         records = self.ours.steps[step][match.ours]
         if not records[0].layout.elements:
             return EMPTY
         reason = ""
         if self.tokens.known and step in self.tokens.reference:
-            made = self._paged(match, step, records, asked) or self._by_tokens(match, step, records, asked)
-            if isinstance(made, Pair):
-                return made
-            reason = made
-            if reason and self._has_tokens(match, asked):
+            pair = self._paged(match, step, records, requested) or self._by_tokens(
+                match, step, records, requested
+            )
+            if isinstance(pair, Pair):
+                return pair
+            reason = pair
+            if reason and self._has_tokens(match, requested):
                 return reason
         steps = step, self._step_like(step)
         if in_experts(match.ours) and (
             self.tokens.padded(*steps) or not same_experts(self.ours, self.theirs, match.ours, steps)
         ):
             return UNORDERED
-        made = self._whole(match, step, records, asked)
-        return made if isinstance(made, Pair) else made or reason
+        pair = self._whole(match, step, records, requested)
+        return pair if isinstance(pair, Pair) else pair or reason
 
     def _what_is_asked(self, match: Match) -> Asked | str:
         if match.changes:
             return asked_by(match.changes)
         if not (match.our_part or match.their_part):
             return Asked()
-        found = self.parting.changes(match)
-        return found if isinstance(found, str) else Asked(*found)
+        changes = self.parting.changes(match)
+        return changes if isinstance(changes, str) else Asked(*changes)
 
     def _has_tokens(self, match: Match, asked: Asked) -> bool:
         return bool(
@@ -132,16 +134,16 @@ class Builder:
         reason = ""
         if mine and not others and self.tokens.assumed is False:
             group = self.theirs.steps.get(self._step_like(step), {}).get(match.theirs, ())
-            made = paired_by_tokens(match, self.tokens, step, records, group, mine[0])
-            if made is not None:
-                return made
+            pair = paired_by_tokens(match, self.tokens, step, records, group, mine[0])
+            if pair is not None:
+                return pair
         for one, other in choices:
             rows = self.tokens.rows(step, HOLDS.get(one, ""), HOLDS.get(other, ""))
             if isinstance(rows, str):
                 reason = reason or rows
                 continue
             steps, tokens = rows
-            groups = [self.theirs.steps[each].get(match.theirs, ()) for each in steps]
+            groups = [self.theirs.steps[candidate_step].get(match.theirs, ()) for candidate_step in steps]
             if not all(groups):
                 reason = f"the candidate has it not at step {steps[groups.index(())]}"
                 continue
@@ -166,27 +168,42 @@ class Builder:
         asked: Asked,
     ) -> Plan | str:
         feds = self.tokens.reference[steps[0]], self.tokens.candidate[steps[1]]
-        taken = _chosen(groups[0], asked)
-        mine, others = _ranks(records), _ranks(taken)
-        key = match, forms, _shapes(records), _shapes(taken), mine, others, feds[0].shape, feds[1].shape
+        candidate_records = _chosen(groups[0], asked)
+        mine, others = _ranks(records), _ranks(candidate_records)
+        key = (
+            match,
+            forms,
+            _shapes(records),
+            _shapes(candidate_records),
+            mine,
+            others,
+            feds[0].shape,
+            feds[1].shape,
+        )
         if key not in self._plans:
-            our_shapes = [changed_shape(each.layout.shape, asked.ours) for each in records]
-            their_shapes = [changed_shape(each.layout.shape, asked.theirs) for each in taken]
+            reference_shapes = [changed_shape(record.layout.shape, asked.ours) for record in records]
+            candidate_shapes = [
+                changed_shape(record.layout.shape, asked.theirs) for record in candidate_records
+            ]
             both = rank_shards.ways(
-                rank_shards.ranks_of(records, [features(shape, forms[0]) for shape in our_shapes]),
-                rank_shards.ranks_of(taken, [features(shape, forms[1]) for shape in their_shapes]),
+                rank_shards.ranks_of(records, [features(shape, forms[0]) for shape in reference_shapes]),
+                rank_shards.ranks_of(
+                    candidate_records, [features(shape, forms[1]) for shape in candidate_shapes]
+                ),
                 partial=self._is_partial(match),
                 trims=self._is_logits(match),
             )
             if both and asked.join not in ("", both[1].join):
                 both = (
                     both[0],
-                    both[1]._replace(which=tuple(range(len(taken))), join=asked.join, copies=False),
+                    both[1]._replace(
+                        which=tuple(range(len(candidate_records))), join=asked.join, copies=False
+                    ),
                 )
             self._plans[key] = (
-                Plan(*both, fit(our_shapes[0], their_shapes[0], *forms, feds), asked)
+                Plan(*both, fit(reference_shapes[0], candidate_shapes[0], *forms, feds), asked)
                 if both
-                else _unlike(records, taken)
+                else _unlike(records, candidate_records)
             )
         return self._plans[key]
 
@@ -211,8 +228,8 @@ class Builder:
                 for (role, port), group in self.their_names.by_role.items()
                 if port == "out" and _LAYER_NUMBER.sub("", role) == kind.rpartition(".")[0]
             ]
-            self._partial[kind] = all(len({*_hashes(each)}) > 1 for each in same) and (
-                not around or any(len({*_hashes(each)}) == 1 for each in around)
+            self._partial[kind] = all(len({*_hashes(records)}) > 1 for records in same) and (
+                not around or any(len({*_hashes(records)}) == 1 for records in around)
             )
         return self._partial[kind]
 
@@ -228,21 +245,23 @@ class Builder:
         plan: Plan,
         tokens: TokenRows | None,
     ) -> Pair | str:
-        ours = _aligned([records], plan.ours, (*plan.asked.ours, *plan.fit.ours))
-        ours = self._regrouped(0, match, ours)
-        theirs = _aligned(
+        reference = _aligned([records], plan.ours, (*plan.asked.ours, *plan.fit.ours))
+        reference = self._regrouped(0, match, reference)
+        candidate = _aligned(
             [_chosen(group, plan.asked) for group in groups],
             plan.theirs,
             (*plan.asked.theirs, *plan.fit.theirs),
         )
-        theirs = self._regrouped(1, match, theirs)
-        if _are_masks(ours.first, theirs.first):
-            ours, theirs = (each._replace(after=(*each.after, as_mask())) for each in (ours, theirs))
+        candidate = self._regrouped(1, match, candidate)
+        if _are_masks(reference.first, candidate.first):
+            reference, candidate = (
+                tensor._replace(after=(*tensor.after, as_mask())) for tensor in (reference, candidate)
+            )
         pair = Pair(
             match.name,
             step,
-            ours,
-            theirs,
+            reference,
+            candidate,
             match.how,
             plan.fit.axis,
             tokens=tokens,
@@ -250,7 +269,9 @@ class Builder:
         )
         if not pair.kept and not _hash_tells(pair):
             return NOT_KEPT
-        return self._summed_or_copied(pair, groups) if theirs.join == "sum" and not plan.asked.join else pair
+        return (
+            self._summed_or_copied(pair, groups) if candidate.join == "sum" and not plan.asked.join else pair
+        )
 
     def _regrouped(self, side: int, match: Match, aligned: Aligned) -> Aligned:
         """Return fused shards side by side as the whole fused tensor would be."""
@@ -276,28 +297,28 @@ class Builder:
         if not group:
             return "the candidate has it not at this step"
         group = _chosen(group, asked)
-        ours, theirs = (
-            [changed_shape(each.layout.shape, changes) for each in some]
+        reference_shapes, candidate_shapes = (
+            [changed_shape(record.layout.shape, changes) for record in some]
             for some, changes in ((records, asked.ours), (group, asked.theirs))
         )
         weight = self.our_names.meant[match.ours].port in ("weight", "bias")
-        found = fit_whole(ours[0], theirs[0], weight=weight)
+        shape_fit = fit_whole(reference_shapes[0], candidate_shapes[0], weight=weight)
         usual = rank_shards.Way(
-            (rank_shards._usual([each.statistics.hash for each in group]),), copies=len(group) > 1
+            (rank_shards._usual([record.statistics.hash for record in group]),), copies=len(group) > 1
         )
         ways: tuple[rank_shards.Way, rank_shards.Way] | None = (
-            (rank_shards.Way((0,)), usual) if found else None
+            (rank_shards.Way((0,)), usual) if shape_fit else None
         )
-        if asked.join or (not found and len(group) > 1):
-            axis = rank_shards.axis_of_shards(ours[0], theirs)
+        if asked.join or (not shape_fit and len(group) > 1):
+            axis = rank_shards.axis_of_shards(reference_shapes[0], candidate_shapes)
             join = asked.join or (f"concatenate {axis}" if axis is not None else "")
-            found = found or (Fit() if join else None)
+            shape_fit = shape_fit or (Fit() if join else None)
             ways = (rank_shards.Way((0,)), rank_shards.Way(tuple(range(len(group))), join)) if join else ways
-        elif found and len(group) > 1 and self._is_partial(match) and len({*_hashes(group)}) > 1:
+        elif shape_fit and len(group) > 1 and self._is_partial(match) and len({*_hashes(group)}) > 1:
             ways = rank_shards.Way((0,)), rank_shards.Way(tuple(range(len(group))), "sum")
-        if found is None or ways is None:
+        if shape_fit is None or ways is None:
             return _unlike(records, group)
-        return self._paired(match, step, records, [group], Plan(*ways, found, asked), None)
+        return self._paired(match, step, records, [group], Plan(*ways, shape_fit, asked), None)
 
     def _step_like(self, step: int) -> int:
         """Return the candidate's step that computed the same tokens, or the one of the same number."""
@@ -338,27 +359,31 @@ class Builder:
         group = self.theirs.steps[pair.candidate.first.step].get(match.theirs, ())
         if len(group) < 2 or pair.candidate.first not in group or match.changes:
             return []
-        if any(each.layout.shape != group[0].layout.shape for each in group):
+        if any(record.layout.shape != group[0].layout.shape for record in group):
             return []
-        own = self._same_ranks(match, pair, group)
-        found = []
+        reference_by_rank = self._same_ranks(match, pair, group)
+        odd_pairs = []
         for record in rank_shards.odd_ranks(group):
-            ours = own.get(record.rank)
-            if ours is not None and ours.statistics.hash == record.statistics.hash:
+            reference_record = reference_by_rank.get(record.rank)
+            if reference_record is not None and reference_record.statistics.hash == record.statistics.hash:
                 continue
-            made = pair._replace(candidate=pair.candidate._replace(records=(record,)))
-            if ours is not None and len(set(_hashes(tuple(own.values())))) > 1:
-                found.append(made._replace(reference=pair.reference._replace(records=(ours,)), note=""))
+            odd_pair = pair._replace(candidate=pair.candidate._replace(records=(record,)))
+            if reference_record is not None and len(set(_hashes(tuple(reference_by_rank.values())))) > 1:
+                odd_pairs.append(
+                    odd_pair._replace(reference=pair.reference._replace(records=(reference_record,)), note="")
+                )
                 continue
             note = f"rank {record.rank} holds other values than rank {pair.candidate.first.rank}"
-            found.append(made._replace(note=note))
-        return found
+            odd_pairs.append(odd_pair._replace(note=note))
+        return odd_pairs
 
     def _same_ranks(self, match: Match, pair: Pair, theirs: Group) -> dict[int, Record]:
         """Return the reference's records of a tensor by rank, if it has the same ranks as the candidate."""
         group = self.ours.steps[pair.reference.first.step].get(match.ours, ())
-        alike = [each.rank for each in group] == [each.rank for each in theirs] and not pair.reference.join
-        return {each.rank: each for each in group} if alike and pair.reference.first in group else {}
+        alike = [record.rank for record in group] == [
+            record.rank for record in theirs
+        ] and not pair.reference.join
+        return {record.rank: record for record in group} if alike and pair.reference.first in group else {}
 
 
 def _chosen(group: Group, asked: Asked) -> Group:
@@ -375,20 +400,27 @@ def _aligned(groups: Sequence[Group], way: rank_shards.Way, changes: tuple[Chang
 
 def _are_masks(ours: Record, theirs: Record) -> bool:
     """Whether two tensors are masks of which one or both are added to scores: how negative they are says nothing."""
-    told = [record.layout.dtype == "bool" for record in (ours, theirs)]
-    if told[0] != told[1]:
+    is_bool = [record.layout.dtype == "bool" for record in (ours, theirs)]
+    if is_bool[0] != is_bool[1]:
         return True
-    return not told[0] and is_added_mask(ours) and is_added_mask(theirs)
+    return not is_bool[0] and is_added_mask(ours) and is_added_mask(theirs)
 
 
 def _hash_tells(pair: Pair) -> bool:
     """Whether hashes and statistics can be compared, where there are no values: all of both, as they are."""
-    ours, theirs = pair.reference, pair.candidate
-    plain = not (ours.changes or theirs.changes or ours.after or theirs.after or ours.join or theirs.join)
+    reference, candidate = pair.reference, pair.candidate
+    plain = not (
+        reference.changes
+        or candidate.changes
+        or reference.after
+        or candidate.after
+        or reference.join
+        or candidate.join
+    )
     return (
         plain
-        and len(ours.records) == len(theirs.records) == 1
-        and ours.first.layout.shape == theirs.first.layout.shape
+        and len(reference.records) == len(candidate.records) == 1
+        and reference.first.layout.shape == candidate.first.layout.shape
     )
 
 
@@ -406,8 +438,8 @@ def _shapes(records: Group) -> tuple[Any, ...]:
 
 
 def _unlike(ours: Group, theirs: Group) -> str:
-    told = [
+    shape_texts = [
         f"{list(some[0].layout.shape)}" + (f" on {len(some)} ranks" if len(some) > 1 else "")
         for some in (ours, theirs)
     ]
-    return f"shape {told[0]} against {told[1]}"
+    return f"shape {shape_texts[0]} against {shape_texts[1]}"

@@ -43,26 +43,29 @@ def arrays(pair: Pair, reference: Side, candidate: Side) -> Iterator[tuple[Array
 
 def pieces(pair: Pair, reference: Capture, candidate: Capture) -> Iterator[tuple[Array, Array]]:
     """Yield both tensors of a pair in pieces of whole rows."""
-    ours = Rows(pair.reference, reference, pair.token_axis)
-    theirs = Rows(pair.candidate, candidate, pair.token_axis)
+    reference_rows = Rows(pair.reference, reference, pair.token_axis)
+    candidate_rows = Rows(pair.candidate, candidate, pair.token_axis)
     if pair.token_axis is None and pair.tokens is None:
-        theirs.reshape(ours.columns)
-    count = ours.count if pair.tokens is None else len(pair.tokens)
-    together, done = max(1, PIECE // max(ours.columns, 1)), 0
+        candidate_rows.reshape(reference_rows.columns)
+    count = reference_rows.count if pair.tokens is None else len(pair.tokens)
+    together, done = max(1, PIECE // max(reference_rows.columns, 1)), 0
     for start in range(0, count, together):
         span = slice(start, min(start + together, count))
         if pair.tokens is None:
-            first, second = ours.span(span), theirs.span(span)
+            first, second = reference_rows.span(span), candidate_rows.span(span)
         else:
-            first, second = ours.take(pair.tokens.reference[span]), theirs.take(pair.tokens.candidate[span])
+            first, second = (
+                reference_rows.take(pair.tokens.reference[span]),
+                candidate_rows.take(pair.tokens.candidate[span]),
+            )
         yield first, second
         done += first.nbytes + second.nbytes
         if done >= LET_GO:
-            ours.forget()
-            theirs.forget()
+            reference_rows.forget()
+            candidate_rows.forget()
             done = 0
-    ours.forget()
-    theirs.forget()
+    reference_rows.forget()
+    candidate_rows.forget()
 
 
 def tokens_of(pair: Pair, reference: Side | None = None) -> list[Token]:
@@ -70,7 +73,7 @@ def tokens_of(pair: Pair, reference: Side | None = None) -> list[Token]:
     if pair.tokens is None:
         return []
     both = zip(pair.tokens.sequence.tolist(), pair.tokens.position.tolist(), strict=True)
-    return [Token(*each) for each in both]
+    return [Token(*token) for token in both]
 
 
 class _Shard(NamedTuple):
@@ -111,7 +114,7 @@ class Rows:
         apart = aligned.join == "tokens"  # ranks whose rows follow each other
         self._steps = [
             [_shard(aligned, capture.values(record), axis) for record in group]
-            for _, group in groupby(aligned.records, key=lambda each: (each.step, apart and each.rank))
+            for _, group in groupby(aligned.records, key=lambda record: (record.step, apart and record.rank))
         ]
         self._shards_in_a_row = not aligned.join or axis is not None or aligned.join == "sum"
         if not self._shards_in_a_row:
@@ -154,16 +157,16 @@ class Rows:
         if len(self._steps) == 1:
             return self._joined([shard.take(rows) for shard in self._steps[0]])
         which = np.searchsorted(self._starts, rows, side="right") - 1
-        found: Array | None = None
+        result: Array | None = None
         for number, shards in enumerate(self._steps):
             here = np.flatnonzero(which == number)
             if not here.size:
                 continue
             part = self._joined([shard.take(rows[here] - self._starts[number]) for shard in shards])
-            if found is None:
-                found = np.empty((len(rows), part.shape[1]), part.dtype)
-            found[here] = part
-        return self._joined([]) if found is None else found
+            if result is None:
+                result = np.empty((len(rows), part.shape[1]), part.dtype)
+            result[here] = part
+        return self._joined([]) if result is None else result
 
     def forget(self) -> None:
         for record in self._aligned.records:

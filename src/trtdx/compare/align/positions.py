@@ -87,19 +87,25 @@ class Fed(NamedTuple):
 
 def fed_by_step(reading: Reading) -> dict[int, Fed]:
     """Return the tokens of each step, as far as they were captured."""
-    seen: dict[int, int] = {}
-    found: dict[int, Fed] = {}
+    counts_before: dict[int, int] = {}
+    tokens_by_step: dict[int, Fed] = {}
     for step in reading.steps:
         ids = reading.value(step, *IDS, *_embedded(reading, step))
         if ids is None or ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or not ids.size:
             continue
         lengths = _lengths(reading, step, ids)
         packed = ids.ndim == 1 or lengths is not None
-        fed = _packed(reading, step, ids, lengths, seen) if packed else _batch(reading, step, ids, seen)
-        found[step] = fed
+        fed = (
+            _packed(reading, step, ids, lengths, counts_before)
+            if packed
+            else _batch(reading, step, ids, counts_before)
+        )
+        tokens_by_step[step] = fed
         for row in set(fed.sequence.tolist()):
-            seen[row] = max(seen.get(row, 0), int(fed.position[fed.sequence == row].max()) + 1)
-    return found
+            counts_before[row] = max(
+                counts_before.get(row, 0), int(fed.position[fed.sequence == row].max()) + 1
+            )
+    return tokens_by_step
 
 
 def _embedded(reading: Reading, step: int) -> list[str]:
@@ -131,15 +137,15 @@ def _batch(reading: Reading, step: int, ids: Array, seen: dict[int, int]) -> Fed
     mask = reading.value(step, *MASKS)
     if mask is None and not seen:
         mask = reading.value(step, "prompt_mask")
-    told, real = reading.value(step, *POSITIONS), None
+    position_ids, real = reading.value(step, *POSITIONS), None
     if mask is not None and mask.ndim == 2 and mask.shape[0] == rows and mask.shape[1] >= count:
         real = mask != 0
         position = real.cumsum(1)[:, mask.shape[1] - count :] - 1
         if mask.shape[1] == count:  # it tells of these tokens alone; with a cache others came before
-            position = position + np.where(before > 0, _before(told, before, real), 0)
+            position = position + np.where(before > 0, _before(position_ids, before, real), 0)
         position = np.where(real[:, mask.shape[1] - count :], position, -1)
-    elif told is not None and told.shape == ids.shape:
-        position = told
+    elif position_ids is not None and position_ids.shape == ids.shape:
+        position = position_ids
     else:
         position = before + np.arange(count)
     sequence = np.repeat(np.arange(rows), count)
@@ -160,8 +166,12 @@ def _packed(reading: Reading, step: int, ids: Array, lengths: Array | None, seen
     import numpy as np
 
     flat = ids.ravel()
-    told = reading.value(step, *POSITIONS)
-    position = told.ravel().astype(np.int64) if told is not None and told.size == flat.size else None
+    position_ids = reading.value(step, *POSITIONS)
+    position = (
+        position_ids.ravel().astype(np.int64)
+        if position_ids is not None and position_ids.size == flat.size
+        else None
+    )
     if lengths is None and position is not None:
         begins = np.flatnonzero(np.diff(position, prepend=position[0] - 2) != 1)
         lengths = np.diff(np.append(begins, flat.size))
@@ -190,10 +200,10 @@ class Matching:
         self.notes: list[str] = []
         self.assumed = bool(self.reference) != bool(self.candidate)
         if self.assumed:  # a dump may not tell; most dumps are of the same prompt
-            given = self.reference or self.candidate
+            known_side = self.reference or self.candidate
             missing = "candidate" if self.reference else "reference"
-            told = (candidate if self.reference else reference).steps
-            setattr(self, missing, {step: fed for step, fed in given.items() if step in told})
+            known_steps = (candidate if self.reference else reference).steps
+            setattr(self, missing, {step: fed for step, fed in known_side.items() if step in known_steps})
             self.notes.append(
                 f"the {missing} does not tell which tokens it was fed: those of the other side are assumed"
             )
@@ -270,8 +280,8 @@ class Matching:
     def _choices(self, step: int, which: str) -> list[tuple[int, ...]] | str:
         """Return the steps to look in: the one of the same number if it has all of them, else all."""
         if which in ("history", "past"):  # where the step's own tokens are, the last of them
-            own = self.rows(step)
-            return own if isinstance(own, str) else [own[0][-1:]]
+            same_step = self.rows(step)
+            return same_step if isinstance(same_step, str) else [same_step[0][-1:]]
         every = tuple(self.candidate)
         return [(step,), every] if step in self.candidate else [every]
 
@@ -298,37 +308,41 @@ class Matching:
 
     def _same_sequences(self) -> dict[int, int] | None:
         """Return which of the reference's sequences each of the candidate's is, where their order is another."""
-        ours, theirs = _sequences(self.reference), _sequences(self.candidate)
-        if len(ours) == len(theirs) and all(_agree(ours[row], theirs.get(row, {})) for row in ours):
+        reference, candidate = _sequences(self.reference), _sequences(self.candidate)
+        if len(reference) == len(candidate) and all(
+            _agree(reference[row], candidate.get(row, {})) for row in reference
+        ):
             return None
-        left = dict(theirs)
+        left = dict(candidate)
         renamed: dict[int, int] = {}
-        for row, tokens in ours.items():
-            same = next((each for each, others in left.items() if _agree(tokens, others)), None)
+        for row, tokens in reference.items():
+            same = next((sequence for sequence, others in left.items() if _agree(tokens, others)), None)
             if same is not None:
                 renamed[same] = row
                 del left[same]
-        if len(renamed) < min(len(ours), len(theirs)):
+        if len(renamed) < min(len(reference), len(candidate)):
             return None  # other tokens, not another order: said as such
         self.notes.append(
-            f"sequences are matched by their tokens: {counted(len(theirs), 'sequence')} of the candidate against "
-            f"{counted(len(ours), 'sequence')}"
+            f"sequences are matched by their tokens: {counted(len(candidate), 'sequence')} of the candidate against "
+            f"{counted(len(reference), 'sequence')}"
             + (f"; {counted(len(left), 'other beam or sequence')} of it are left out" if left else "")
         )
         return renamed
 
     def _first_differing(self) -> dict[int, int]:
-        ours, theirs = _sequences(self.reference), _sequences(self.candidate)
+        reference, candidate = _sequences(self.reference), _sequences(self.candidate)
         limits: dict[int, int] = {}
-        for row, tokens in theirs.items():
+        for row, tokens in candidate.items():
             name = self._name(row)
-            own = ours.get(name, {})
-            apart = [at for at, token in tokens.items() if at in own and own[at] != token]
+            reference_tokens = reference.get(name, {})
+            apart = [
+                at for at, token in tokens.items() if at in reference_tokens and reference_tokens[at] != token
+            ]
             if apart:
                 limits[name] = first = min(apart)
                 self.notes.append(
                     f"sequence {name} was fed token {tokens[first]} at position {first} where the reference was "
-                    f"fed {own[first]}: from there on it is not compared"
+                    f"fed {reference_tokens[first]}: from there on it is not compared"
                 )
         return limits
 
@@ -349,14 +363,17 @@ def _shared(ours: dict[int, int], theirs: dict[int, int]) -> int:
 
 def _sequences(fed: dict[int, Fed]) -> dict[int, dict[int, int]]:
     """Return the tokens of each sequence by position; of one computed again, the first."""
-    found: dict[int, dict[int, int]] = {}
-    for each in fed.values():
+    by_sequence: dict[int, dict[int, int]] = {}
+    for step_tokens in fed.values():
         for row, at, token in zip(
-            each.sequence.tolist(), each.position.tolist(), each.ids.tolist(), strict=True
+            step_tokens.sequence.tolist(),
+            step_tokens.position.tolist(),
+            step_tokens.ids.tolist(),
+            strict=True,
         ):
             if at >= 0:
-                found.setdefault(row, {}).setdefault(at, token)
-    return found
+                by_sequence.setdefault(row, {}).setdefault(at, token)
+    return by_sequence
 
 
 def comparable_steps(ours: list[list[int]], theirs: list[list[int]]) -> int | None:

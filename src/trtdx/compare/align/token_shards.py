@@ -31,29 +31,33 @@ def paired_by_tokens(
     our_form: str,
 ) -> Pair | None:
     """Return the pair of a tensor and its tokens on several ranks, or none where they do not make it whole."""
-    own = tokens.rows(step)
+    same_step = tokens.rows(step)
     shapes = [record.layout.shape for record in theirs]
-    if isinstance(own, str) or len(own[0]) != 1 or len(theirs) < 2:
+    if isinstance(same_step, str) or len(same_step[0]) != 1 or len(theirs) < 2:
         return None
-    feds = tokens.reference[step], tokens.candidate[own[0][0]]
+    feds = tokens.reference[step], tokens.candidate[same_step[0][0]]
     for axis, possible in _AXES.items():
-        whole = _whole(shapes, axis)
-        form = next((each for each in forms(whole, feds[1]) if each in possible), "") if whole else ""
-        if not form or features(ours[0].layout.shape, our_form) != features(whole, form):
+        joined_shape = _whole(shapes, axis)
+        form = (
+            next((form_name for form_name in forms(joined_shape, feds[1]) if form_name in possible), "")
+            if joined_shape
+            else ""
+        )
+        if not form or features(ours[0].layout.shape, our_form) != features(joined_shape, form):
             continue
         rows = tokens.rows(step, HOLDS.get(our_form, ""), HOLDS.get(form, ""))
         if isinstance(rows, str):
             continue
-        found = fit(ours[0].layout.shape, whole, our_form, form, feds)
-        at = _rows([shape[axis] for shape in shapes], whole[0] if axis else 1)
+        token_fit = fit(ours[0].layout.shape, joined_shape, our_form, form, feds)
+        at = _rows([shape[axis] for shape in shapes], joined_shape[0] if axis else 1)
         where = TokenRows(rows[1].reference, at[rows[1].candidate], rows[1].sequence, rows[1].position)
         return Pair(
             match.name,
             step,
-            Aligned(ours[:1], "", found.ours),
-            Aligned(theirs, BY_TOKENS, found.theirs),
+            Aligned(ours[:1], "", token_fit.ours),
+            Aligned(theirs, BY_TOKENS, token_fit.theirs),
             match.how,
-            found.axis,
+            token_fit.axis,
             tokens=where,
             note="each rank holds some of the tokens",
         )
@@ -74,10 +78,10 @@ def _rows(lengths: Sequence[int], sequences: int) -> Array:
     """Return where each row of [sequences, tokens] is among the rows of shards that follow each other."""
     import numpy as np
 
-    found = np.zeros((sequences, sum(lengths)), np.int64)
+    row_order = np.zeros((sequences, sum(lengths)), np.int64)
     begin = 0
     for length in lengths:
         rows = begin * sequences + np.arange(sequences * length).reshape(sequences, length)
-        found[:, begin : begin + length] = rows
+        row_order[:, begin : begin + length] = rows
         begin += length
-    return found.ravel()
+    return row_order.ravel()

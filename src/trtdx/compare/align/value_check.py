@@ -31,14 +31,14 @@ def error(pair: Pair, reference: Capture, candidate: Capture) -> float:
     if not pair.kept:
         return math.inf
     try:
-        ours = Rows(pair.reference, reference, pair.token_axis)
-        theirs = Rows(pair.candidate, candidate, pair.token_axis)
+        reference_rows = Rows(pair.reference, reference, pair.token_axis)
+        candidate_rows = Rows(pair.candidate, candidate, pair.token_axis)
         if pair.tokens is None:
-            theirs.reshape(ours.columns)
-        count = len(pair.tokens) if pair.tokens else min(ours.count, theirs.count)
+            candidate_rows.reshape(reference_rows.columns)
+        count = len(pair.tokens) if pair.tokens else min(reference_rows.count, candidate_rows.count)
         some = np.unique(np.linspace(0, count - 1, min(count, ROWS)).astype(np.int64))
-        one = ours.take(pair.tokens.reference[some] if pair.tokens else some).astype(np.float64)
-        other = theirs.take(pair.tokens.candidate[some] if pair.tokens else some).astype(np.float64)
+        one = reference_rows.take(pair.tokens.reference[some] if pair.tokens else some).astype(np.float64)
+        other = candidate_rows.take(pair.tokens.candidate[some] if pair.tokens else some).astype(np.float64)
     except (ValueError, IndexError, CaptureError):
         return math.inf
     return distance(one, other)
@@ -62,8 +62,8 @@ def other_orders(aligned: Aligned) -> Iterator[tuple[str, Aligned]]:
     ranks = [record.rank for record in aligned.records]
     orders = itertools.permutations(aligned.records)
     for order in itertools.islice(orders, 1, MOST_ORDERS):
-        told = " ".join(str(record.rank) for record in order)
+        order_text = " ".join(str(record.rank) for record in order)
         yield (
-            f"ranks in the order {told} instead of {' '.join(map(str, ranks))}",
+            f"ranks in the order {order_text} instead of {' '.join(map(str, ranks))}",
             aligned._replace(records=order),
         )

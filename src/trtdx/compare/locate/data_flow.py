@@ -71,18 +71,24 @@ class Flow:
         cache = cache_of(pair)
         if cache:
             inside = [
-                each
-                for each in self._below.get((pair.step, self.module_of(pair)), ())
-                if self.at(each) < number
+                inner
+                for inner in self._below.get((pair.step, self.module_of(pair)), ())
+                if self.at(inner) < number
             ]
             part = cache.split(".")[1][:1]
-            own = [each for each in inside if place_of(each).path.rpartition(".")[2].startswith(part)]
-            return (own or inside) if self.module_of(pair) else []
+            same_part = [
+                inner for inner in inside if place_of(inner).path.rpartition(".")[2].startswith(part)
+            ]
+            return (same_part or inside) if self.module_of(pair) else []
         if place.port == "out" and place.path:
-            inner = [each for each in self._below.get((pair.step, place.path), ()) if self.at(each) < number]
+            inner = [
+                inner_pair
+                for inner_pair in self._below.get((pair.step, place.path), ())
+                if self.at(inner_pair) < number
+            ]
             return inner[-3:] + self.entering(pair.step, place.path)
         parent = parent_of(place.path)
-        around = [each for each in self._below.get((pair.step, parent), ()) if self.at(each) < number]
+        around = [near for near in self._below.get((pair.step, parent), ()) if self.at(near) < number]
         return [*self.entering(pair.step, parent), *around] if parent or around else []
 
     def inside(self, pairs: Sequence[Pair], path: str) -> list[Pair]:
@@ -98,19 +104,19 @@ def cache_of(pair: Pair) -> str:
 
 def _attention_paths(pairs: Iterable[Pair]) -> dict[int, str]:
     """Return the module of each layer that fills the cache, or the layer where that is not known."""
-    found: dict[int, str] = {}
+    paths: dict[int, str] = {}
     for pair in pairs:
         path = place_of(pair).path
         layer = layer_of(path)
         if layer is None:
             continue
-        whole = LAYER_PATH.match(path)
+        layer_path = LAYER_PATH.match(path)
         inner = _ATTENTION.match(path)
-        if inner is not None and whole is not None:
-            found[layer] = inner[0]
-        elif whole is not None:
-            found.setdefault(layer, whole[0])
-    return found
+        if inner is not None and layer_path is not None:
+            paths[layer] = inner[0]
+        elif layer_path is not None:
+            paths.setdefault(layer, layer_path[0])
+    return paths
 
 
 def place_of(pair: Pair) -> Place:

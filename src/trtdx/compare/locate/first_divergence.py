@@ -90,8 +90,8 @@ class _Search:
     def __init__(
         self, judged: list[Judged], reference: Side, candidate: Side, runs: Runs, align: Align | None
     ) -> None:
-        self.flow = Flow(each.pair for each in judged)
-        self.judged = sorted(judged, key=lambda each: self.flow.at(each.pair))
+        self.flow = Flow(verdict.pair for verdict in judged)
+        self.judged = sorted(judged, key=lambda verdict: self.flow.at(verdict.pair))
         self.reference, self.candidate, self.runs, self.align = reference, candidate, runs, align
         self.notes: list[str] = []
         self.inner: list[Judged] = []
@@ -118,11 +118,11 @@ class _Search:
             tokens=first.tokens,
         )
         self._poison(first)
-        poisoned = tuple(each.pair.name for each in self.judged if each.verdict is Verdict.POISONED)
+        poisoned = tuple(verdict.pair.name for verdict in self.judged if verdict.verdict is Verdict.POISONED)
         return Located(
             where,
             first,
-            tuple(each.name for each in good[-MOST_GOOD:]),
+            tuple(pair.name for pair in good[-MOST_GOOD:]),
             tuple(dict.fromkeys(poisoned))[:MOST_NAMED],
             _between(first.pair, good),
             self.judged,
@@ -137,16 +137,16 @@ class _Search:
         replays = Replays(self.reference, self.candidate, self.runs)
         ill: set[int] = set()
         try:
-            for number, each in enumerate(self.judged):
-                if each.verdict in (Verdict.WRONG, Verdict.POISONED):
+            for number, verdict in enumerate(self.judged):
+                if verdict.verdict in (Verdict.WRONG, Verdict.POISONED):
                     ill.add(number)
-                if each.verdict is not Verdict.WRONG:
+                if verdict.verdict is not Verdict.WRONG:
                     continue
-                if not each.basis.startswith(("honest", "error model")) or self._spent:
-                    return each
-                again = replays.confirmed(each, self.flow, ill)
+                if not verdict.basis.startswith(("honest", "error model")) or self._spent:
+                    return verdict
+                again = replays.confirmed(verdict, self.flow, ill)
                 if again is None:
-                    return each
+                    return verdict
                 self.judged[number] = again
                 if again.verdict is Verdict.WRONG:
                     return again
@@ -160,11 +160,14 @@ class _Search:
         place = place_of(first.pair)
         if place.port != "in" or "rotary" not in place.path.rpartition(".")[2]:
             return first
-        held = first.pair.candidate.first.statistics.hash
-        for each in self.judged:
-            same = each.pair.step == first.pair.step and each.pair.candidate.first.statistics.hash == held
-            if same and "rotary" not in place_of(each.pair).path and each.verdict is not Verdict.NOISE:
-                return each._replace(verdict=Verdict.WRONG)
+        values_hash = first.pair.candidate.first.statistics.hash
+        for verdict in self.judged:
+            same = (
+                verdict.pair.step == first.pair.step
+                and verdict.pair.candidate.first.statistics.hash == values_hash
+            )
+            if same and "rotary" not in place_of(verdict.pair).path and verdict.verdict is not Verdict.NOISE:
+                return verdict._replace(verdict=Verdict.WRONG)
         return first
 
     @property
@@ -172,28 +175,28 @@ class _Search:
         return self.runs.segment_runs >= MOST_RUNS
 
     def _still_good(self, first: Judged, flow: Flow) -> list[Pair]:
-        verdicts = {id(each.pair): each.verdict for each in (*self.judged, *self.inner)}
+        verdicts = {id(verdict.pair): verdict.verdict for verdict in (*self.judged, *self.inner)}
         before = [
-            each
-            for each in flow.before(first.pair)
-            if verdicts.get(id(each)) in (Verdict.SAME, Verdict.NOISE)
+            pair
+            for pair in flow.before(first.pair)
+            if verdicts.get(id(pair)) in (Verdict.SAME, Verdict.NOISE)
         ]
-        same = {id(each): each.reference.first.statistics.hash for each in before}
-        seen: set[str] = set()
-        return [each for each in before if not (same[id(each)] in seen or seen.add(same[id(each)]))]  # type: ignore[func-returns-value]
+        same = {id(pair): pair.reference.first.statistics.hash for pair in before}
+        hashes: set[str] = set()
+        return [pair for pair in before if not (same[id(pair)] in hashes or hashes.add(same[id(pair)]))]  # type: ignore[func-returns-value]
 
     def _poison(self, first: Judged) -> None:
         """Mark what is wrong after the first as poisoned by it, unless its own operation is wrong as well."""
         begun = False
-        for number, each in enumerate(self.judged):
-            begun |= each.pair.step > first.pair.step or self._same(each, first)
+        for number, verdict in enumerate(self.judged):
+            begun |= verdict.pair.step > first.pair.step or self._same(verdict, first)
             if (
                 begun
-                and each.verdict is Verdict.WRONG
-                and each.basis not in (LOCAL, IN_GRAPH)
-                and not self._same(each, first)
+                and verdict.verdict is Verdict.WRONG
+                and verdict.basis not in (LOCAL, IN_GRAPH)
+                and not self._same(verdict, first)
             ):
-                self.judged[number] = each._replace(verdict=Verdict.POISONED)
+                self.judged[number] = verdict._replace(verdict=Verdict.POISONED)
 
     def _same(self, each: Judged, first: Judged) -> bool:
         return each.pair.name == first.pair.name and each.pair.step == first.pair.step
@@ -224,17 +227,17 @@ class _Search:
             return None
         step, counted = first.pair.step, self.runs.segment_runs
         try:
-            ours = self._replayed(self.reference, segment, step)
-            theirs = self._replayed(self.candidate, segment, step)
+            reference = self._replayed(self.reference, segment, step)
+            candidate = self._replayed(self.candidate, segment, step)
             folder = self.runs.folder / f"inside-replay-{self.runs.segment_runs}"
-            runs = SegmentRuns(self.runs, ours, theirs, folder, segment.module, step)
-            found = self._wrong_inside(segment, runs, ours, theirs)
+            runs = SegmentRuns(self.runs, reference, candidate, folder, segment.module, step)
+            refined = self._wrong_inside(segment, runs, reference, candidate)
         except (TrtdxError, RuntimeError):  # of torch, which was given what it does not take
             self.runs.segment_runs = counted
             return None
-        if found is not None:
+        if refined is not None:
             self.notes.append(f"{segment.text} was computed again from its inputs, with taps inside")
-        return found
+        return refined
 
     def _replayed(self, side: Side, segment: Segment, step: int) -> Side:
         self.runs.segment_runs += 1
@@ -254,8 +257,8 @@ class _Search:
             return Segment(module, 0, 0)
         before = [
             number
-            for each in self.flow.pairs[: self.flow.at(first.pair)]
-            if each.step == first.pair.step and (number := _layer(each)) is not None
+            for pair in self.flow.pairs[: self.flow.at(first.pair)]
+            if pair.step == first.pair.step and (number := _layer(pair)) is not None
         ]
         last = layers_in(f"{path}." for path in hidden) if layer is None else layer + 1
         begin = max((number for number in before if number < last - (layer is not None)), default=-1) + 1
@@ -267,8 +270,8 @@ class _Search:
         """Return a part of a layer that has parts itself of which none was captured."""
         if self.reference.capture.header.selector in (BORDERS, EVERYTHING) or not module:
             return None
-        seen = any(is_inside(place_of(pair).path, module) for pair in self.flow.pairs)
-        hides = not seen and any(is_inside(path, module) for path in self._hidden(module))
+        is_captured = any(is_inside(place_of(pair).path, module) for pair in self.flow.pairs)
+        hides = not is_captured and any(is_inside(path, module) for path in self._hidden(module))
         return Segment(module, 0, 0) if hides else None
 
     def _is_open(self, step: int, layer: int) -> bool:
@@ -284,13 +287,13 @@ class _Search:
         """Return the modules of the reference that were not captured, and are computed before one that is."""
         engine = self.reference.spec.open("")
         try:
-            paths = dict.fromkeys(each.path for each in engine.places() if not each.tensor and each.path)
+            paths = dict.fromkeys(place.path for place in engine.places() if not place.tensor and place.path)
         finally:
             engine.close()
         capture = self.reference.capture
-        seen = {place.path for rank in capture.ranks for place in capture.files(rank).places}
+        captured = {place.path for rank in capture.ranks for place in capture.files(rank).places}
         before = list(paths)[: list(paths).index(until) + 1] if until in paths else list(paths)
-        return [path for path in paths if path not in seen and (path in before or is_inside(path, until))]
+        return [path for path in paths if path not in captured and (path in before or is_inside(path, until))]
 
     def _finer(self, side: Side, segment: Segment) -> Side:
         """Return a side run again with taps at all borders in one segment."""
@@ -324,8 +327,8 @@ class _Search:
             (reference, candidate),
         )
         self.runs.segment_runs += len(runs.made)
-        wrong = next((each for each in self.inner if each.verdict is Verdict.WRONG), None)
-        return (wrong, Flow(each.pair for each in self.inner)) if wrong is not None else None
+        wrong = next((verdict for verdict in self.inner if verdict.verdict is Verdict.WRONG), None)
+        return (wrong, Flow(verdict.pair for verdict in self.inner)) if wrong is not None else None
 
 
 class Segment(NamedTuple):
@@ -371,7 +374,9 @@ def _between(pair: Pair, good: Sequence[Pair]) -> str:
     place = place_of(pair)
     if place.port == "out" or not good:
         return ""
-    leaving = [each.name for each in good if place_of(each).port == "out"] or [each.name for each in good]
+    leaving = [earlier.name for earlier in good if place_of(earlier).port == "out"] or [
+        earlier.name for earlier in good
+    ]
     return f"between {', '.join(leaving[-3:])} and {pair.name}"
 
 

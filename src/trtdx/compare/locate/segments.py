@@ -80,7 +80,12 @@ class _Casting:
     def replay(self, scope: str, inputs: Mapping[str, Array], *, step: int = 0) -> Any:
         if self._engine.kind == "torch":
             dtype = next(
-                (each.dtype for each in self._engine.model.parameters() if each.is_floating_point()), None
+                (
+                    parameter.dtype
+                    for parameter in self._engine.model.parameters()
+                    if parameter.is_floating_point()
+                ),
+                None,
             )
             inputs = {name: _cast(array, dtype) for name, array in inputs.items()}
         return self._engine.replay(scope, inputs, step=step)

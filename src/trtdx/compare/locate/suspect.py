@@ -44,8 +44,8 @@ def suspect_at(
         if not _is_in_a_layer_of(pair.name, path)
     ]
     entering = [pair for pair in inside if pair.name.startswith(f"{path}:in")]
-    found = {pair.name: in_reference_layout(pair, reference, candidate) for pair in inside}
-    arrays = {name: array for name, array in found.items() if array is not None}
+    values = {pair.name: in_reference_layout(pair, reference, candidate) for pair in inside}
+    arrays = {name: array for name, array in values.items() if array is not None}
     return Suspect(
         path=path,
         reference=reference,
@@ -68,13 +68,13 @@ def _masks(
     path: str, step: int, pairs: Sequence[Pair], reference: Side, candidate: Side
 ) -> dict[str, tuple[Array, Array]]:
     """Return who sees whom on both sides, as it was captured, where both have the same rows."""
-    found = {}
+    masks = {}
     for pair in pairs:
         one, other = pair.reference.first, pair.candidate.first
         same = pair.kept and len(pair.candidate.records) == 1 and one.layout.shape == other.layout.shape
         if pair.step == step and same and _is_in(pair.name, path) and is_mask(pair):
-            found[pair.name] = reference.capture.values(one), candidate.capture.values(other)
-    return found
+            masks[pair.name] = reference.capture.values(one), candidate.capture.values(other)
+    return masks
 
 
 def _is_in(name: str, path: str) -> bool:
@@ -93,10 +93,10 @@ def _entering(side: Side, path: str, step: int) -> dict[str, Array]:
         for record in side.capture.records(step=step, rank=side.capture.ranks[0])
         if record.place.path == path and record.place.port == "in" and record.kept
     ]
-    own = [
+    module_records = [
         record for record in records if not record.place.tensor
     ]  # what the run itself was given is there twice
-    return {record.name: side.capture.values(record) for record in own or records}
+    return {record.name: side.capture.values(record) for record in module_records or records}
 
 
 def _cache(side: Side, step: int) -> dict[str, Array]:
@@ -112,5 +112,5 @@ def _counts(side: Side, step: int) -> Array | None:
     """Return which tokens of the prompt count, [batch, sequence]; of later steps all do."""
     if step:
         return None
-    found = [each for each in side.capture.records(step=0, name=PROMPT_MASK) if each.kept]
-    return side.capture.values(found[0]).copy() if found else None  # torch warns of what is read-only
+    masks = [record for record in side.capture.records(step=0, name=PROMPT_MASK) if record.kept]
+    return side.capture.values(masks[0]).copy() if masks else None  # torch warns of what is read-only

@@ -76,8 +76,8 @@ def compare(
         TrtdxError: a side cannot be read or run; its `fix` says what to do.
     """
     host = RealHost()
-    with tempfile.TemporaryDirectory(prefix="trtdx-compare-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="trtdx-compare-") as scratch:
+        folder = Path(scratch)
         fed = str(saved_arrays(inputs, folder / "inputs.npz")) if isinstance(inputs, Mapping) else inputs
         sides = (
             spec_of(host, reference, folder / "reference"),
@@ -179,8 +179,8 @@ class Comparison:
 
 def _told(given: Given, else_called: str) -> str:
     """Return a side as a command line has it; what lives in this process only has a stand-in there."""
-    found = getattr(given, "folder", given)  # of an opened capture
-    return str(found) if isinstance(found, (str, PathLike)) else else_called
+    path = getattr(given, "folder", given)  # of an opened capture
+    return str(path) if isinstance(path, (str, PathLike)) else else_called
 
 
 def _package(name: str) -> Any:
@@ -215,7 +215,7 @@ def _prompts(tokens: Any) -> tuple[tuple[int, ...], ...]:
     if rows and not any(hasattr(row, "__iter__") for row in rows):
         rows = [rows]
     try:
-        return parse_ids([" ".join(str(int(each)) for each in row) for row in rows])
+        return parse_ids([" ".join(str(int(token)) for token in row) for row in rows])
     except (TypeError, ValueError) as err:
         raise InputError(
             f"{tokens!r} are no token ids", fix="give whole numbers: [1, 15, 27], or several rows of them"

@@ -111,19 +111,19 @@ class Log:
         with self._host.open(self._file) as stream:
             data = stream.read()
         try:
-            kept = msgspec.json.decode(data, type=_Kept)
+            run_file = msgspec.json.decode(data, type=_Kept)
         except msgspec.MsgspecError as err:
             raise InputError(f"{self._file} holds no runs: {err}", fix="name another file") from err
-        if kept.about != self._about:
+        if run_file.about != self._about:
             raise InputError(
-                f"{self._file} has the runs of another question: {kept.about}", fix="name another file"
+                f"{self._file} has the runs of another question: {run_file.about}", fix="name another file"
             )
-        self.tried = {json.dumps(dict(sorted(each.options.items()))): each for each in kept.tried}
+        self.tried = {json.dumps(dict(sorted(run.options.items()))): run for run in run_file.tried}
 
     def _save(self) -> None:
         if self._host is not None and self._file:
-            kept = _Kept(self._about, tuple(self.tried.values()))
-            self._host.write(self._file, msgspec.json.format(msgspec.json.encode(kept)))
+            run_file = _Kept(self._about, tuple(self.tried.values()))
+            self._host.write(self._file, msgspec.json.format(msgspec.json.encode(run_file)))
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -138,15 +138,15 @@ def bisect(options: Sequence[Option], log: Log) -> Bisected:
         options: what may be changed.
         log: makes the runs.
     """
-    given = {each.name: each.values[0] for each in options}
-    search = _Search(options, given, log)
+    failing_values = {option.name: option.values[0] for option in options}
+    search = _Search(options, failing_values, log)
     try:
         problem = search.find()
     except _UsedUpError:
         search.sure = False
         problem = "" if search.mended else f"{counted(log.runs, 'run')} were not enough"
     changed = {} if problem else search.changes()
-    return Bisected(changed, given, log.runs, tuple(log.tried.values()), search.sure, problem)
+    return Bisected(changed, failing_values, log.runs, tuple(log.tried.values()), search.sure, problem)
 
 
 class _Search:
@@ -154,7 +154,7 @@ class _Search:
 
     def __init__(self, options: Sequence[Option], given: dict[str, str], log: Log) -> None:
         self.options, self.given, self.log = options, given, log
-        self.far = {at: len(each.values) - 1 for at, each in enumerate(options)}
+        self.far = {at: len(option.values) - 1 for at, option in enumerate(options)}
         self.mended: list[int] = []
         self.sure = True
 
@@ -163,8 +163,8 @@ class _Search:
 
     def mends(self, some: Sequence[int], far: Mapping[int, int] | None = None) -> bool:
         """Whether it is right with some options changed."""
-        told = far or self.far
-        changed = {self.options[at].name: self.options[at].values[told[at]] for at in some}
+        distances = far or self.far
+        changed = {self.options[at].name: self.options[at].values[distances[at]] for at in some}
         return self.log.outcome(self.given | changed).wrong is False
 
     def find(self) -> str:
@@ -172,7 +172,7 @@ class _Search:
         first = self.log.outcome(self.given)
         if not first.wrong:
             return first.note if first.wrong is None else "it is not wrong with the options that were given"
-        everything = [at for at, each in enumerate(self.options) if len(each.values) > 1]
+        everything = [at for at, option in enumerate(self.options) if len(option.values) > 1]
         if not everything:
             return "there is no option to change"
         self.mended = everything if self.mends(everything) else self._alone(everything)
@@ -207,20 +207,20 @@ class _Search:
 
 def smallest(items: Sequence[int], works: Callable[[Sequence[int]], bool]) -> list[int]:
     """Return a part of some items that works and of which no item can be left out (ddmin)."""
-    kept, parts = list(items), 2
-    while len(kept) > 1:
-        size = math.ceil(len(kept) / parts)
-        chunks = [kept[first : first + size] for first in range(0, len(kept), size)]
-        found = next((chunk for chunk in chunks if works(chunk)), None)
-        if found is not None:
-            kept, parts = found, 2
+    remaining, parts = list(items), 2
+    while len(remaining) > 1:
+        size = math.ceil(len(remaining) / parts)
+        chunks = [remaining[first : first + size] for first in range(0, len(remaining), size)]
+        smaller = next((chunk for chunk in chunks if works(chunk)), None)
+        if smaller is not None:
+            remaining, parts = smaller, 2
             continue
-        rests = [[at for at in kept if at not in chunk] for chunk in chunks] if len(chunks) > 2 else []
-        found = next((rest for rest in rests if works(rest)), None)
-        if found is not None:
-            kept, parts = found, max(parts - 1, 2)
+        rests = [[at for at in remaining if at not in chunk] for chunk in chunks] if len(chunks) > 2 else []
+        smaller = next((rest for rest in rests if works(rest)), None)
+        if smaller is not None:
+            remaining, parts = smaller, max(parts - 1, 2)
         elif size == 1:
             break
         else:
-            parts = min(len(kept), 2 * parts)
-    return kept
+            parts = min(len(remaining), 2 * parts)
+    return remaining

@@ -62,7 +62,7 @@ class Integers:
 
     def __init__(self, model: ir.Model, ranges: Ranges) -> None:
         self._model, self._ranges = model, ranges
-        self.operations, self.share = [each.operation for each in quantisable(model)], INT8_SHARE
+        self.operations, self.share = [product.operation for product in quantisable(model)], INT8_SHARE
 
     def convert(self, keep: Collection[str]) -> ir.Model:
         return quantised(self._model, self._ranges, keep)

@@ -124,11 +124,11 @@ def precision_search(
     """
     with tempfile.TemporaryDirectory(prefix="trtdx-precision-") as folder:
         search = _Search(host, model, dtype, question, Path(folder), engine or _best_engine(), progress)
-        found = search.found(most)
-        made = search.lowering.convert(found.keep)
-        scrub(made, keep=(SCOPES, CLASSES))
-        save(made, Path(out))
-    return found._replace(file=out)
+        result = search.found(most)
+        mixed = search.lowering.convert(result.keep)
+        scrub(mixed, keep=(SCOPES, CLASSES))
+        save(mixed, Path(out))
+    return result._replace(file=out)
 
 
 def _best_engine() -> str:
@@ -162,7 +162,7 @@ class _Search:
         self.order = self.lowering.operations
         if not self.order:
             raise InputError(f"{path} has no operation that could be computed in {dtype}")
-        if any(not finite(array) for each in self.truth for array in each.values()):
+        if any(not finite(array) for results in self.truth for array in results.values()):
             raise InputError(f"{path} has results that are not finite in float32 already")
         self.masks: set[str] = set()  # what holds numbers that stand for minus infinity
         self.runs = 0
@@ -177,8 +177,8 @@ class _Search:
         self.expected = self._expected()
         before = self.health(())
         keep, sure = ([], True) if before.fine else self._least(local)
-        kept = set(keep)
-        ordered = tuple(name for name in self.order if name in kept)
+        kept_set = set(keep)
+        ordered = tuple(name for name in self.order if name in kept_set)
         return Searched(
             ordered,
             self.dtype,
@@ -196,11 +196,11 @@ class _Search:
 
         Where a finite number becomes none by itself, nothing is to be searched for.
         """
-        always = [each.operation for each in local if math.isinf(each.ratio)]
+        always = [drift.operation for drift in local if math.isinf(drift.ratio)]
         if always and self.health(always).fine:
             return always, True
-        ranking = [each.operation for each in local if not math.isinf(each.ratio)]
-        suspicious = sum(each.suspicious for each in local) - len(always)
+        ranking = [drift.operation for drift in local if not math.isinf(drift.ratio)]
+        suspicious = sum(drift.suspicious for drift in local) - len(always)
         count = self._enough(always, ranking, suspicious)
         best = ranking[:count]
 
@@ -239,9 +239,9 @@ class _Search:
 
     def locals(self) -> list[Local]:
         """Return how each operation does by itself, worst first."""
-        made, shadows = self.lowering.shadowed()
+        shadowed, shadows = self.lowering.shadowed()
         file = self.folder / "shadowed.onnx"
-        save(made, file)
+        save(shadowed, file)
         meter = Meter(shadows, self.lowering.own)
         engine = Spec(self.engine, str(file), _options(self.engine)).open("**:* & is:tensor")
         engine.sink = meter
@@ -250,9 +250,9 @@ class _Search:
             engine.run(feeds)
         engine.close()
         self.masks = meter.masks
-        found = [Local(name, *meter.worst.get(name, (0.0, 0.0))) for name in self.order]
+        drifts = [Local(name, *meter.worst.get(name, (0.0, 0.0))) for name in self.order]
         at = {name: number for number, name in enumerate(self.order)}
-        return sorted(found, key=lambda each: (-each.ratio, at[each.operation]))
+        return sorted(drifts, key=lambda drift: (-drift.ratio, at[drift.operation]))
 
     def _expected(self) -> list[dict[str, tuple[float, float]]]:
         """Return how far off each result is where every tensor is moved by about one rounding."""
@@ -314,11 +314,18 @@ def report_of(found: Searched) -> Report:
             f"{counted(len(found.keep), 'operation')} of {found.operations} to keep in float32: "
             f"{listed(found.keep, MOST_TOLD)}; in {found.dtype} alone {found.before.output} is {ratio} ({runs}{fewer})"
         )
-    kept = set(found.keep)
-    shown = [each for each in found.locals if each.suspicious or each.operation in kept][: 4 * MOST_TOLD]
+    kept_set = set(found.keep)
+    shown = [drift for drift in found.locals if drift.suspicious or drift.operation in kept_set][
+        : 4 * MOST_TOLD
+    ]
     rows = tuple(
-        (each.operation, "float32" if each.operation in kept else found.dtype, each.ratio, each.largest)
-        for each in shown
+        (
+            drift.operation,
+            "float32" if drift.operation in kept_set else found.dtype,
+            drift.ratio,
+            drift.largest,
+        )
+        for drift in shown
     )
     columns = ("operation", "kept in", "error by itself over one rounding's", "largest number")
     section = Section(

@@ -39,8 +39,8 @@ class Meter:
         if name in self.wanted:
             self.seen[name] = seen.tensor.copy()
         elif name in self.shadows and self.shadows[name] in self.seen:
-            own = self.shadows[name]
-            self._measure(own, self.seen.pop(own), seen.tensor)
+            exact_name = self.shadows[name]
+            self._measure(exact_name, self.seen.pop(exact_name), seen.tensor)
 
     def _measure(self, name: str, true: Array, low: Array) -> None:
         import numpy as np
@@ -50,10 +50,16 @@ class Meter:
         if (np.abs(true) > A_MASK).any():
             self.masks.add(name)
         low, true = np.where(masked, 0, low), np.where(masked, 0, true)
-        found = difference(true.astype(np.float32), low)
+        difference_found = difference(true.astype(np.float32), low)
         largest = float(np.abs(true, where=np.isfinite(true), out=np.zeros_like(true)).max(initial=0.0))
-        own = self.own(true)
-        ratio = math.inf if found.not_finite else 0.0 if not found.sums.compared else found.relative_l2 / own
+        expected = self.own(true)
+        ratio = (
+            math.inf
+            if difference_found.not_finite
+            else 0.0
+            if not difference_found.sums.compared
+            else difference_found.relative_l2 / expected
+        )
         before = self.worst.get(name, (0.0, 0.0))
         self.worst[name] = max(before[0], ratio), max(before[1], largest)
 
@@ -65,8 +71,8 @@ def samples_of(host: Host, engine: Engine, question: Question) -> tuple[list[dic
     """
     recorder = _Recorder(engine)
     if question.inputs or not is_decoder(engine):
-        given = feeds_from(host, question.inputs) if question.inputs else [made_up_feeds(engine.inputs)]
-        for feeds in given:
+        feeds_given = feeds_from(host, question.inputs) if question.inputs else [made_up_feeds(engine.inputs)]
+        for feeds in feeds_given:
             recorder.run(completed_feeds(engine, feeds))
     else:
         for _ in generate(recorder, question.prompts or (MADE_UP_PROMPT,), question.new_tokens):
@@ -109,9 +115,9 @@ def apart(true: Array, other: Array, least: float) -> tuple[float, float]:
     if not finite(other):
         return math.inf, math.inf
     width = true.shape[-1] if true.ndim > 1 else max(true.size, 1)
-    right, wrong = (np.asarray(each, np.float64).reshape(-1, width) for each in (true, other))
+    right, wrong = (np.asarray(array, np.float64).reshape(-1, width) for array in (true, other))
     norms, errors = np.sqrt((right**2).mean(1)), np.sqrt(((wrong - right) ** 2).mean(1))
     usual = float(np.sqrt((norms**2).mean())) or 1.0
-    whole = float(np.sqrt((errors**2).mean())) / usual
+    overall = float(np.sqrt((errors**2).mean())) / usual
     worst = float((errors / np.maximum(norms, 0.1 * usual)).max())
-    return max(whole, least), max(worst, least)
+    return max(overall, least), max(worst, least)

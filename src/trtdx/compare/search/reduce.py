@@ -91,15 +91,15 @@ def reduce(
             fix="give the candidate as onnx:FILE, trt:FILE or hf:DIR",
         )
     with tempfile.TemporaryDirectory(prefix="trtdx-reduce-") as scratch:
-        found = _Search(host, plan, spec, where, Path(scratch), progress).found()
-    if found is None:
+        failing = _Search(host, plan, spec, where, Path(scratch), progress).found()
+    if failing is None:
         raise InputError(
             f"no part around {where.tensor} fails by itself with the inputs it had",
             fix="the mistake may be in the whole: report it with the model and --keep DIR",
         )
-    write_case(found, target)
-    command, confirmed = command_for(host, spec, found.case, target, book)
-    done = reduced_from(found, folder, command, confirmed)
+    write_case(failing, target)
+    command, confirmed = command_for(host, spec, failing.case, target, book)
+    done = reduced_from(failing, folder, command, confirmed)
     write_words(done, where, target)
     return done
 
@@ -150,13 +150,13 @@ class _Search:
 
     def _windows(self) -> list[list[int]]:
         """Return the operations of the module, of the modules around it, and of the whole."""
-        modules, found = module_nodes(self.graph), []
+        modules, windows = module_nodes(self.graph), []
         path = self._path()
         for _ in range(MOST_RISEN):
             if path in modules:
-                found.append(modules[path])
+                windows.append(modules[path])
             path = path.rpartition(".")[0]
-        return [*found, list(range(len(self.graph.nodes)))]
+        return [*windows, list(range(len(self.graph.nodes)))]
 
     def _path(self) -> str:
         try:
@@ -195,25 +195,27 @@ class _Search:
     ) -> dict[str, Array]:
         """Return the right values of what enters some operations and of what they make."""
         names = tensors_of(self.graph, nodes)
-        found = {name: feeds[name] for name in names if name in feeds}
-        shapes = [n for n in names if n not in found and self.graph.kind(self.graph.values[n]) is Kind.SHAPE]
+        right_values = {name: feeds[name] for name in names if name in feeds}
+        shapes = [
+            n for n in names if n not in right_values and self.graph.kind(self.graph.values[n]) is Kind.SHAPE
+        ]
         if shapes:
             exact = _opened(Spec("onnx", self.spec.path, {"level": "none"}))
-            found |= exact.part(shapes, feeds)
+            right_values |= exact.part(shapes, feeds)
         there = right.graph.values
         rest = {
             name: same[name]
             for name in names
-            if name not in found
+            if name not in right_values
             and same.get(name) in there
             and right.graph.kind(there[same[name]]) is Kind.DATA
         }
-        given = {name: array for name, array in feeds.items() if name in right.inputs}
+        right_feeds = {name: array for name, array in feeds.items() if name in right.inputs}
         try:
-            made = right.part(list(dict.fromkeys(rest.values())), given) if rest else {}
+            computed = right.part(list(dict.fromkeys(rest.values())), right_feeds) if rest else {}
         except TrtdxError:
-            return found
-        return found | {name: made[told] for name, told in rest.items()}
+            return right_values
+        return right_values | {name: computed[other_name] for name, other_name in rest.items()}
 
     def _by_borders(self, reference: Side) -> Case | None:
         """Return what lies between the first wrong tensor and those before it that the reference has, too."""
@@ -225,7 +227,7 @@ class _Search:
             forced=reference.tokens() or None,
         )
         tensor_of = {tap.place: tap.value for tap in self.engine.all_taps}
-        known: dict[str, Array] = {}
+        known_values: dict[str, Array] = {}
         last = None
         for pair in align(reference, candidate).pairs:
             tensor = tensor_of.get(pair.candidate.first.place)
@@ -234,15 +236,15 @@ class _Search:
             right = in_candidate_layout(pair, reference, candidate)
             if pair.name == self.where.tensor and right is not None:
                 last = self.graph.made.get(self.graph.values[tensor])
-            known |= {} if right is None else {tensor: right}
+            known_values |= {} if right is None else {tensor: right}
         if last is None:
             return None
         samples, _ = samples_of(self.host, self.spec.open(), self.plan.question)
         feeds = samples[self.where.step] if self.where.step < len(samples) else samples[-1]
-        part = part_between(self.graph, last, {*known, *feeds})
-        shapes = [name for name in part.inputs if name not in known and name not in feeds]
+        part = part_between(self.graph, last, {*known_values, *feeds})
+        shapes = [name for name in part.inputs if name not in known_values and name not in feeds]
         exact = _opened(Spec("onnx", self.spec.path, {"level": "none"}))
-        sample = {**feeds, **(exact.part(shapes, feeds) if shapes else {}), **known}
+        sample = {**feeds, **(exact.part(shapes, feeds) if shapes else {}), **known_values}
         reducer = Reducer(self.engine, [sample])
         case = reducer.case(part)
         return None if case is None else reducer.with_fewer_rows(case)
@@ -259,7 +261,11 @@ class _Search:
                 continue
             finally:
                 spy.leave()
-            right = {each.name: side.capture.values(each.captured) for each in done.leaving if each.captured}
+            right = {
+                output.name: side.capture.values(output.captured)
+                for output in done.leaving
+                if output.captured
+            }
             if right:
                 part = Part((), tuple(spy.taken), tuple(right))
                 samples.append({**spy.taken, **right})
@@ -274,25 +280,25 @@ def _part_there(
     right: Any, same: Mapping[str, str], names: Sequence[str], feeds: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Return some tensors of the candidate's as the truth computes them from others."""
-    given = {same.get(name, name): array for name, array in feeds.items()}
-    made = right.part([same[name] for name in names], given)
-    return {name: made[same[name]] for name in names}
+    right_feeds = {same.get(name, name): array for name, array in feeds.items()}
+    computed = right.part([same[name] for name in names], right_feeds)
+    return {name: computed[same[name]] for name in names}
 
 
 def in_candidate_layout(pair: Pair, reference: Side, candidate: Side) -> Array | None:
     """Return the reference's values of a pair where both sides have them in one layout."""
-    ours, theirs = pair.reference, pair.candidate
+    reference_tensor, candidate_tensor = pair.reference, pair.candidate
     if (
         not pair.kept
-        or len(ours.records) != 1
-        or ours.changes
-        or theirs.changes
-        or ours.after
-        or theirs.after
+        or len(reference_tensor.records) != 1
+        or reference_tensor.changes
+        or candidate_tensor.changes
+        or reference_tensor.after
+        or candidate_tensor.after
     ):
         return None
-    array = reference.capture.values(ours.first)
-    shape = theirs.first.layout.shape
+    array = reference.capture.values(reference_tensor.first)
+    shape = candidate_tensor.first.layout.shape
     return (
         array.reshape(shape)
         if array.size == math.prod(shape) and _squeezed(array.shape) == _squeezed(shape)

@@ -72,8 +72,8 @@ def write_case(found: Found, target: Path) -> None:
     for value in (*part.inputs, *part.outputs):
         value.name = names[str(value.name)]
     save(model, target / "model.onnx")
-    save_arrays(target / "inputs", [{names[name]: each[name] for name in each} for each in case.inputs])
-    results = [{f":out.{names[name]}": each[name] for name in each} for each in case.expected]
+    save_arrays(target / "inputs", [{names[name]: sample[name] for name in sample} for sample in case.inputs])
+    results = [{f":out.{names[name]}": sample[name] for name in sample} for sample in case.expected]
     save_arrays(target / "expected", results)
 
 
@@ -89,15 +89,15 @@ def save_arrays(stem: Path, samples: Sequence[Mapping[str, Array]]) -> Path:
 
     named: dict[str, Any] = {
         (f"step{at}/{name}" if len(samples) > 1 else name): array
-        for at, each in enumerate(samples)
-        for name, array in each.items()
+        for at, sample in enumerate(samples)
+        for name, array in sample.items()
     }
     if all(array.dtype.kind in "fiub" for array in named.values()):
         np.savez(stem.with_suffix(".npz"), **named)
         return stem.with_suffix(".npz")
     numpy_format = need("safetensors.numpy", extra="torch", to="write bfloat16 arrays")
-    whole = {name: np.ascontiguousarray(array) for name, array in named.items()}
-    numpy_format.save_file(whole, stem.with_suffix(".safetensors"))
+    contiguous = {name: np.ascontiguousarray(array) for name, array in named.items()}
+    numpy_format.save_file(contiguous, stem.with_suffix(".safetensors"))
     return stem.with_suffix(".safetensors")
 
 
@@ -112,18 +112,20 @@ def command_for(host: Host, spec: Spec, case: Case, target: Path, book: RuleBook
     plan = Plan(
         reference=str(expected), candidate=local.text, question=Question(inputs=str(inputs)), attribute=False
     )
-    told = Spec(spec.kind, "model.onnx", spec.options).text
-    plain = f"trtdx compare {expected.name} {shlex.quote(told)} --inputs {inputs.name}"
+    local_text = Spec(spec.kind, "model.onnx", spec.options).text
+    plain = f"trtdx compare {expected.name} {shlex.quote(local_text)} --inputs {inputs.name}"
     try:
         if compare(host, plan, book).findings:
             return plain, True
         most = (
-            case.observed * max(float(abs(each).max(initial=0.0)) for each in case.expected[0].values()) / 100
+            case.observed
+            * max(float(abs(array).max(initial=0.0)) for array in case.expected[0].values())
+            / 100
         )
-        found = compare(host, plan, book, tolerance=Tolerances(atol=most)).findings
+        findings = compare(host, plan, book, tolerance=Tolerances(atol=most)).findings
     except TrtdxError:
         return plain, False
-    return f"{plain} --atol {most:.3g}", bool(found)
+    return f"{plain} --atol {most:.3g}", bool(findings)
 
 
 def reduced_from(found: Found, folder: str, command: str, confirmed: bool) -> Reduced:

@@ -68,13 +68,13 @@ def wrong(true: Array, other: Array) -> tuple[bool, float, float]:
         return True, float("inf"), 0.0
     if not true.size:
         return False, 0.0, 0.0
-    found = difference(true, other)
+    distance = difference(true, other)
     if not {true.dtype.name, other.dtype.name} <= FLOATS:
-        return found.sums.max_abs > 1, found.relative_l2, 0.0
+        return distance.sums.max_abs > 1, distance.relative_l2, 0.0
     allowed = accumulated(coarser(true.dtype.name, other.dtype.name), true.shape[-1] if true.ndim else 1)
-    if found.not_finite:
+    if distance.not_finite:
         return True, float("inf"), allowed
-    return found.relative_l2 > LIMIT * allowed, found.relative_l2, allowed
+    return distance.relative_l2 > LIMIT * allowed, distance.relative_l2, allowed
 
 
 def part_of(graph: Graph, nodes: Iterable[int], last: int) -> Part:
@@ -96,14 +96,14 @@ def part_of(graph: Graph, nodes: Iterable[int], last: int) -> Part:
 
 def part_between(graph: Graph, last: int, known: Collection[str]) -> Part:
     """Return the operations from tensors that are known to the last; numbers that tell shapes are fed, too."""
-    own = {str(value.name) for value in graph.nodes[last].outputs}
+    last_outputs = {str(value.name) for value in graph.nodes[last].outputs}
     reached, waiting, inputs = {last}, [last], dict[str, None]()
     while waiting:
         for value in graph.reads[waiting.pop()]:
             kind, at, name = graph.kind(value), graph.made.get(value), str(value.name)
             if kind is Kind.CONSTANT:
                 continue
-            if kind is Kind.SHAPE or at is None or (name in known and name not in own):
+            if kind is Kind.SHAPE or at is None or (name in known and name not in last_outputs):
                 inputs[name] = None
             elif at not in reached:
                 reached.add(at)
@@ -125,7 +125,7 @@ class Reducer:
         """
         self.truth = truth
         self.engine, self.graph = engine, engine.graph
-        self.samples = [{name: self._typed(name, each[name]) for name in each} for each in samples]
+        self.samples = [{name: self._typed(name, sample[name]) for name in sample} for sample in samples]
         self.right = samples
         self.runs = 0
         self.problem = ""
@@ -157,27 +157,29 @@ class Reducer:
 
     def _worst(self, part: Part, sample: int) -> tuple[float, float] | None:
         """Return how far off a part is with a sample, and what is allowed; none where it is right."""
-        made = self.computed(part, self.samples[sample])
-        if made is None:
+        computed = self.computed(part, self.samples[sample])
+        if computed is None:
             return None
-        found = [
-            wrong(self.right[sample][name], made[name]) for name in part.outputs if name in self.right[sample]
+        errors = [
+            wrong(self.right[sample][name], computed[name])
+            for name in part.outputs
+            if name in self.right[sample]
         ]
-        bad = [each[1:] for each in found if each[0]]
+        bad = [error[1:] for error in errors if error[0]]
         return max(bad) if bad else None
 
     def first_wrong(self, nodes: Sequence[int]) -> int | None:
         """Return the first of some operations whose result differs, all of them computed at once."""
-        found: list[int] = []
+        first_nodes: list[int] = []
         names = {str(value.name): at for at in nodes for value in self.graph.nodes[at].outputs if value.name}
         for right, feeds in zip(self.right, self.samples, strict=True):
             there = [name for name in names if name in right]
-            whole = _whole(self.graph, nodes)
-            made = self.computed(Part(tuple(nodes), whole, tuple(there)), feeds)
-            if made is not None:
-                bad = (names[name] for name in there if wrong(right[name], made[name])[0])
-                found += list(islice(bad, 1))
-        return min(found, default=None)
+            entering = _whole(self.graph, nodes)
+            computed = self.computed(Part(tuple(nodes), entering, tuple(there)), feeds)
+            if computed is not None:
+                bad = (names[name] for name in there if wrong(right[name], computed[name])[0])
+                first_nodes += list(islice(bad, 1))
+        return min(first_nodes, default=None)
 
     def reduced(self, nodes: Sequence[int]) -> Case | None:
         """Return the smallest part of some operations that fails; none where none does."""
@@ -187,8 +189,8 @@ class Reducer:
         part = self._shortest(part_of(self.graph, [at for at in nodes if at <= last], last))
         if len(part.nodes) > 1:
             inner = [at for at in part.nodes if at != last]
-            kept = smallest(range(len(inner)), lambda some: self._still(some, inner, last))
-            smaller = part_of(self.graph, [inner[at] for at in kept], last)
+            needed = smallest(range(len(inner)), lambda some: self._still(some, inner, last))
+            smaller = part_of(self.graph, [inner[at] for at in needed], last)
             part = smaller if len(smaller.nodes) < len(part.nodes) and self.fails(smaller) else part
         return self.case(part)
 
@@ -259,10 +261,10 @@ class Reducer:
         for symbol in self._symbols(case.part):
             if self.truth is not None or len(case.part.inputs) == 1 or self._leading(case.part, symbol):
                 rows = self._cut(case.part, symbol, rows)
-        made = self.computed(case.part, rows.inputs)
-        if made is None:
+        computed = self.computed(case.part, rows.inputs)
+        if computed is None:
             return case
-        worst = max(wrong(right, made[name])[1:] for name, right in rows.expected.items())
+        worst = max(wrong(right, computed[name])[1:] for name, right in rows.expected.items())
         return Case(case.part, [rows.inputs], [rows.expected], *worst, self.runs, case.sample)
 
     def _leading(self, part: Part, symbol: str) -> bool:
@@ -283,26 +285,27 @@ class Reducer:
         while end - first > 1:
             middle = (first + end) // 2
             halves = ((first, middle), (middle, end))
-            found = next((each for each in halves if self._same_cut(part, symbol, each, rows)), None)
-            if found is None:
+            failing_half = next((half for half in halves if self._same_cut(part, symbol, half, rows)), None)
+            if failing_half is None:
                 break
-            first, end = found
+            first, end = failing_half
         return rows if (first, end) == (0, length) else self._sliced_rows(rows, symbol, first, end)
 
     def _sliced_rows(self, rows: Rows, symbol: str, first: int, end: int) -> Rows:
-        return Rows(*(self._sliced(each, symbol, first, end) for each in rows))
+        return Rows(*(self._sliced(arrays, symbol, first, end) for arrays in rows))
 
     def _same_cut(self, part: Part, symbol: str, span: tuple[int, int], rows: Rows) -> bool:
         less = self._sliced_rows(rows, symbol, *span)
-        whole, made = self.computed(part, rows.inputs), self.computed(part, less.inputs)
-        if made is None or whole is None or self.runs > 2 * MOST_RUNS:
+        before_cut, computed = self.computed(part, rows.inputs), self.computed(part, less.inputs)
+        if computed is None or before_cut is None or self.runs > 2 * MOST_RUNS:
             return False
-        before = self._sliced(whole, symbol, *span)
+        before = self._sliced(before_cut, symbol, *span)
         if any(
-            before[name].shape == whole[name].shape or wrong(before[name], made[name])[0] for name in made
+            before[name].shape == before_cut[name].shape or wrong(before[name], computed[name])[0]
+            for name in computed
         ):
             return False
-        fails = any(wrong(right, made[name])[0] for name, right in less.expected.items())
+        fails = any(wrong(right, computed[name])[0] for name, right in less.expected.items())
         return fails and self._stays_right(part, less)
 
     def _stays_right(self, part: Part, less: Rows) -> bool:
@@ -310,19 +313,19 @@ class Reducer:
         if self.truth is None:
             return True
         try:
-            made = self.truth(part.outputs, less.right)
+            computed = self.truth(part.outputs, less.right)
         except (TrtdxError, KeyError, ValueError):
             return False
-        return not any(wrong(right, made[name])[0] for name, right in less.expected.items())
+        return not any(wrong(right, computed[name])[0] for name, right in less.expected.items())
 
     def _sliced(self, arrays: Mapping[str, Array], symbol: str, first: int, end: int) -> dict[str, Array]:
-        found = {}
+        sliced = {}
         for name, array in arrays.items():
             index = [slice(None)] * array.ndim
             for axis, _ in self._axes(name, symbol, array):
                 index[axis] = slice(first, end)
-            found[name] = array[tuple(index)]
-        return found
+            sliced[name] = array[tuple(index)]
+        return sliced
 
     def _axes(self, name: str, symbol: str, array: Array) -> list[tuple[int, int]]:
         dims = self.graph.values[name].shape
@@ -344,5 +347,5 @@ def _whole(graph: Graph, nodes: Sequence[int]) -> tuple[str, ...]:
 
 def tensors_of(graph: Graph, nodes: Sequence[int]) -> list[str]:
     """Return every tensor in question: what enters some operations, and what each makes."""
-    made = [str(value.name) for at in nodes for value in graph.nodes[at].outputs if value.name]
-    return list(dict.fromkeys((*_whole(graph, nodes), *made)))
+    outputs = [str(value.name) for at in nodes for value in graph.nodes[at].outputs if value.name]
+    return list(dict.fromkeys((*_whole(graph, nodes), *outputs)))

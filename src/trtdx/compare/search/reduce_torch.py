@@ -73,7 +73,7 @@ def reduce_torch(
     specs = parse_side(host, plan.reference), parse_side(host, plan.candidate)
     with tempfile.TemporaryDirectory(prefix="trtdx-reduce-") as scratch:
         side = open_side(host, specs[1], plan.question, Path(scratch) / "candidate")
-        given = _entering(side, where)
+        inputs = _entering(side, where)
         observed, right = _leaving(side, where)
         if specs[0].is_model:
             right = _expected(specs[0], side, where)
@@ -82,8 +82,8 @@ def reduce_torch(
     bad, error, allowed = wrong(right, observed)
     if not bad:
         raise InputError(f"{where.module} is right by itself with the inputs it had")
-    _write(specs[1], where, target, given, right, allowed, (error * max(allowed, 1e-30)) ** 0.5)
-    shapes = {name: tuple(array.shape) for name, array in given.items()}
+    _write(specs[1], where, target, inputs, right, allowed, (error * max(allowed, 1e-30)) ** 0.5)
+    shapes = {name: tuple(array.shape) for name, array in inputs.items()}
     done = host.run([sys.executable, str(target / "reproduce.py")], timeout_s=MOST_SECONDS)
     against = "the reference's module"
     return "python reproduce.py", (where.module,), shapes, error, allowed, against, 2, done.status == 1
@@ -91,16 +91,16 @@ def reduce_torch(
 
 def _entering(side: Side, where: Where) -> dict[str, Array]:
     records = side.capture.records(step=where.step, rank=side.capture.ranks[0])
-    found = {
+    inputs = {
         record.name.rpartition(":")[2]: side.capture.values(record)
         for record in records
         if record.place.path == where.module and record.place.port == "in" and record.kept
     }
-    if not found:
+    if not inputs:
         raise InputError(
             f"what enters {where.module or 'the model'} is not there", fix="reduce an ONNX export of it"
         )
-    return found
+    return inputs
 
 
 def _leaving(side: Side, where: Where) -> tuple[Array, Array]:
@@ -141,9 +141,9 @@ def _write(
     tensors.save_file(weights, target / "module.safetensors")
     tensors.save_file({name: _tensor(array) for name, array in given.items()}, target / "inputs.safetensors")
     tensors.save_file({"out": _tensor(right)}, target / "expected.safetensors")
-    told = engine.model.config.to_dict()
+    settings = engine.model.config.to_dict()
     attention = str(getattr(engine.model.config, "_attn_implementation", "") or "eager")
-    clean = {name: value for name, value in told.items() if not LOCAL.match(name)}
+    clean = {name: value for name, value in settings.items() if not LOCAL.match(name)}
     (target / "config.json").write_text(json.dumps(clean, indent=1, default=str), encoding="utf-8")
     dtype = str(next(iter(engine.model.parameters())).dtype).removeprefix("torch.")
     text = SCRIPT.format(attention=attention, dtype=dtype, path=where.module, allowed=allowed, limit=limit)

@@ -35,12 +35,12 @@ class Level(NamedTuple):
     inputs: bool = True
 
     def has(self, place: Place) -> bool:
-        found = LAYER_PATH.match(place.path)
+        layer = LAYER_PATH.match(place.path)
         if not self.inputs and place.port != "out":
             return False
-        if found is None:
+        if layer is None:
             return True
-        number, below = layer_of(place.path) or 0, place.path[found.end() :].count(".")
+        number, below = layer_of(place.path) or 0, place.path[layer.end() :].count(".")
         return below <= self.depth and (number + 1) % self.every == 0
 
 
@@ -108,8 +108,8 @@ def _needed(side: Side, levels: Sequence[Level]) -> list[int]:
     sizes: dict[str, tuple[int, list[Place]]] = {}
     for record in side.capture.records():
         if not record.place.tensor and record.place.path:
-            kept = sizes.setdefault(record.statistics.hash, (record.layout.bytes, []))
-            kept[1].append(record.place)
+            same_values = sizes.setdefault(record.statistics.hash, (record.layout.bytes, []))
+            same_values[1].append(record.place)
     return [sum(size for size, places in sizes.values() if any(map(level.has, places))) for level in levels]
 
 
@@ -128,12 +128,13 @@ def selector_of(spec: Spec, level: int) -> str:
 
 def _together(names: list[str]) -> list[str]:
     """Return names with those of several layers as one: ".model.layers[3,7]:out"."""
-    found: dict[tuple[str, str], list[str]] = {}
+    numbers_of: dict[tuple[str, str], list[str]] = {}
     for name in names:
         match = LAYER_PATH.match(name[1:])
         head, _, number = (match[0] if match else "").rpartition(".")
         rest = name[1 + len(match[0]) :] if match else name
-        found.setdefault((head, rest), []).append(number)
+        numbers_of.setdefault((head, rest), []).append(number)
     return [
-        f".{head}[{','.join(numbers)}]{rest}" if head else rest for (head, rest), numbers in found.items()
+        f".{head}[{','.join(numbers)}]{rest}" if head else rest
+        for (head, rest), numbers in numbers_of.items()
     ]

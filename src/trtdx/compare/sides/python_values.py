@@ -40,12 +40,12 @@ class Live(Spec, frozen=True):
         return TorchEngine(self._copy(**changed) if self.copied or changed else self.module, selector)
 
     def _copy(self, dtype: str = "", attention: str = "", **_: str) -> Any:
-        made = copy.deepcopy(self.module)
+        module = copy.deepcopy(self.module)
         if dtype:
-            made = made.to(getattr(need("torch", extra="torch", to="run a module"), dtype))
-        if attention and hasattr(made, "set_attn_implementation"):
-            made.set_attn_implementation(attention)
-        return made
+            module = module.to(getattr(need("torch", extra="torch", to="run a module"), dtype))
+        if attention and hasattr(module, "set_attn_implementation"):
+            module.set_attn_implementation(attention)
+        return module
 
 
 def spec_of(host: Host, given: Any, folder: Path, *, copied: bool = True) -> Spec:
@@ -79,8 +79,8 @@ def _settings_of(module: Any, folder: Path) -> Path:
     """Write a module's config where that of a model's folder is."""
     folder.mkdir(parents=True)
     config: Any = getattr(module, "config", None)
-    told = config.to_json_string() if hasattr(config, "to_json_string") else "{}"
-    (folder / "config.json").write_text(told, "utf-8")
+    text = config.to_json_string() if hasattr(config, "to_json_string") else "{}"
+    (folder / "config.json").write_text(text, "utf-8")
     return folder
 
 
@@ -89,7 +89,7 @@ def _capture_of(arrays: Mapping[str, Any], folder: Path) -> None:
     if not arrays:
         raise InputError("there are no arrays in it", fix="give arrays by name")
     named = sorted(
-        ((*name_parts(str(name)), array) for name, array in arrays.items()), key=lambda each: each[:2]
+        ((*name_parts(str(name)), array) for name, array in arrays.items()), key=lambda parts: parts[:2]
     )
     with CaptureWriter(folder, Header(run="arrays", details={"format": "arrays"}), parquet=False) as writer:
         for _, step, name, array in named:
@@ -116,7 +116,7 @@ def _plain(name: str, array: Any) -> Any:
 
             return array.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return array.numpy()
-    made = np.ascontiguousarray(array)
-    if made.dtype.kind in "OSUmM":
-        raise InputError(f"{name} is not an array of numbers but of {made.dtype}")
-    return made
+    plain = np.ascontiguousarray(array)
+    if plain.dtype.kind in "OSUmM":
+        raise InputError(f"{name} is not an array of numbers but of {plain.dtype}")
+    return plain

@@ -73,35 +73,37 @@ def spec_of_baseline(capture: Capture, given: Spec | None = None) -> Spec:
 
 
 def _model_of(capture: Capture, kind: str) -> str:
-    told = capture.header.details.get("model")
-    if not kind or not isinstance(told, str) or not told:
+    model = capture.header.details.get("model")
+    if not kind or not isinstance(model, str) or not model:
         raise InputError(
             f"{capture.folder} does not say which model it is of"
             + (f": {capture.partial[0]}" if capture.partial else ""),
             fix=f"name it, or a new capture of it: trtdx compare --baseline {capture.folder} MODEL",
         )
     try:
-        find_model(told)
+        find_model(model)
     except InputError as err:
         raise InputError(
-            f"{capture.folder} is of {told}, which cannot be run from here: {err.message}",
+            f"{capture.folder} is of {model}, which cannot be run from here: {err.message}",
             fix=f"name where it is now: trtdx compare --baseline {capture.folder} MODEL",
         ) from err
-    return told
+    return model
 
 
 def _options(header: Header) -> dict[str, str]:
     """Return the options of a side that give the same run."""
-    told = header.details
+    details = header.details
     names = {"dtype": "dtype", "attention": "attention", "threads": "threads", "optimisation": "level"}
     if header.engine == "tensorrt":
         return {}
-    found = {name: str(told[key]) for key, name in names.items() if told.get(key) not in (None, "", 0)}
-    if told.get("compiled"):
-        found["compiled"] = "1"
-    if told.get("disabled"):
-        found["disabled"] = ",".join(map(str, told["disabled"]))
-    return found | {str(name): str(value) for name, value in (told.get("settings") or {}).items()}
+    options = {
+        name: str(details[key]) for key, name in names.items() if details.get(key) not in (None, "", 0)
+    }
+    if details.get("compiled"):
+        options["compiled"] = "1"
+    if details.get("disabled"):
+        options["disabled"] = ",".join(map(str, details["disabled"]))
+    return options | {str(name): str(value) for name, value in (details.get("settings") or {}).items()}
 
 
 def fed_in(capture: Capture) -> Fed:
@@ -113,17 +115,17 @@ def fed_in(capture: Capture) -> Fed:
     import numpy as np
 
     notes = step_notes(capture, rank=capture.ranks[0])
-    whole = [notes[number] for number in range(len(notes)) if number in notes]
-    if whole:
+    complete = [notes[number] for number in range(len(notes)) if number in notes]
+    if complete:
         prompt, mask = _kept(capture, PROMPT, 0), _kept(capture, PROMPT_MASK, 0)
-        tokens = np.array([note.tokens for note in whole], np.int64).T
-        return Fed(prompt, mask, tokens, whole[0].sampling)
+        tokens = np.array([note.tokens for note in complete], np.int64).T
+        return Fed(prompt, mask, tokens, complete[0].sampling)
     runs = [note.step for note in capture.notes(rank=capture.ranks[0]) if note.data.get("kind") == "run"]
     steps = [
         {
-            each.place.argument: capture.values(each)
-            for each in capture.records(step=step)
-            if each.place.op == "Input"
+            record.place.argument: capture.values(record)
+            for record in capture.records(step=step)
+            if record.place.op == "Input"
         }
         for step in sorted(runs)
     ]
@@ -139,8 +141,8 @@ def fed_in(capture: Capture) -> Fed:
 
 
 def _kept(capture: Capture, name: str, step: int) -> Array:
-    found = capture.record(name, step=step, rank=capture.ranks[0])
-    return capture.values(found)
+    record = capture.record(name, step=step, rank=capture.ranks[0])
+    return capture.values(record)
 
 
 def rerun(spec: Spec, capture: Capture, fed: Fed, folder: Path) -> Side:
@@ -149,8 +151,10 @@ def rerun(spec: Spec, capture: Capture, fed: Fed, folder: Path) -> Side:
     selector = header.selector or EVERYTHING
     engine = spec.open(selector)
     try:
-        made = Header(run=spec.text, engine=engine.kind, selector=selector, details=header_details(engine))
-        with CaptureWriter(folder, made, parquet=False) as writer:
+        new_header = Header(
+            run=spec.text, engine=engine.kind, selector=selector, details=header_details(engine)
+        )
+        with CaptureWriter(folder, new_header, parquet=False) as writer:
             session = Session(engine, writer, Recorder(writer, _wanted(capture), engine.places()))
             _feed(session, engine, fed)
     finally:
@@ -172,11 +176,11 @@ def _feed(session: Session, engine: Engine, fed: Fed) -> None:
 def _wanted(capture: Capture) -> Wanted:
     """Return what of a run the capture has."""
     details: dict[str, Any] = capture.header.details
-    asked = details.get("values") or (EVERYTHING if _has_values(capture) else "")
+    values_selector = details.get("values") or (EVERYTHING if _has_values(capture) else "")
     every = details.get("every", 1)
     try:
         return Wanted(
-            parse_selector(str(asked)) if asked else None,
+            parse_selector(str(values_selector)) if values_selector else None,
             parse_steps(str(details.get("steps", ""))),
             every if isinstance(every, int) and every > 0 else 1,
             parse_positions(str(details.get("positions", ""))),
@@ -187,4 +191,4 @@ def _wanted(capture: Capture) -> Wanted:
 
 def _has_values(capture: Capture) -> bool:
     """Whether values of taps were kept, not only what a run is fed and goes on with."""
-    return any(each.kept for each in capture.records() if each.place.path)
+    return any(record.kept for record in capture.records() if record.place.path)

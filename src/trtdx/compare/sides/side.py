@@ -60,22 +60,22 @@ class Spec(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        asked = "&".join(f"{name}={value}" for name, value in self.options.items())
-        return f"{self.kind}:{self.path}" + (f"?{asked}" if asked else "")
+        query = "&".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.kind}:{self.path}" + (f"?{query}" if query else "")
 
     def open(self, selector: str = "", **changed: str) -> Engine:
         """Return the model on its engine, some options changed."""
         options = {**self.options, **changed}
-        told = Options(
+        engine_options = Options(
             optimisation=options.get("level", "all"),
             dtype=options.get("dtype", "auto"),
             attention=options.get("attention", ""),
             threads=int(options.get("threads", "0")),
             compiled=options.get("compiled", "") in ("1", "yes", "true"),
-            settings=tuple(each for each in options.items() if each[0].startswith(SETTINGS)),
+            settings=tuple(option for option in options.items() if option[0].startswith(SETTINGS)),
             disabled=tuple(filter(None, options.get("disabled", "").split(","))),
         )
-        return open_engine(find_model(self.path), KINDS[self.kind], selector, told)
+        return open_engine(find_model(self.path), KINDS[self.kind], selector, engine_options)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +101,8 @@ def parse_side(host: Host, text: str) -> Spec:
         return Spec(kind, path, options)
     if is_capture(text):
         return Spec("capture", text)
-    file, asked, runner = text.rpartition(RUNNER)
-    if asked and host.kind(file) == "file":
+    file, mark, runner = text.rpartition(RUNNER)
+    if mark and host.kind(file) == "file":
         return Spec("dump", file, {"runner": runner})
     if host.kind(text) == "absent":
         raise InputError(
@@ -179,8 +179,8 @@ def open_side(
     if spec.kind == "capture":
         return Side(spec, Path(spec.path))
     if spec.kind == "dump":
-        told = import_capture(host, spec.path, str(folder), runner=spec.options.get("runner", "")).told
-        return Side(spec, folder, told)
+        notes = import_capture(host, spec.path, str(folder), runner=spec.options.get("runner", "")).told
+        return Side(spec, folder, notes)
     engine, selector = _opened(spec, selector, dict(changed or {}))
     try:
         run_into(
