@@ -121,8 +121,7 @@ def _reordered_calls(calls: Calls, other_calls: Calls) -> dict[str, str]:
         for other in numbers
     }
     best = max(
-        permutations(numbers),
-        key=lambda order: sum(score[pair] for pair in zip(numbers, order, strict=True)),
+        permutations(numbers), key=lambda order: sum(score[pair] for pair in zip(numbers, order, strict=True))
     )
     gained = sum(score[pair] for pair in zip(numbers, best, strict=True)) - sum(
         score[number, number] for number in numbers

@@ -41,10 +41,7 @@ _IN_LAYER = [
         rf"{_ATTENTION}\.(?:qkv|qkv_proj|query_key_value|c_attn|Wqkv|wqkv|W_pack|in_proj|linear_qkv)",
         "attention.qkv",
     ),
-    (
-        rf"{_ATTENTION}\.(?:o_proj|dense|out_proj|c_proj|wo|output\.dense|linear_proj|out_lin)",
-        "attention.o",
-    ),
+    (rf"{_ATTENTION}\.(?:o_proj|dense|out_proj|c_proj|wo|output\.dense|linear_proj|out_lin)", "attention.o"),
     (rf"{_ATTENTION}\.(?:q_norm|q_layernorm)", "attention.q_norm"),
     (rf"{_ATTENTION}\.(?:k_norm|k_layernorm)", "attention.k_norm"),
     (rf"{_ATTENTION}(?:\.self)?", "attention"),

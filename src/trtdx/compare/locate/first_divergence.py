@@ -64,12 +64,7 @@ class Located(NamedTuple):
 
 
 def locate(
-    judged: Sequence[Judged],
-    reference: Side,
-    candidate: Side,
-    *,
-    runs: Runs,
-    align: Align | None = None,
+    judged: Sequence[Judged], reference: Side, candidate: Side, *, runs: Runs, align: Align | None = None
 ) -> Located:
     """Return where two sides first go wrong.
 

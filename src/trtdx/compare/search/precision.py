@@ -145,14 +145,7 @@ class _Search:
     """One search."""
 
     def __init__(
-        self,
-        host: Host,
-        path: str,
-        dtype: str,
-        question: Question,
-        folder: Path,
-        engine: str,
-        progress: Told,
+        self, host: Host, path: str, dtype: str, question: Question, folder: Path, engine: str, progress: Told
     ) -> None:
         self.model, self.dtype, self.folder = open_model(path), dtype, folder
         self.engine, self.progress = engine, progress

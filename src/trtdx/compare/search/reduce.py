@@ -58,13 +58,7 @@ MOST_RISEN = 3  # modules around the first wrong one that are tried where it is 
 
 
 def reduce(
-    host: Host,
-    plan: Plan,
-    where: Where,
-    folder: str,
-    book: RuleBook,
-    *,
-    progress: Told = lambda text: None,
+    host: Host, plan: Plan, where: Where, folder: str, book: RuleBook, *, progress: Told = lambda text: None
 ) -> Reduced:
     """Write the smallest failing part of a candidate.
 
