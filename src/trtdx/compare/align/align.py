@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trtdx.compare.align import value_check
 from trtdx.compare.align.fused import PARTS
 from trtdx.compare.align.mapping import Entry, Mapping, mapping_of
-from trtdx.compare.align.matching import Match, Names, by_values, matched
+from trtdx.compare.align.matching import GRAPHS, Match, Names, by_values, matched
 from trtdx.compare.align.names import flow_key
 from trtdx.compare.align.onnx_borders import guessed_borders
 from trtdx.compare.align.pair_building import EMPTY, NOT_KEPT, Builder
@@ -31,8 +31,6 @@ from trtdx.words import listed
 if TYPE_CHECKING:
     from trtdx.compare.align.side_tensors import Named
     from trtdx.compare.sides.side import Side
-
-GRAPHS = ("onnxruntime", "tensorrt")
 
 
 class Alignment(NamedTuple):
@@ -111,17 +109,12 @@ class _Aligner:
     def _pairs(self, match: Match, step: int, position: int) -> list[Pair]:
         pair_or_reason = self._builder.build(match, step)
         if isinstance(pair_or_reason, str):
-            reason = pair_or_reason or "nothing of it can be compared"
-            self._unmatched.setdefault(
-                ("reference", match.name, reason), Unmatched("reference", match.name, step, reason)
-            )
+            self._leave_out("reference", match.name, step, pair_or_reason or "nothing of it can be compared")
             return []
         pair = pair_or_reason._replace(position=position)
         if self._ends_elsewhere(match, pair):
             reason = "where the module ends is not told by the file: a fused node stands there"
-            self._unmatched.setdefault(
-                ("candidate", match.theirs, reason), Unmatched("candidate", match.theirs, step, reason)
-            )
+            self._leave_out("candidate", match.theirs, step, reason)
             return []
         if match not in self._looked_at:
             self._looked_at.add(match)
@@ -135,6 +128,12 @@ class _Aligner:
         ]
         return [pair, *odd]
 
+    def _leave_out(self, side: str, name: str, step: int, reason: str) -> None:
+        self._unmatched.setdefault((side, name, reason), Unmatched(side, name, step, reason))
+
+    def _pair_error(self, pair: Pair) -> float:
+        return value_check.error(pair, self._ours.capture, self._theirs.capture)
+
     def _ends_elsewhere(self, match: Match, pair: Pair) -> bool:
         """Whether a border that is a guess proves to be another tensor by its values."""
         names = pair.reference.first.place, pair.candidate.first.place
@@ -145,20 +144,19 @@ class _Aligner:
         ]
         if not any(guessed) or match.how == "map" or not pair.kept or is_model_output(pair):
             return False
-        return value_check.error(pair, self._ours.capture, self._theirs.capture) > value_check.GOOD
+        return self._pair_error(pair) > value_check.GOOD
 
     def _confirmed(self, match: Match, pair: Pair) -> Pair:
         """Look whether values fit a layout that was told by names and shapes; say so where only another one does."""
-        captures = self._ours.capture, self._theirs.capture
         aligned = pair.candidate, pair.reference
         plain = not any(tensor.join == "concatenate -1" or _is_part(tensor.changes) for tensor in aligned)
         if plain or match.how == "map" or not pair.kept:
             return pair
-        declared = value_check.error(pair, *captures)
+        declared = self._pair_error(pair)
         if declared < value_check.BAD:
             return pair
         for layout_text, other in self._other_ways(match, pair):
-            if value_check.error(other, *captures) < min(value_check.GOOD, declared / 4):
+            if self._pair_error(other) < min(value_check.GOOD, declared / 4):
                 note = (
                     f"compared as {_told(pair)}, which is what names declare; the values fit {layout_text} only. If that is "
                     f"how they are meant to lie, say so in a mapping; if not, it is what is wrong"
@@ -223,15 +221,12 @@ class _Aligner:
     def _error(self, one: Named, other: Named) -> float:
         """Return how far two tensors are apart that no name puts together."""
         pair = self._builder.build(Match(one.name, other.name, "shape and order"), one.step)
-        captures = self._ours.capture, self._theirs.capture
-        return value_check.error(pair, *captures) if isinstance(pair, Pair) else float("inf")
+        return self._pair_error(pair) if isinstance(pair, Pair) else float("inf")
 
     def _in_parts(self, match: Match) -> list[Match]:
         """Return a match of two fused tensors by their parts, where they are not divided in the same way."""
-        reference_meaning, candidate_meaning = (
-            self._our_names.meant[match.ours],
-            self._their_names.meant[match.theirs],
-        )
+        reference_meaning = self._our_names.meant[match.ours]
+        candidate_meaning = self._their_names.meant[match.theirs]
         parts = next((parts for key, parts in PARTS.items() if reference_meaning.role.endswith(key)), ())
         apart = match.our_part or match.their_part or match.how == "map" or reference_meaning.port != "out"
         if apart or not parts or reference_meaning.role != candidate_meaning.role:
@@ -245,18 +240,16 @@ class _Aligner:
         """List what has no counterpart, and why."""
         used = {match.theirs for some in matches.values() for match in some}
         left_out = set(self._mapped())
-        for side, reading, done, names, others in (
+        for side, tensors, done, names, others in (
             ("reference", self._ours, set(matches) | left_out, self._our_names, self._their_names),
             ("candidate", self._theirs, used, self._their_names, self._our_names),
         ):
             graph = self._sides[side == "candidate"].kind in GRAPHS
-            for name, named in reading.named.items():
+            for name, tensor in tensors.named.items():
                 if name not in done:
-                    reason = _reason(named, names, others, graph)
-                    self._unmatched[side, name, reason] = Unmatched(side, name, named.step, reason)
+                    self._leave_out(side, name, tensor.step, _reason(tensor, names, others, graph))
             for name in sorted(left_out - set(matches)) if side == "reference" else ():
-                named = reading.named[name]
-                self._unmatched[side, name, ""] = Unmatched(side, name, named.step, "left out by the mapping")
+                self._leave_out(side, name, tensors.named[name].step, "left out by the mapping")
 
 
 def _reason(named: Named, names: Names, others: Names, graph: bool) -> str:
@@ -267,13 +260,11 @@ def _reason(named: Named, names: Names, others: Names, graph: bool) -> str:
         (meaning.scope, meaning.port)
     )
     if ports:
+        if graph:
+            return "only in the compiled graph"
         other = "of that name" if not meaning.which.isdigit() else "like it"
         what = "input" if meaning.port == "in" else "output"
-        return (
-            f"the module has no {what} {other} on the other side"
-            if not graph
-            else "only in the compiled graph"
-        )
+        return f"the module has no {what} {other} on the other side"
     if not named.records[0].kept:
         return f"no module of that name; {NOT_KEPT}"
     return "no module of that name"

@@ -24,7 +24,7 @@ from trtdx.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.nouns import Change, Pair
     from trtdx.host import Host
 
 _JOINS = re.compile(r"sum|concatenate -?\d+|rank \d+|pages \S+")
@@ -164,3 +164,31 @@ def mapping_of(pairs: Iterable[Pair], asked: dict[str, Entry] | None = None) -> 
         )
         entries[pair.name] = Entry(pair.candidate.first.name, changes)
     return Mapping(entries)
+
+
+class Asked(NamedTuple):
+    """What is to be done with a match's tensors before anything else."""
+
+    ours: tuple[Change, ...] = ()
+    theirs: tuple[Change, ...] = ()
+    join: str = ""  # that a mapping asks for
+    rank: int | None = None
+    pages: str = ""
+
+
+def asked_by(changes: tuple[str, ...]) -> Asked:
+    """Return what the texts in a mapping ask for."""
+    requested = Asked()
+    for text in changes:
+        word, _, rest = text.partition(" ")
+        if word == "reference":
+            requested = requested._replace(ours=(*requested.ours, parse_change(rest)))
+        elif word in ("sum", "concatenate"):
+            requested = requested._replace(join=text)
+        elif word == "rank":
+            requested = requested._replace(rank=int(rest))
+        elif word == "pages":
+            requested = requested._replace(pages=rest)
+        elif word not in ("columns", "mask", "regroup"):  # done again wherever they are needed
+            requested = requested._replace(theirs=(*requested.theirs, parse_change(text)))
+    return requested

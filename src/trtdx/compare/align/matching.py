@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.align.fused import PARTS
 from trtdx.compare.align.names import Meaning, meanings
@@ -21,9 +21,7 @@ CLOSE = 0.1  # statistics this near, in relative terms, are worth a look at the 
 MOST_TRIED = 8
 MOST_CALLS = 4  # of one module, whose order is looked for
 OTHER_CALL = 0.25  # by which another order of calls has to fit better
-SAME_NUMBER = (
-    0.25  # what the same number among a module's ports counts for: less than content, more than chance
-)
+SAME_NUMBER = 0.25  # what the same number among ports counts for: less than content, more than chance
 
 
 class Match(NamedTuple):
@@ -120,13 +118,12 @@ def _reordered_calls(calls: Calls, other_calls: Calls) -> dict[str, str]:
         for one in numbers
         for other in numbers
     }
-    best = max(
-        permutations(numbers), key=lambda order: sum(score[pair] for pair in zip(numbers, order, strict=True))
-    )
-    gained = sum(score[pair] for pair in zip(numbers, best, strict=True)) - sum(
-        score[number, number] for number in numbers
-    )
-    if gained <= OTHER_CALL:
+
+    def total(order: Iterable[int]) -> float:
+        return sum(score[pair] for pair in zip(numbers, order, strict=True))
+
+    best = max(permutations(numbers), key=total)
+    if total(best) - total(numbers) <= OTHER_CALL:
         return {}
     return {
         tensor.name: other_calls[other][port].name
@@ -142,22 +139,25 @@ def _calls_in_one(calls: Calls, other_calls: Calls) -> dict[str, str]:
     So a graph has them. Its first outputs are those of whichever call was traced first.
     """
     reference_outputs, candidate_outputs = _outputs(calls), _outputs(other_calls)
-    if (
-        len(reference_outputs) != len(candidate_outputs)
-        or len(calls) == len(other_calls)
-        or len(reference_outputs) > MOST_CALLS * 2
-    ):
+    count = len(reference_outputs)
+    if count != len(candidate_outputs) or len(calls) == len(other_calls) or count > MOST_CALLS * 2:
         return {}
-    scores = sorted(
-        ((-_score(one, other), abs(first - second), first, second))
+    scores = (
+        (-_score(one, other), abs(first - second), first, second)
         for first, one in enumerate(reference_outputs)
         for second, other in enumerate(candidate_outputs)
     )
+    order = _best_first(scores)
+    return {reference_outputs[first].name: candidate_outputs[second].name for first, second in order.items()}
+
+
+def _best_first(scores: Iterable[tuple[Any, ...]]) -> dict[int, int]:
+    """Return which is put with which, the best of what is left first; the last two of a score are their numbers."""
     order: dict[int, int] = {}
-    for _, _, first, second in scores:
+    for *_, first, second in sorted(scores):
         if first not in order and second not in order.values():
             order[first] = second
-    return {reference_outputs[first].name: candidate_outputs[second].name for first, second in order.items()}
+    return order
 
 
 def _outputs(calls: Calls) -> list[Named]:
@@ -218,24 +218,14 @@ def _ports(
             yield one, same[0]
         else:
             waiting.append(one)
-    scores = sorted(
-        (
-            (
-                -_score(one, other) - SAME_NUMBER * _same_number(one, other, our_names, their_names),
-                first,
-                second,
-            )
-            for first, one in enumerate(waiting)
-            for second, other in enumerate(left)
-            if _fits(one, other) or (len(waiting) == len(left) == 1 and _alike(one, other))
-        )
+    scores = (
+        (-_score(one, other) - SAME_NUMBER * _same_number(one, other, our_names, their_names), first, second)
+        for first, one in enumerate(waiting)
+        for second, other in enumerate(left)
+        if _fits(one, other) or (len(waiting) == len(left) == 1 and _alike(one, other))
     )
-    used: tuple[set[int], set[int]] = (set(), set())
-    for _, first, second in scores:
-        if first not in used[0] and second not in used[1]:
-            used[0].add(first)
-            used[1].add(second)
-            yield waiting[first], left[second]
+    for first, second in _best_first(scores).items():
+        yield waiting[first], left[second]
 
 
 def _fits(one: Named, other: Named) -> bool:

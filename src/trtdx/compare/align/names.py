@@ -7,7 +7,8 @@ told by its structure alone: where it stands below the list of layers, and what 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.tensors.cache_names import cache_key
@@ -17,17 +18,8 @@ if TYPE_CHECKING:
 
     from trtdx.compare.align.side_tensors import Named
 
-WRAPPERS = {
-    "m",
-    "model",
-    "transformer",
-    "base_model",
-    "module",
-    "_orig_mod",
-    "language_model",
-    "gpt_neox",
-    "wrapped",
-}
+WRAPPERS = {"m", "model", "transformer", "base_model", "module", "_orig_mod", "language_model", "gpt_neox",
+            "wrapped"}  # fmt: skip
 _ATTENTION = r"(?:self_attn|self_attention|attention|attn|temporal_block)"
 _MLP = r"(?:mlp|feed_forward|ffn|block_sparse_moe|moe)"
 _EXPERT = r"(?P<expert>experts\.\d+\.|shared_experts?\.)?"
@@ -37,10 +29,7 @@ _IN_LAYER = [
     (rf"{_ATTENTION}\.(?:self\.)?(?:q_proj|wq|query|q|q_lin|q_linear)", "attention.q"),
     (rf"{_ATTENTION}\.(?:self\.)?(?:k_proj|wk|key|k|k_lin|k_linear)", "attention.k"),
     (rf"{_ATTENTION}\.(?:self\.)?(?:v_proj|wv|value|v|v_lin|v_linear)", "attention.v"),
-    (
-        rf"{_ATTENTION}\.(?:qkv|qkv_proj|query_key_value|c_attn|Wqkv|wqkv|W_pack|in_proj|linear_qkv)",
-        "attention.qkv",
-    ),
+    (rf"{_ATTENTION}\.(?:qkv|qkv_proj|query_key_value|c_attn|Wqkv|wqkv|W_pack|in_proj|linear_qkv)", "attention.qkv"),
     (rf"{_ATTENTION}\.(?:o_proj|dense|out_proj|c_proj|wo|output\.dense|linear_proj|out_lin)", "attention.o"),
     (rf"{_ATTENTION}\.(?:q_norm|q_layernorm)", "attention.q_norm"),
     (rf"{_ATTENTION}\.(?:k_norm|k_layernorm)", "attention.k_norm"),
@@ -48,24 +37,17 @@ _IN_LAYER = [
     (rf"{_MLP}\.{_EXPERT}(?:gate_up_proj|fused_fc|linear_fc1|w13|gate_up)", "mlp.{expert}gate_up"),
     (rf"{_MLP}\.{_EXPERT}(?:gate_proj|w1|w_gate)", "mlp.{expert}gate"),
     (rf"{_MLP}\.{_EXPERT}(?:up_proj|w3)", "mlp.{expert}up"),
-    (
-        rf"{_MLP}\.{_EXPERT}(?:down_proj|w2|proj|c_proj|dense_4h_to_h|linear_fc2|fc_out|fc2)",
-        "mlp.{expert}down",
-    ),
-    (rf"{_MLP}\.{_EXPERT}(?:c_fc|dense_h_to_4h|fc_in|fc1)", "mlp.{expert}fc"),
-    (
-        rf"{_MLP}\.{_EXPERT}fc",
-        "mlp.{expert}fc",
-    ),  # with a sibling `gate`: TensorRT-LLM's gated one, see `roles`
-    (rf"{_MLP}\.router", "mlp.router"),
-    (rf"{_MLP}\.gate", "mlp.router"),
+    (rf"{_MLP}\.{_EXPERT}(?:down_proj|w2|proj|c_proj|dense_4h_to_h|linear_fc2|fc_out|fc2)", "mlp.{expert}down"),
+    # `fc` with a sibling `gate` is TensorRT-LLM's gated one: see `gated`
+    (rf"{_MLP}\.{_EXPERT}(?:c_fc|dense_h_to_4h|fc_in|fc1|fc)", "mlp.{expert}fc"),
+    (rf"{_MLP}\.(?:router|gate)", "mlp.router"),
     (rf"{_MLP}\.{_EXPERT}(?:act_fn|act|activation|activation_fn)", "mlp.{expert}act"),
     (rf"{_MLP}", "mlp"),
     (r"(?:input_layernorm|ln_1|self_attn_layer_norm|attention_norm|norm1|norm_1)", "norm1"),
     (r"(?:post_attention_layernorm|post_layernorm|ln_2|ffn_norm|norm2|norm_2|final_layer_norm)", "norm2"),
     (r"(?:fc1|intermediate\.dense)", "mlp.fc"),
     (r"(?:fc2|output\.dense)", "mlp.down"),
-]
+]  # fmt: skip
 _AT_TOP = [
     (r"(?:embed_tokens|wte|vocab_embedding|word_embeddings|tok_embeddings|embed_in|embeddings\.word_embeddings)",
      "embedding"),
@@ -181,31 +163,16 @@ def meanings(named: dict[str, Named]) -> dict[str, Meaning]:
 
 def _trunk(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the path of what holds the lists of layers: all that they have in common before."""
-    common: tuple[str, ...] | None = None
-    for path in set(paths):
-        parts = path.split(".")
+    every = {tuple(path.split(".")) for path in paths if path}
+    parents = []
+    for parts in every:
         at = next((number for number, part in enumerate(parts) if part.isdigit()), 0)
-        if at < 1 or not re.fullmatch(_LAYERS, parts[at - 1]):
-            continue
-        above = tuple(parts[: at - 1])
-        if common is None:
-            common = above
-        common = common[: next((n for n, (a, b) in enumerate(zip(common, above, strict=False)) if a != b),
-                               min(len(common), len(above)))]  # fmt: skip
-    if common is not None:
-        return common
-    firsts = {tuple(path.split(".")) for path in set(paths) if path}
-    return _shared_wrappers(firsts)
-
-
-def _shared_wrappers(paths: set[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the wrappers that all paths of a model without layers begin with."""
-    shared: list[str] = []
-    for part in min(paths, key=len, default=()):
-        if part not in WRAPPERS or any(path[: len(shared) + 1] != (*shared, part) for path in paths):
-            break
-        shared.append(part)
-    return tuple(shared)
+        if at and re.fullmatch(_LAYERS, parts[at - 1]):
+            parents.append(parts[: at - 1])
+    if parents:
+        return reduce(_common_prefix, parents)
+    shared = reduce(_common_prefix, every) if every else ()  # of a model without layers
+    return tuple(takewhile(WRAPPERS.__contains__, shared))
 
 
 def _below(path: str, trunk: tuple[str, ...]) -> str:
@@ -214,8 +181,12 @@ def _below(path: str, trunk: tuple[str, ...]) -> str:
         return ".".join(parts[len(trunk) :])
     if trunk[: len(parts)] == parts:
         return f"^{len(trunk) - len(parts)}"
-    shared = next((n for n, (a, b) in enumerate(zip(parts, trunk, strict=False)) if a != b), 0)
-    return ".".join(parts[shared:])
+    return ".".join(parts[len(_common_prefix(parts, trunk)) :])
+
+
+def _common_prefix(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    both = takewhile(lambda parts: parts[0] == parts[1], zip(one, other, strict=False))
+    return tuple(part for part, _ in both)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -255,9 +226,5 @@ def flow_key(meaning: Meaning) -> tuple[int, int, int, int]:
     if not port:
         role = _STARTS.get(role, role)
     role = _INSIDE.get(role, role)
-    at = (
-        _FLOW.index(role)
-        if role in _FLOW
-        else _FLOW.index(role.split(".")[0] if role.split(".")[0] in _FLOW else "")
-    )
-    return 0, int(layer[1]), at, port
+    known = next(name for name in (role, role.split(".")[0], "") if name in _FLOW)
+    return 0, int(layer[1]), _FLOW.index(known), port

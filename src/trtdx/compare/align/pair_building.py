@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.align import rank_shards, value_check
 from trtdx.compare.align.expert_rows import in_experts, same_experts
-from trtdx.compare.align.fused_parts import Parting
+from trtdx.compare.align.fused import Parting
 from trtdx.compare.align.layouts import (
     HOLDS,
     Fit,
@@ -20,7 +20,7 @@ from trtdx.compare.align.layouts import (
     fit_whole,
     is_added_mask,
 )
-from trtdx.compare.align.mapping_steps import Asked, asked_by
+from trtdx.compare.align.mapping import Asked, asked_by
 from trtdx.compare.align.names import ROW_PARALLEL
 from trtdx.compare.align.paged_cache import page_rows, table_at
 from trtdx.compare.align.token_shards import paired_by_tokens
@@ -194,12 +194,7 @@ class Builder:
                 trims=self._is_logits(match),
             )
             if both and asked.join not in ("", both[1].join):
-                both = (
-                    both[0],
-                    both[1]._replace(
-                        which=tuple(range(len(candidate_records))), join=asked.join, copies=False
-                    ),
-                )
+                both = both[0], both[1]._replace(which=tuple(range(len(candidate_records))), join=asked.join)
             self._plans[key] = (
                 Plan(*both, fit(reference_shapes[0], candidate_shapes[0], *forms, feds), asked)
                 if both
@@ -303,22 +298,18 @@ class Builder:
         )
         weight = self.our_names.meant[match.ours].port in ("weight", "bias")
         shape_fit = fit_whole(reference_shapes[0], candidate_shapes[0], weight=weight)
-        usual = rank_shards.Way(
-            (rank_shards._usual([record.statistics.hash for record in group]),), copies=len(group) > 1
-        )
-        ways: tuple[rank_shards.Way, rank_shards.Way] | None = (
-            (rank_shards.Way((0,)), usual) if shape_fit else None
-        )
+        join = ""
         if asked.join or (not shape_fit and len(group) > 1):
             axis = rank_shards.axis_of_shards(reference_shapes[0], candidate_shapes)
             join = asked.join or (f"concatenate {axis}" if axis is not None else "")
             shape_fit = shape_fit or (Fit() if join else None)
-            ways = (rank_shards.Way((0,)), rank_shards.Way(tuple(range(len(group))), join)) if join else ways
-        elif shape_fit and len(group) > 1 and self._is_partial(match) and len({*_hashes(group)}) > 1:
-            ways = rank_shards.Way((0,)), rank_shards.Way(tuple(range(len(group))), "sum")
-        if shape_fit is None or ways is None:
+        elif self._is_partial(match) and len({*_hashes(group)}) > 1:
+            join = "sum"
+        if shape_fit is None:
             return _unlike(records, group)
-        return self._paired(match, step, records, [group], Plan(*ways, shape_fit, asked), None)
+        which = tuple(range(len(group))) if join else (rank_shards.usual_rank(_hashes(group)),)
+        plan = Plan(rank_shards.Way((0,)), rank_shards.Way(which, join), shape_fit, asked)
+        return self._paired(match, step, records, [group], plan, None)
 
     def _step_like(self, step: int) -> int:
         """Return the candidate's step that computed the same tokens, or the one of the same number."""

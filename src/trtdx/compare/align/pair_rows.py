@@ -7,7 +7,7 @@ are compared in little memory.
 from __future__ import annotations
 
 import math
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -38,15 +38,7 @@ def arrays(pair: Pair, reference: Side, candidate: Side) -> Iterator[tuple[Array
     Raises:
         CaptureError: the values of one were not kept.
     """
-    return pieces(pair, reference.capture, candidate.capture)
-
-
-def pieces(pair: Pair, reference: Capture, candidate: Capture) -> Iterator[tuple[Array, Array]]:
-    """Yield both tensors of a pair in pieces of whole rows."""
-    reference_rows = Rows(pair.reference, reference, pair.token_axis)
-    candidate_rows = Rows(pair.candidate, candidate, pair.token_axis)
-    if pair.token_axis is None and pair.tokens is None:
-        candidate_rows.reshape(reference_rows.columns)
+    reference_rows, candidate_rows = rows_of_pair(pair, reference.capture, candidate.capture)
     count = reference_rows.count if pair.tokens is None else len(pair.tokens)
     together, done = max(1, PIECE // max(reference_rows.columns, 1)), 0
     for start in range(0, count, together):
@@ -68,7 +60,16 @@ def pieces(pair: Pair, reference: Capture, candidate: Capture) -> Iterator[tuple
     candidate_rows.forget()
 
 
-def tokens_of(pair: Pair, reference: Side | None = None) -> list[Token]:
+def rows_of_pair(pair: Pair, reference: Capture, candidate: Capture) -> tuple[Rows, Rows]:
+    """Return both tensors of a pair as rows, of the same length where no tokens say which row is which."""
+    reference_rows = Rows(pair.reference, reference, pair.token_axis)
+    candidate_rows = Rows(pair.candidate, candidate, pair.token_axis)
+    if pair.tokens is None and pair.token_axis is None:
+        candidate_rows.reshape(reference_rows.columns)
+    return reference_rows, candidate_rows
+
+
+def tokens_of(pair: Pair) -> list[Token]:
     """Return the token of each row, its position counted without padding; none where tokens are not known."""
     if pair.tokens is None:
         return []
@@ -116,12 +117,9 @@ class Rows:
             [_shard(aligned, capture.values(record), axis) for record in group]
             for _, group in groupby(aligned.records, key=lambda record: (record.step, apart and record.rank))
         ]
-        self._shards_in_a_row = not aligned.join or axis is not None or aligned.join == "sum"
-        if not self._shards_in_a_row:
+        if aligned.join.startswith("concatenate") and axis is None:
             self._steps = [[_whole(shards, aligned.join)] for shards in self._steps]
-        self._starts = [0]
-        for shards in self._steps:
-            self._starts.append(self._starts[-1] + shards[0].rows)
+        self._starts = [0, *accumulate(shards[0].rows for shards in self._steps)]
         self.count = self._starts[-1]
 
     @property
@@ -166,7 +164,7 @@ class Rows:
             if result is None:
                 result = np.empty((len(rows), part.shape[1]), part.dtype)
             result[here] = part
-        return self._joined([]) if result is None else result
+        return np.zeros((0, 1)) if result is None else result
 
     def forget(self) -> None:
         for record in self._aligned.records:
@@ -175,8 +173,6 @@ class Rows:
     def _joined(self, parts: list[Array]) -> Array:
         import numpy as np
 
-        if not parts:
-            return np.zeros((0, 1))
         if len(parts) == 1:
             array = parts[0]
         elif self._aligned.join == "sum":
@@ -196,7 +192,7 @@ def _shard(aligned: Aligned, array: Array, axis: int | None) -> _Shard:
     if axis is None:
         if aligned.join.startswith("concatenate"):
             return _Shard(array, False)  # joined along its own axis first
-        return _Shard(array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1), False)
+        return _Shard(_as_rows(array), False)
     return _Shard(array[None] if axis == 0 else np.moveaxis(array, axis, 1), True)
 
 
@@ -204,6 +200,9 @@ def _whole(shards: list[_Shard], join: str) -> _Shard:
     """Return shards without tokens as one: weights and the like, of which one is at hand at a time."""
     import numpy as np
 
-    axis = int(join.split()[1])
-    array = np.concatenate([shard.array for shard in shards], axis)
-    return _Shard(array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1), False)
+    array = np.concatenate([shard.array for shard in shards], int(join.split()[1]))
+    return _Shard(_as_rows(array), False)
+
+
+def _as_rows(array: Array) -> Array:
+    return array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)

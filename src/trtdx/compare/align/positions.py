@@ -238,9 +238,15 @@ class Matching:
         fed = self.reference.get(step)
         if fed is None:
             return None
-        limits = np.array([self._limits.get(int(row), _FAR) for row in fed.sequence])
-        rows = np.flatnonzero((fed.position >= 0) & (fed.position < limits))
+        rows = self._comparable_tokens(fed)
         return rows, np.stack([fed.sequence[rows], fed.position[rows]], 1)
+
+    def _comparable_tokens(self, fed: Fed) -> Array:
+        """Return the rows of tokens that are no padding and before the first that was fed differently."""
+        import numpy as np
+
+        limits = np.array([self._limits.get(int(row), _FAR) for row in fed.sequence])
+        return np.flatnonzero((fed.position >= 0) & (fed.position < limits))
 
     def _rows(self, step: int, ours: str, theirs: str) -> tuple[tuple[int, ...], TokenRows] | str:
         import numpy as np
@@ -249,8 +255,7 @@ class Matching:
         if fed is None:
             return "which tokens the reference was fed at this step is not known"
         fed = fed.seen(ours)
-        limits = np.array([self._limits.get(int(row), _FAR) for row in fed.sequence])
-        mine = np.flatnonzero((fed.position >= 0) & (fed.position < limits))
+        mine = self._comparable_tokens(fed)
         if not mine.size:
             return "other tokens were fed before: steps from here on are not comparable"
         keys = fed.sequence[mine] * _FAR + fed.position[mine]

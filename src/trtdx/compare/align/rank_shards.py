@@ -22,7 +22,6 @@ class Way(NamedTuple):
     which: tuple[int, ...]  # of the records
     join: str = ""
     columns: int = 0  # to be kept of what is joined; 0: all
-    copies: bool = False  # the others should be the same as the one taken
 
 
 class Ranks(NamedTuple):
@@ -53,7 +52,7 @@ def way(ranks: Ranks, wanted: int, *, partial: bool, trims: bool) -> Way | None:
     if set(widths) == {wanted}:
         if len(widths) > 1 and partial and not ranks.equal:
             return Way(everything, "sum")
-        return Way((_usual(ranks.hashes),), copies=len(widths) > 1)
+        return Way((usual_rank(ranks.hashes),))
     if total == wanted:
         return Way(everything, "concatenate -1")
     distinct = wanted // widths[0] if set(widths) == {widths[0]} and widths[0] else 0
@@ -66,7 +65,7 @@ def way(ranks: Ranks, wanted: int, *, partial: bool, trims: bool) -> Way | None:
     return None
 
 
-def _usual(hashes: Sequence[str]) -> int:
+def usual_rank(hashes: Sequence[str]) -> int:
     """Return the first rank of those that most agree with."""
     return hashes.index(Counter(hashes).most_common(1)[0][0])
 
@@ -89,7 +88,7 @@ def ways(ours: Ranks, theirs: Ranks, *, partial: bool, trims: bool) -> tuple[Way
 def odd_ranks(records: Sequence[Record]) -> list[Record]:
     """Return one record of each content that is not the usual one."""
     hashes = [record.statistics.hash for record in records]
-    usual = hashes[_usual(hashes)]
+    usual = hashes[usual_rank(hashes)]
     odd: dict[str, Record] = {}
     for record in records:
         if record.statistics.hash != usual:

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.store.format import CaptureError
-from trtdx.compare.align.pair_rows import Rows
+from trtdx.compare.align.pair_rows import rows_of_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +31,7 @@ def error(pair: Pair, reference: Capture, candidate: Capture) -> float:
     if not pair.kept:
         return math.inf
     try:
-        reference_rows = Rows(pair.reference, reference, pair.token_axis)
-        candidate_rows = Rows(pair.candidate, candidate, pair.token_axis)
-        if pair.tokens is None:
-            candidate_rows.reshape(reference_rows.columns)
+        reference_rows, candidate_rows = rows_of_pair(pair, reference, candidate)
         count = len(pair.tokens) if pair.tokens else min(reference_rows.count, candidate_rows.count)
         some = np.unique(np.linspace(0, count - 1, min(count, ROWS)).astype(np.int64))
         one = reference_rows.take(pair.tokens.reference[some] if pair.tokens else some).astype(np.float64)

@@ -9,7 +9,7 @@ from trtdx.compare.align.side_tensors import layer_of
 from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from trtdx.compare.nouns import Pair
     from trtdx.tensors.taps import Place
@@ -53,10 +53,6 @@ class Flow:
         """Return what enters a module."""
         return self._by_module.get((step, path, "in"), [])
 
-    def leaving(self, step: int, path: str) -> list[Pair]:
-        """Return what leaves a module."""
-        return self._by_module.get((step, path, "out"), [])
-
     def handed_on(self, pair: Pair) -> Pair | None:
         """Return the tensor that a pair is the very same as, further up: a layer's input is the output before it."""
         first = self._by_hash.get((pair.step, pair.reference.first.statistics.hash))
@@ -90,10 +86,6 @@ class Flow:
         parent = parent_of(place.path)
         around = [near for near in self._below.get((pair.step, parent), ()) if self.at(near) < number]
         return [*self.entering(pair.step, parent), *around] if parent or around else []
-
-    def inside(self, pairs: Sequence[Pair], path: str) -> list[Pair]:
-        """Return the pairs of modules inside a module."""
-        return [pair for pair in pairs if is_inside(place_of(pair).path, path)]
 
 
 def cache_of(pair: Pair) -> str:

@@ -43,7 +43,6 @@ class Located(NamedTuple):
         first: the verdict on that tensor.
         still_good: what it was computed from, and was healthy.
         poisoned: what is wrong because of it, in data-flow order.
-        between: in words, which part of the module it is, where no module of its own computes it.
         judged: all verdicts, as they are after this.
         segment_runs: how often a model or a part of one was run to find the place.
         notes: what is to be known about how it was found.
@@ -55,7 +54,6 @@ class Located(NamedTuple):
     first: Judged | None
     still_good: tuple[str, ...]
     poisoned: tuple[str, ...]
-    between: str
     judged: list[Judged]
     segment_runs: int
     notes: tuple[str, ...] = ()
@@ -85,8 +83,8 @@ class _Search:
     def __init__(
         self, judged: list[Judged], reference: Side, candidate: Side, runs: Runs, align: Align | None
     ) -> None:
-        self.flow = Flow(verdict.pair for verdict in judged)
-        self.judged = sorted(judged, key=lambda verdict: self.flow.at(verdict.pair))
+        self.flow = Flow(result.pair for result in judged)
+        self.judged = sorted(judged, key=lambda result: self.flow.at(result.pair))
         self.reference, self.candidate, self.runs, self.align = reference, candidate, runs, align
         self.notes: list[str] = []
         self.inner: list[Judged] = []
@@ -97,7 +95,7 @@ class _Search:
         if first is not None:
             first = self._where_it_counts(first)
         if first is None:
-            return Located(None, None, (), (), "", self.judged, self.runs.segment_runs, tuple(self.notes))
+            return Located(None, None, (), (), self.judged, self.runs.segment_runs, tuple(self.notes))
         flow = self.flow
         finer = self._refined(first)
         if finer is not None:
@@ -113,13 +111,12 @@ class _Search:
             tokens=first.tokens,
         )
         self._poison(first)
-        poisoned = tuple(verdict.pair.name for verdict in self.judged if verdict.verdict is Verdict.POISONED)
+        poisoned = tuple(result.pair.name for result in self.judged if result.verdict is Verdict.POISONED)
         return Located(
             where,
             first,
             tuple(pair.name for pair in good[-MOST_GOOD:]),
             tuple(dict.fromkeys(poisoned))[:MOST_NAMED],
-            _between(first.pair, good),
             self.judged,
             self.runs.segment_runs,
             tuple(self.notes),
@@ -132,16 +129,16 @@ class _Search:
         replays = Replays(self.reference, self.candidate, self.runs)
         ill: set[int] = set()
         try:
-            for number, verdict in enumerate(self.judged):
-                if verdict.verdict in (Verdict.WRONG, Verdict.POISONED):
+            for number, result in enumerate(self.judged):
+                if result.verdict in (Verdict.WRONG, Verdict.POISONED):
                     ill.add(number)
-                if verdict.verdict is not Verdict.WRONG:
+                if result.verdict is not Verdict.WRONG:
                     continue
-                if not verdict.basis.startswith(("honest", "error model")) or self._spent:
-                    return verdict
-                again = replays.confirmed(verdict, self.flow, ill)
+                if not result.basis.startswith(("honest", "error model")) or self._spent:
+                    return result
+                again = replays.confirmed(result, self.flow, ill)
                 if again is None:
-                    return verdict
+                    return result
                 self.judged[number] = again
                 if again.verdict is Verdict.WRONG:
                     return again
@@ -156,13 +153,13 @@ class _Search:
         if place.port != "in" or "rotary" not in place.path.rpartition(".")[2]:
             return first
         values_hash = first.pair.candidate.first.statistics.hash
-        for verdict in self.judged:
+        for result in self.judged:
             same = (
-                verdict.pair.step == first.pair.step
-                and verdict.pair.candidate.first.statistics.hash == values_hash
+                result.pair.step == first.pair.step
+                and result.pair.candidate.first.statistics.hash == values_hash
             )
-            if same and "rotary" not in place_of(verdict.pair).path and verdict.verdict is not Verdict.NOISE:
-                return verdict._replace(verdict=Verdict.WRONG)
+            if same and "rotary" not in place_of(result.pair).path and result.verdict is not Verdict.NOISE:
+                return result._replace(verdict=Verdict.WRONG)
         return first
 
     @property
@@ -170,31 +167,26 @@ class _Search:
         return self.runs.segment_runs >= MOST_RUNS
 
     def _still_good(self, first: Judged, flow: Flow) -> list[Pair]:
-        verdicts = {id(verdict.pair): verdict.verdict for verdict in (*self.judged, *self.inner)}
+        verdicts = {id(result.pair): result.verdict for result in (*self.judged, *self.inner)}
         before = [
             pair
             for pair in flow.before(first.pair)
             if verdicts.get(id(pair)) in (Verdict.SAME, Verdict.NOISE)
         ]
-        same = {id(pair): pair.reference.first.statistics.hash for pair in before}
-        hashes: set[str] = set()
-        return [pair for pair in before if not (same[id(pair)] in hashes or hashes.add(same[id(pair)]))]  # type: ignore[func-returns-value]
+        by_hash: dict[str, Pair] = {}
+        for pair in before:
+            by_hash.setdefault(pair.reference.first.statistics.hash, pair)
+        return list(by_hash.values())
 
     def _poison(self, first: Judged) -> None:
         """Mark what is wrong after the first as poisoned by it, unless its own operation is wrong as well."""
         begun = False
-        for number, verdict in enumerate(self.judged):
-            begun |= verdict.pair.step > first.pair.step or self._same(verdict, first)
-            if (
-                begun
-                and verdict.verdict is Verdict.WRONG
-                and verdict.basis not in (LOCAL, IN_GRAPH)
-                and not self._same(verdict, first)
-            ):
-                self.judged[number] = verdict._replace(verdict=Verdict.POISONED)
-
-    def _same(self, each: Judged, first: Judged) -> bool:
-        return each.pair.name == first.pair.name and each.pair.step == first.pair.step
+        for number, result in enumerate(self.judged):
+            is_first = (result.pair.name, result.pair.step) == (first.pair.name, first.pair.step)
+            begun |= result.pair.step > first.pair.step or is_first
+            own_mistake = is_first or result.basis in (LOCAL, IN_GRAPH)
+            if begun and result.verdict is Verdict.WRONG and not own_mistake:
+                self.judged[number] = result._replace(verdict=Verdict.POISONED)
 
     def _refined(self, first: Judged) -> tuple[Judged, Flow] | None:
         """Return the first wrong tensor inside a part of the model that the captures show from outside only."""
@@ -207,11 +199,8 @@ class _Search:
         if replayed is not None:
             return replayed
         try:
-            sides = [
-                self._finer(side, name)
-                for side, name in ((self.reference, segment), (self.candidate, segment))
-            ]
-            return self._judged_inside(first, segment, *sides)
+            sides = [self._finer(side, segment) for side in (self.reference, self.candidate)]
+            return self._judged_inside(segment, *sides)
         except TrtdxError as err:
             self.notes.append(f"{segment.text} could not be looked into: {err}")
             return None
@@ -226,7 +215,7 @@ class _Search:
             candidate = self._replayed(self.candidate, segment, step)
             folder = self.runs.folder / f"inside-replay-{self.runs.segment_runs}"
             runs = SegmentRuns(self.runs, reference, candidate, folder, segment.module, step)
-            refined = self._wrong_inside(segment, runs, reference, candidate)
+            refined = self._wrong_inside(runs, reference, candidate)
         except (TrtdxError, RuntimeError):  # of torch, which was given what it does not take
             self.runs.segment_runs = counted
             return None
@@ -303,27 +292,23 @@ class _Search:
         )
 
     def _judged_inside(
-        self, first: Judged, segment: Segment, reference: Side, candidate: Side
+        self, segment: Segment, reference: Side, candidate: Side
     ) -> tuple[Judged, Flow] | None:
         folder = self.runs.folder / f"inside-{self.runs.segment_runs}"
         runs = Runs(
             self.runs.host, self.runs.question, folder, reference, candidate, selector=segment.selector
         )
         self.notes.append(f"{segment.text} was run again with taps inside")
-        return self._wrong_inside(segment, runs, reference, candidate)
+        return self._wrong_inside(runs, reference, candidate)
 
-    def _wrong_inside(
-        self, segment: Segment, runs: Runs, reference: Side, candidate: Side
-    ) -> tuple[Judged, Flow] | None:
+    def _wrong_inside(self, runs: Runs, reference: Side, candidate: Side) -> tuple[Judged, Flow] | None:
         assert self.align is not None
         pairs = list(self.align(reference, candidate))
-        self.inner, self.finer = (
-            judge(pairs, reference, candidate, runs=runs, only_local=True),
-            (reference, candidate),
-        )
+        self.inner = judge(pairs, reference, candidate, runs=runs, only_local=True)
+        self.finer = reference, candidate
         self.runs.segment_runs += len(runs.made)
-        wrong = next((verdict for verdict in self.inner if verdict.verdict is Verdict.WRONG), None)
-        return (wrong, Flow(verdict.pair for verdict in self.inner)) if wrong is not None else None
+        wrong = next((result for result in self.inner if result.verdict is Verdict.WRONG), None)
+        return (wrong, Flow(result.pair for result in self.inner)) if wrong is not None else None
 
 
 class Segment(NamedTuple):
@@ -362,17 +347,3 @@ def container_of(path: str, layer: int) -> str:
 def _layer(pair: Pair) -> int | None:
     cache = cache_of(pair)
     return int(cache.split(".")[0]) if cache else layer_of(f"{place_of(pair).path}.")
-
-
-def _between(pair: Pair, good: Sequence[Pair]) -> str:
-    """Return in words what computes a tensor that leaves no module: a sum of residuals, the core of attention."""
-    place = place_of(pair)
-    if place.port == "out" or not good:
-        return ""
-    leaving = [earlier.name for earlier in good if place_of(earlier).port == "out"] or [
-        earlier.name for earlier in good
-    ]
-    return f"between {', '.join(leaving[-3:])} and {pair.name}"
-
-
-__all__ = ["MOST_RUNS", "Located", "locate"]

@@ -76,9 +76,7 @@ def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> 
 
 def graver(finding: Finding, located: Located, answers: Answers) -> Finding:
     """Return a finding as an error where the answer changes or numbers are not finite, with the proof of it."""
-    strange = any(
-        verdict.difference is not None and verdict.difference.not_finite for verdict in located.judged
-    )
+    strange = any(result.difference is not None and result.difference.not_finite for result in located.judged)
     if not answers.changed and not strange:
         return finding
     token_text = f"{answers.changed} of {counted(answers.compared, 'token')} would be chosen otherwise, beyond near ties"

@@ -81,9 +81,9 @@ class Coverage(msgspec.Struct, frozen=True):
 
     @classmethod
     def measured(cls, judged: Sequence[Judged], unmatched: Sequence[Unmatched]) -> Coverage:
-        compared = {verdict.pair.name for verdict in judged if verdict.verdict is not Verdict.UNKNOWN}
+        compared = {result.pair.name for result in judged if result.verdict is not Verdict.UNKNOWN}
         lonely = {tensor.name for tensor in unmatched if tensor.side == "reference"}
-        return cls(len(compared), len(compared | lonely | {verdict.pair.name for verdict in judged}))
+        return cls(len(compared), len(compared | lonely | {result.pair.name for result in judged}))
 
 
 class ComparisonReport(Report, frozen=True, kw_only=True):
@@ -146,13 +146,13 @@ def tensor_row(each: Judged) -> TensorRow:
 
 def way_section(judged: Sequence[Judged], first: Judged | None) -> Section:
     """Return the table down to the first difference and what follows; where nothing is wrong, what came nearest to it."""
-    ordered = [verdict for verdict in judged if verdict.verdict is not Verdict.UNKNOWN or verdict is first]
+    ordered = [result for result in judged if result.verdict is not Verdict.UNKNOWN or result is first]
     columns = ("step", "tensor", "observed", "expected", "ratio", "verdict")
     if first is None:
-        noisy = [verdict for verdict in ordered if verdict.verdict is not Verdict.SAME]
-        nearest = sorted(noisy, key=lambda verdict: -verdict.ratio / (verdict.limit or 1.0))[:NEAREST]
+        noisy = [result for result in ordered if result.verdict is not Verdict.SAME]
+        nearest = sorted(noisy, key=lambda result: -result.ratio / (result.limit or 1.0))[:NEAREST]
         return Section("way", "nearest to their limits", columns, tuple(map(_way_row, nearest)))
-    at = next((number for number, verdict in enumerate(ordered) if verdict.pair == first.pair), 0)
+    at = next((number for number, result in enumerate(ordered) if result.pair == first.pair), 0)
     shown = ordered[max(0, at - BEFORE) : at + AFTER + 1]
     return Section("way", "down to the first difference", columns, tuple(map(_way_row, shown)))
 
@@ -177,16 +177,14 @@ def drift_section(judged: Sequence[Judged]) -> Section:
     It is the first step at which a layer is wrong, or else the first. Of many layers a few are shown, among them
     those around the first that is wrong.
     """
-    layers = [
-        (number, verdict) for verdict in judged if (number := layer_of_row(verdict.pair.name)) is not None
-    ]
-    bad = next((verdict.pair.step for _, verdict in layers if verdict.verdict in _BAD), None)
-    step = bad if bad is not None else min((verdict.pair.step for _, verdict in layers), default=0)
-    here = [(number, verdict) for number, verdict in layers if verdict.pair.step == step]
-    if all(verdict.verdict is Verdict.SAME for _, verdict in here):
+    layers = [(number, result) for result in judged if (number := layer_of_row(result.pair.name)) is not None]
+    bad = next((result.pair.step for _, result in layers if result.verdict in _BAD), None)
+    step = bad if bad is not None else min((result.pair.step for _, result in layers), default=0)
+    here = [(number, result) for number, result in layers if result.pair.step == step]
+    if all(result.verdict is Verdict.SAME for _, result in here):
         here = []
     shown = _some_layers(here)
-    rows = tuple((number, *_drift_cells(verdict)) for number, verdict in shown)
+    rows = tuple((number, *_drift_cells(result)) for number, result in shown)
     title = "drift over the layers" + (f" at step {step}" if step else "")
     note = f"{len(shown)} of {len(here)} layers" if len(shown) < len(here) else ""
     return Section("drift", title, ("layer", "observed", "expected", "ratio; | is its limit"), rows, note)
@@ -202,7 +200,7 @@ def _some_layers(layers: Sequence[tuple[int, Judged]]) -> list[tuple[int, Judged
     """Return few layers of many: spread evenly, and those around the first that is wrong."""
     if len(layers) <= MOST_LAYERS:
         return list(layers)
-    bad = next((number for number, (_, verdict) in enumerate(layers) if verdict.verdict in _BAD), None)
+    bad = next((number for number, (_, result) in enumerate(layers) if result.verdict in _BAD), None)
     around = (
         {number for number in (bad - 1, bad, bad + 1) if 0 <= number < len(layers)}
         if bad is not None

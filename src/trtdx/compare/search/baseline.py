@@ -108,12 +108,9 @@ class _Change:
         alignment = align(self.now, self.baseline)
         pairs = judge(alignment.pairs, self.now, self.baseline, runs=runs, tolerance=tolerance)
         padded = self._is_padded()  # a prompt; later steps have a token of each row
-        judged = [
-            judged_by_statistics(pair_verdict, padded=padded and not pair_verdict.pair.step)
-            for pair_verdict in pairs
-        ]
+        judged = [judged_by_statistics(result, padded=padded and not result.pair.step) for result in pairs]
         located = locate(judged, self.now, self.baseline, runs=runs)
-        located = located._replace(judged=[self._turned(verdict) for verdict in located.judged])
+        located = located._replace(judged=[self._turned(result) for result in located.judged])
         lonely = [_turned_side(tensor) for tensor in alignment.unmatched if tensor.reason != EMPTY]
         finding = self._finding(located, lonely)
         if finding is None:
@@ -149,9 +146,9 @@ class _Change:
 
     def _changed(self, located: Located, where: Where) -> Finding:
         first = next(
-            verdict
-            for verdict in located.judged
-            if verdict.pair.name == where.tensor and verdict.pair.step == where.step
+            result
+            for result in located.judged
+            if result.pair.name == where.tensor and result.pair.step == where.step
         )
         evidence = [Evidence(str(where), _how_much(first)), self._since()]
         if located.still_good:
@@ -196,7 +193,7 @@ class _Change:
         return []
 
     def _sections(self, located: Located) -> tuple[Section, ...]:
-        first = next((verdict for verdict in located.judged if _is_at(verdict, located.where)), None)
+        first = next((result for result in located.judged if _is_at(result, located.where)), None)
         changes = Section(
             "changes", "changed since the baseline", ("",), tuple((change,) for change in self.changes)
         )
@@ -213,7 +210,7 @@ class _Change:
 
     def _check_told(self, judged: Sequence[Judged]) -> None:
         """Refuse to call a run unchanged where nobody can tell."""
-        unsure = [verdict for verdict in judged if verdict.verdict is Verdict.UNKNOWN]
+        unsure = [result for result in judged if result.verdict is Verdict.UNKNOWN]
         if unsure:
             raise InputError(
                 f"{counted(len(unsure), 'tensor')} of {len(judged)} are not bitwise what {self.asked.baseline} has, first "
@@ -236,13 +233,13 @@ class _Change:
         return f"changed since {self.asked.baseline}: {finding.message}{since}"
 
     def _unchanged_text(self, judged: Sequence[Judged], runs: Runs) -> str:
-        same = sum(verdict.verdict is Verdict.SAME for verdict in judged)
+        same = sum(result.verdict is Verdict.SAME for result in judged)
         text = f"unchanged since {self.asked.baseline}: {counted(len(judged), 'tensor')}"
         if same == len(judged):
             return f"{text}, all bitwise the same"
         by = (
             "their statistics differ by no more than rounding (the baseline has no values)"
-            if any(verdict.basis == "statistics" for verdict in judged)
+            if any(result.basis == "statistics" for result in judged)
             else "the others differ by no more than a re-run may"
         )
         since = f"; since then: {listed(self.changes, 2, '; ')}" if self.changes else ""

@@ -234,7 +234,7 @@ class _Judge:
         judged = judge(pairs, reference, side, runs=runs, tolerance=self.tolerance)
         if not judged:
             return Outcome(None, "nothing could be compared")
-        wrong = next((verdict for verdict in judged if verdict.verdict is Verdict.WRONG), None)
+        wrong = next((result for result in judged if result.verdict is Verdict.WRONG), None)
         if wrong is not None:
             return Outcome(True, f"step {wrong.pair.step}, {wrong.pair.name}")
         return Outcome(False, f"{counted(len(judged), 'result')} right")
