@@ -50,10 +50,7 @@ class Alignment(NamedTuple):
 def align(reference: Side, candidate: Side, *, mapping: Mapping | None = None) -> Alignment:
     """Return which tensors of two sides are the same.
 
-    Args:
-        reference: whose names and order the pairs have.
-        candidate: what is compared with it.
-        mapping: what the user knows better; it stands above all else.
+    The pairs have the reference's names and order. A mapping is what the user knows better: it stands above all else.
 
     Raises:
         UnknownNameError: the mapping names a tensor that a side has not.

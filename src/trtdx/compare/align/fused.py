@@ -103,11 +103,7 @@ def parse_part(text: str) -> Change:
 def declared(module: str, architecture: str, widths: dict[str, int], head: int) -> Split | None:
     """Return how a fused module's output is divided, as its name declares.
 
-    Args:
-        module: the last part of its path.
-        architecture: the class of the model or of the module around it.
-        widths: columns of each part.
-        head: columns of one head; 0 where nobody knows.
+    The architecture is the class of the model or of the module around it. A head of 0 columns is not known.
 
     Returns:
         None where the order needs the size of a head, and that is not known.

@@ -233,11 +233,16 @@ def fit(
     return Fit(_in_batch(our_form, ours, feds[0]), _in_batch(their_form, theirs, feds[1]), 1)
 
 
+def squeezed_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape without its dimensions of one."""
+    return tuple(size for size in shape if size != 1)
+
+
 def fit_whole(ours: tuple[int, ...], theirs: tuple[int, ...], *, weight: bool = False) -> Fit | None:
     """Return what brings two tensors without tokens to the same shape; none where nothing that is sure does."""
     if ours == theirs:
         return Fit()
-    if [size for size in ours if size != 1] == [size for size in theirs if size != 1]:
+    if squeezed_shape(ours) == squeezed_shape(theirs):
         return Fit((), (reshape(*ours),))
     if weight and len(ours) == 2 and ours == theirs[::-1]:
         return Fit((), (transpose(1, 0),))

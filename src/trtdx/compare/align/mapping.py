@@ -147,9 +147,7 @@ def read_mapping(host: Host, path: str) -> Mapping:
 def mapping_of(pairs: Iterable[Pair], asked: dict[str, Entry] | None = None) -> Mapping:
     """Return an alignment as a mapping, to be seen, saved and corrected; of steps, the first that has a tensor.
 
-    Args:
-        pairs: of the alignment.
-        asked: what a mapping said before, which stays.
+    What a mapping stated before stays.
     """
     entries = dict(asked or {})
     for pair in pairs:

@@ -6,6 +6,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.align.fused import PARTS
+from trtdx.compare.align.layouts import squeezed_shape
 from trtdx.compare.align.names import Meaning, meanings
 
 if TYPE_CHECKING:
@@ -58,10 +59,7 @@ class Names:
 def matched(ours: Names, theirs: Names, mapped: dict[str, Match | None]) -> list[Match]:
     """Return the matches that names tell, in no order.
 
-    Args:
-        ours: the reference's.
-        theirs: the candidate's.
-        mapped: what the user's mapping says; none is for a tensor that is to be left out.
+    What the user's mapping says stands: none is for a tensor that is to be left out.
     """
     matches = {name: match for name, match in mapped.items() if match}
     used = {match.theirs for match in matches.values()}
@@ -231,11 +229,7 @@ def _ports(
 def _fits(one: Named, other: Named) -> bool:
     if not _alike(one, other):
         return False
-    return _plain(one.shape) == _plain(other.shape) or one.shape[-1:] == other.shape[-1:]
-
-
-def _plain(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
+    return squeezed_shape(one.shape) == squeezed_shape(other.shape) or one.shape[-1:] == other.shape[-1:]
 
 
 def _same_number(one: Named, other: Named, our_names: Names, their_names: Names) -> bool:
@@ -244,7 +238,7 @@ def _same_number(one: Named, other: Named, our_names: Names, their_names: Names)
 
 def _score(one: Named, other: Named) -> float:
     mine, their = one.records[0].statistics, other.records[0].statistics
-    score = 4.0 * (mine.hash == their.hash) + 2.0 * (_plain(one.shape) == _plain(other.shape))
+    score = 4.0 * (mine.hash == their.hash) + 2.0 * (squeezed_shape(one.shape) == squeezed_shape(other.shape))
     return score + near(one, other)
 
 
@@ -294,10 +288,7 @@ def _fused(ours: Names, theirs: Names, done: set[str], used: set[str]) -> list[M
 def by_values(ours: Iterable[Named], theirs: list[Named], error: Close) -> list[Match]:
     """Return matches of what no name tells, by shape, order and nearly the same values.
 
-    Args:
-        ours: the reference's tensors that are left, in their order.
-        theirs: the candidate's.
-        error: how far the values of two tensors are apart, relative; infinite where nobody can tell.
+    The error of two tensors is relative, and infinite where nobody can tell.
     """
     shelves: dict[tuple[str, tuple[int, ...]], list[Named]] = {}
     for tensor in theirs:
@@ -319,7 +310,7 @@ def by_values(ours: Iterable[Named], theirs: list[Named], error: Close) -> list[
 
 def _likely(one: Named, other: Named) -> bool:
     """Whether values are worth a look: statistics are near; with other padding only the largest magnitude can be."""
-    if _plain(one.shape) == _plain(other.shape):
+    if squeezed_shape(one.shape) == squeezed_shape(other.shape):
         return 1 - near(one, other) < CLOSE
     mine, their = one.records[0].statistics.absmax, other.records[0].statistics.absmax
     return abs(mine - their) <= CLOSE * max(mine, their)

@@ -399,20 +399,8 @@ def _are_masks(ours: Record, theirs: Record) -> bool:
 
 def _hash_tells(pair: Pair) -> bool:
     """Whether hashes and statistics can be compared, where there are no values: all of both, as they are."""
-    reference, candidate = pair.reference, pair.candidate
-    plain = not (
-        reference.changes
-        or candidate.changes
-        or reference.after
-        or candidate.after
-        or reference.join
-        or candidate.join
-    )
-    return (
-        plain
-        and len(reference.records) == len(candidate.records) == 1
-        and reference.first.layout.shape == candidate.first.layout.shape
-    )
+    shapes = pair.reference.first.layout.shape, pair.candidate.first.layout.shape
+    return pair.reference.is_unchanged and pair.candidate.is_unchanged and shapes[0] == shapes[1]
 
 
 def _ranks(records: Group) -> int:

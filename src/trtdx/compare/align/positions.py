@@ -215,11 +215,8 @@ class Matching:
     def rows(self, step: int, ours: str = "", theirs: str = "") -> tuple[tuple[int, ...], TokenRows] | str:
         """Return the candidate's steps that hold a step's tokens and the rows of both, or why there are none.
 
-        Args:
-            step: of the reference.
-            ours: which tokens the reference's tensor holds: "" those of the step, "real" without padding, "last" of them the
-                last of each sequence, "history" all up to now, "past" all before.
-            theirs: which the candidate's holds.
+        A tensor holds "" the tokens of the step, "real" those without padding, "last" the last of each sequence,
+        "history" all up to now, "past" all before.
         """
         key = step, ours, theirs
         if key not in self._cache:

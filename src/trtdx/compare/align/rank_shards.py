@@ -42,11 +42,7 @@ def ranks_of(records: Sequence[Record], width_of: Sequence[int]) -> Ranks:
 def way(ranks: Ranks, wanted: int, *, partial: bool, trims: bool) -> Way | None:
     """Return how ranks make a tensor of a width; none where they do not.
 
-    Args:
-        ranks: what each of them holds.
-        wanted: numbers of a token in the whole tensor.
-        partial: each rank may hold a partial sum.
-        trims: what is wider is padded: a vocabulary.
+    Each rank may hold a `partial` sum. What is wider is padded where it `trims`: a vocabulary.
     """
     widths, total, everything = ranks.widths, sum(ranks.widths), tuple(range(len(ranks.widths)))
     if set(widths) == {wanted}:

@@ -46,9 +46,7 @@ class Reading:
     def __init__(self, capture: Capture, *, layers: int = 0) -> None:
         """Index a capture.
 
-        Args:
-            capture: of one side.
-            layers: how many the other side has; more than here, and stages of a pipeline count their own from 0.
+        Where the other side has more layers than this one, stages of a pipeline count their own from 0.
         """
         self.capture, self.notes = capture, list[str]()
         self.architecture = str(capture.header.details.get("architecture", ""))

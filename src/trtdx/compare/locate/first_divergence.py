@@ -66,12 +66,7 @@ def locate(
 ) -> Located:
     """Return where two sides first go wrong.
 
-    Args:
-        judged: the verdicts of `judge`.
-        reference: one side.
-        candidate: the other.
-        runs: as `judge` was given.
-        align: pairs the tensors of two sides; without it coarse captures stay as they are.
+    Sides are run again with finer taps where `align` is there to pair their tensors; else coarse captures stay as they are.
     """
     search = _Search(list(judged), reference, candidate, runs, align)
     return search.located()

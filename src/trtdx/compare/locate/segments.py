@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 def replayed_side(side: Side, scope: str, selector: str, step: int, folder: Path) -> Side:
     """Return a capture of one module of a side, computed alone from its captured inputs.
 
-    Args:
-        side: with values of what enters the module, and a model.
-        scope: the module's path, or its end.
-        selector: what to look at inside it.
-        step: of which step the inputs are.
-        folder: where the new capture goes.
+    The side has values of what enters the module, and a model. The scope is the module's path, or its end.
 
     Raises:
         TrtdxError: it cannot be computed alone.
@@ -102,16 +97,7 @@ class SegmentRuns(Runs):
     """Runs of one module of the reference instead of the whole: only local ones, which need no more."""
 
     def __init__(self, around: Runs, reference: Side, candidate: Side, folder: Path, scope: str, step: int):
-        """Plan runs.
-
-        Args:
-            around: runs of the whole.
-            reference: the module's capture, of the reference; `candidate` of the candidate.
-            candidate: see there.
-            folder: where the captures go.
-            scope: the module.
-            step: of which step.
-        """
+        """Plan runs."""
         super().__init__(
             around.host, around.question, folder, reference, candidate, selector=f"{scope}, {scope}.**"
         )

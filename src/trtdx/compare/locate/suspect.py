@@ -28,12 +28,7 @@ def suspect_at(
 ) -> Suspect:
     """Return the module at a place, with what entered and left it on both sides.
 
-    Args:
-        where: the first wrong place.
-        pairs: of the whole comparison.
-        reference: one side.
-        candidate: the other.
-        again: computes the candidate once more and gives what left the module.
+    The callable computes the candidate once more and returns what left the module.
     """
     path, step = where.module, where.step
     inside = [

@@ -38,14 +38,7 @@ class Tested(NamedTuple):
 
 
 def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> Finding:
-    """Return the finding of the first wrong place.
-
-    Args:
-        located: where it is.
-        tested: what may explain it.
-        again: the command that compares once more.
-        book: the words.
-    """
+    """Return the finding of the first wrong place."""
     where, first = located.where, located.first
     assert where is not None
     assert first is not None

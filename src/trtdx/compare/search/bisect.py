@@ -70,7 +70,7 @@ class Bisected(NamedTuple):
     problem: str = ""
 
 
-class _UsedUpError(Exception):
+class RunLimitError(Exception):
     """No more runs may be made."""
 
 
@@ -82,12 +82,7 @@ class Log:
     ) -> None:
         """Start with what a file has.
 
-        Args:
-            run: runs and judges one set of options.
-            host: where the file is.
-            file: where runs are kept.
-            about: what is being asked; runs of another question are not taken.
-            most: how many may be made.
+        Runs of another question, as `about` says, are not taken.
         """
         self._run, self._host, self._file, self._about, self._most = run, host, file, about, most
         self.tried: dict[str, Tried] = {}
@@ -100,7 +95,7 @@ class Log:
         key = json.dumps(dict(sorted(options.items())))
         if key not in self.tried:
             if self.runs >= self._most:
-                raise _UsedUpError
+                raise RunLimitError
             self.runs += 1
             self.tried[key] = Tried(dict(options), self._run(dict(options)))
             self._save()
@@ -132,17 +127,12 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def bisect(options: Sequence[Option], log: Log) -> Bisected:
-    """Return the fewest options that have to be changed for another verdict than "wrong".
-
-    Args:
-        options: what may be changed.
-        log: makes the runs.
-    """
+    """Return the fewest options that have to be changed for another verdict than "wrong"."""
     failing_values = {option.name: option.values[0] for option in options}
     search = _Search(options, failing_values, log)
     try:
         problem = search.find()
-    except _UsedUpError:
+    except RunLimitError:
         search.sure = False
         problem = "" if search.mended else f"{counted(log.runs, 'run')} were not enough"
     changed = {} if problem else search.changes()

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.search.bisect import smallest
+from trtdx.compare.search.bisect import RunLimitError, smallest
 from trtdx.compare.search.lowering import Lowering, lowering_of
 from trtdx.compare.search.precision_runs import Meter, apart, finite, is_real, samples_of
 from trtdx.compare.sides.side import Spec
@@ -89,10 +89,6 @@ class Searched(NamedTuple):
     locals: tuple[Local, ...]
     sure: bool
     file: str
-
-
-class _UsedUpError(Exception):
-    """No more runs may be made."""
 
 
 def precision_search(
@@ -206,7 +202,7 @@ class _Search:
 
         try:
             smallest(range(count), works)
-        except _UsedUpError:
+        except RunLimitError:
             return [*always, *best], False
         return [*always, *best], True
 
@@ -269,7 +265,7 @@ class _Search:
         key = frozenset(keep)
         if key not in self._health:
             if self.runs >= self._most:
-                raise _UsedUpError
+                raise RunLimitError
             self.runs += 1
             self.progress(f"run {self.runs}: {len(key)} of {len(self.order)} operations in float32")
             self._health[key] = self._measured(key)

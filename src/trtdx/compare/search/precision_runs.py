@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.run import is_decoder
-from trtdx.capture.session.inputs import MADE_UP_PROMPT, feeds_from, made_up_feeds
-from trtdx.engines.generate import completed_feeds, generate
+from trtdx.capture.session.inputs import MADE_UP_PROMPT
+from trtdx.compare.sides.side import question_feeds
+from trtdx.engines.generate import generate
 from trtdx.tensors.difference import difference
 
 if TYPE_CHECKING:
@@ -71,9 +72,8 @@ def samples_of(host: Host, engine: Engine, question: Question) -> tuple[list[dic
     """
     recorder = _Recorder(engine)
     if question.inputs or not is_decoder(engine):
-        feeds_given = feeds_from(host, question.inputs) if question.inputs else [made_up_feeds(engine.inputs)]
-        for feeds in feeds_given:
-            recorder.run(completed_feeds(engine, feeds))
+        for feeds in question_feeds(host, engine, question):
+            recorder.run(feeds)
     else:
         for _ in generate(recorder, question.prompts or (MADE_UP_PROMPT,), question.new_tokens):
             pass

@@ -12,14 +12,15 @@ between the first wrong tensor and those before it that the reference has too; o
 
 from __future__ import annotations
 
-import math
 import tempfile
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.session.replay import replay_from
 from trtdx.compare.align.align import align
+from trtdx.compare.align.layouts import squeezed_shape
 from trtdx.compare.search.precision_runs import samples_of
 from trtdx.compare.search.reduce_files import (
     Found,
@@ -41,7 +42,7 @@ from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.places import module_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trtdx.compare.nouns import Pair
     from trtdx.compare.run import Plan
@@ -62,13 +63,7 @@ def reduce(
 ) -> Reduced:
     """Write the smallest failing part of a candidate.
 
-    Args:
-        host: where files are.
-        plan: the comparison.
-        where: its first wrong place: `report.findings[0].where`.
-        folder: a new or empty folder.
-        book: the words of findings, to try the command.
-        progress: told in words what is being done.
+    The first wrong place is `report.findings[0].where`; the folder is a new or an empty one.
 
     Raises:
         InputError: the candidate cannot be run, or no part of it fails by itself.
@@ -76,7 +71,7 @@ def reduce(
     spec = parse_side(host, plan.candidate)
     target = _new_folder(folder)
     if spec.kind == "hf":
-        done = Reduced(folder, *reduce_torch(host, plan, where, target))
+        done = reduce_torch(host, plan, where, target)._replace(folder=folder)
         write_words(done, where, target)
         return done
     if spec.kind not in GRAPHS:
@@ -118,8 +113,8 @@ class _Search:
         self.host, self.plan, self.spec, self.where, self.scratch = host, plan, spec, where, scratch
         self.progress = progress
         self.reference = parse_side(host, plan.reference)
-        self.engine = _opened(spec)
-        self.graph = self.engine.graph
+        engine: Any = spec.open()
+        self.engine, self.graph = engine, engine.graph
 
     def found(self) -> Found | None:
         truths = [self.reference] if self.reference.kind in GRAPHS else []
@@ -160,7 +155,7 @@ class _Search:
 
     def _by_graph(self, truth: Spec) -> Case | None:
         try:
-            right = _opened(truth)
+            right: Any = truth.open()
             samples, _ = samples_of(self.host, self.spec.open(), self.plan.question)
         except TrtdxError:
             return None
@@ -194,8 +189,7 @@ class _Search:
             n for n in names if n not in right_values and self.graph.kind(self.graph.values[n]) is Kind.SHAPE
         ]
         if shapes:
-            exact = _opened(Spec("onnx", self.spec.path, {"level": "none"}))
-            right_values |= exact.part(shapes, feeds)
+            right_values |= self._exact_part(shapes, feeds)
         there = right.graph.values
         rest = {
             name: same[name]
@@ -237,37 +231,34 @@ class _Search:
         feeds = samples[self.where.step] if self.where.step < len(samples) else samples[-1]
         part = part_between(self.graph, last, {*known_values, *feeds})
         shapes = [name for name in part.inputs if name not in known_values and name not in feeds]
-        exact = _opened(Spec("onnx", self.spec.path, {"level": "none"}))
-        sample = {**feeds, **(exact.part(shapes, feeds) if shapes else {}), **known_values}
-        reducer = Reducer(self.engine, [sample])
-        case = reducer.case(part)
-        return None if case is None else reducer.with_fewer_rows(case)
+        sample = {**feeds, **(self._exact_part(shapes, feeds) if shapes else {}), **known_values}
+        return Reducer(self.engine, [sample]).small_case(part)
+
+    def _exact_part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return tensors of the candidate's graph, computed without any optimisation."""
+        exact: Any = Spec("onnx", self.spec.path, {"level": "none"}).open()
+        tensors: dict[str, Array] = exact.part(names, feeds)
+        return tensors
 
     def _by_module(self, side: Side) -> Case | None:
         """Return the whole module with what the reference's takes and gives, of each step that can be replayed."""
         part: Part | None = None
         samples = []
         for step in sorted({record.step for record in side.capture.records()}):
-            spy = _Spy(self.engine)
             try:
-                done = replay_from(side.capture, spy.engine, self.where.module, step=step)
+                with _part_feeds(self.engine) as fed:
+                    done = replay_from(side.capture, self.engine, self.where.module, step=step)
             except TrtdxError:
                 continue
-            finally:
-                spy.leave()
             right = {
                 output.name: side.capture.values(output.captured)
                 for output in done.leaving
                 if output.captured
             }
             if right:
-                part = Part((), tuple(spy.taken), tuple(right))
-                samples.append({**spy.taken, **right})
-        if part is None:
-            return None
-        reducer = Reducer(self.engine, samples)
-        case = reducer.case(part)
-        return None if case is None else reducer.with_fewer_rows(case)
+                part = Part((), tuple(fed), tuple(right))
+                samples.append({**fed, **right})
+        return None if part is None else Reducer(self.engine, samples).small_case(part)
 
 
 def _part_there(
@@ -282,47 +273,29 @@ def _part_there(
 def in_candidate_layout(pair: Pair, reference: Side, candidate: Side) -> Array | None:
     """Return the reference's values of a pair where both sides have them in one layout."""
     reference_tensor, candidate_tensor = pair.reference, pair.candidate
-    if (
-        not pair.kept
-        or len(reference_tensor.records) != 1
-        or reference_tensor.changes
-        or candidate_tensor.changes
-        or reference_tensor.after
-        or candidate_tensor.after
-    ):
+    if not (pair.kept and reference_tensor.is_unchanged and candidate_tensor.is_unchanged):
         return None
     array = reference.capture.values(reference_tensor.first)
     shape = candidate_tensor.first.layout.shape
-    return (
-        array.reshape(shape)
-        if array.size == math.prod(shape) and _squeezed(array.shape) == _squeezed(shape)
-        else None
-    )
+    return array.reshape(shape) if squeezed_shape(array.shape) == squeezed_shape(shape) else None
 
 
-def _squeezed(shape: Sequence[int]) -> list[int]:
-    return [size for size in shape if size != 1]
+@contextmanager
+def _part_feeds(engine: Any) -> Iterator[dict[str, Array]]:
+    """Give what the part of a graph is fed that an engine computes last."""
+    fed: dict[str, Array] = {}
+    compute = engine.part
 
+    def part(names: Sequence[str], feeds: Mapping[str, Array]) -> Any:
+        fed.clear()
+        fed.update(feeds)
+        return compute(names, feeds)
 
-def _opened(spec: Spec) -> Any:
-    """Return an engine that computes parts of a graph."""
-    return spec.open()
-
-
-class _Spy:
-    """Sees what the parts of a graph are fed that an engine computes last."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine, self.taken = engine, dict[str, Any]()
-        self._plain = engine.part
-        engine.part = self._part
-
-    def _part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> Any:
-        self.taken = dict(feeds)
-        return self._plain(names, feeds)
-
-    def leave(self) -> None:
-        self.engine.part = self._plain
+    engine.part = part
+    try:
+        yield fed
+    finally:
+        engine.part = compute
 
 
 def _engine(spec: Spec) -> str:

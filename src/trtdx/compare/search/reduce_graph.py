@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     import numpy as np
+    import onnx_ir as ir
 
     from trtdx.engines.onnxruntime.replay import InParts
     from trtdx.formats.onnx.graph import Graph
@@ -80,35 +81,30 @@ def wrong(true: Array, other: Array) -> tuple[bool, float, float]:
 def part_of(graph: Graph, nodes: Iterable[int], last: int) -> Part:
     """Return a set of operations, of which those that do not lead to the last are left out."""
     chosen = set(nodes) | {last}
+    return _part_back_from(graph, last, lambda value: graph.made.get(value) in chosen)
+
+
+def part_between(graph: Graph, last: int, known: Collection[str]) -> Part:
+    """Return the operations from tensors that are known to the last; numbers that tell shapes are fed, too."""
+    before = set(known) - {str(value.name) for value in graph.nodes[last].outputs}
+    return _part_back_from(
+        graph, last, lambda value: graph.kind(value) is Kind.DATA and str(value.name) not in before
+    )
+
+
+def _part_back_from(graph: Graph, last: int, is_inside: Callable[[ir.Value], bool]) -> Part:
+    """Return the operations that lead to the last through the values that are inside; what enters them is fed."""
     outputs = tuple(str(value.name) for value in graph.nodes[last].outputs if value.name)
     reached, waiting, inputs = {last}, [last], dict[str, None]()
     while waiting:
         for value in graph.reads[waiting.pop()]:
             at = graph.made.get(value)
-            if at is not None and at in chosen:
+            if at is not None and is_inside(value):
                 if at not in reached:
                     reached.add(at)
                     waiting.append(at)
             elif graph.kind(value) is not Kind.CONSTANT:
                 inputs[str(value.name)] = None
-    return Part(tuple(sorted(reached)), tuple(inputs), outputs)
-
-
-def part_between(graph: Graph, last: int, known: Collection[str]) -> Part:
-    """Return the operations from tensors that are known to the last; numbers that tell shapes are fed, too."""
-    last_outputs = {str(value.name) for value in graph.nodes[last].outputs}
-    reached, waiting, inputs = {last}, [last], dict[str, None]()
-    while waiting:
-        for value in graph.reads[waiting.pop()]:
-            kind, at, name = graph.kind(value), graph.made.get(value), str(value.name)
-            if kind is Kind.CONSTANT:
-                continue
-            if kind is Kind.SHAPE or at is None or (name in known and name not in last_outputs):
-                inputs[name] = None
-            elif at not in reached:
-                reached.add(at)
-                waiting.append(at)
-    outputs = tuple(str(value.name) for value in graph.nodes[last].outputs if value.name)
     return Part(tuple(sorted(reached)), tuple(inputs), outputs)
 
 
@@ -118,10 +114,8 @@ class Reducer:
     def __init__(self, engine: InParts, samples: Sequence[Sample], truth: Truth | None = None) -> None:
         """Start with the right values.
 
-        Args:
-            engine: the candidate's.
-            samples: the right value of every tensor in question, by name, for each sample.
-            truth: computes the right values of a part's outputs from its inputs, where that can be done.
+        Samples have the right value of every tensor in question. The truth computes those of a part's outputs from its
+        inputs, where that can be done.
         """
         self.truth = truth
         self.engine, self.graph = engine, engine.graph
@@ -248,6 +242,11 @@ class Reducer:
                 expected = {name: self.right[at][name] for name in part.outputs if name in self.right[at]}
                 return Case(part, [inputs], [expected], *worst, self.runs, at)
         return None
+
+    def small_case(self, part: Part) -> Case | None:
+        """Return a part with as few rows of the first sample that fails as still fail; none where all are right."""
+        case = self.case(part)
+        return None if case is None else self.with_fewer_rows(case)
 
     def with_fewer_rows(self, case: Case) -> Case:
         """Return a case with inputs cut along the axes that may have any length, as far as it still fails.

@@ -60,9 +60,7 @@ class Budget:
     def __init__(self, folder: Path, asked: int | None = None) -> None:
         """Set a limit.
 
-        Args:
-            folder: where captures go.
-            asked: bytes; a share of what is free there where it is not told.
+        By itself it is a share of what is free in the folder.
         """
         self.total = asked if asked is not None else int(SHARE * shutil.disk_usage(folder).free)
         self.each = self.total // CAPTURES

@@ -51,11 +51,8 @@ class Live(Spec, frozen=True):
 def spec_of(host: Host, given: Any, folder: Path, *, copied: bool = True) -> Spec:
     """Return what was handed in as one side of a comparison.
 
-    Args:
-        host: where paths are looked at.
-        given: a text or path, an opened capture, a torch module, or arrays by name.
-        folder: where arrays are written as a capture, and a module's settings.
-        copied: whether a module is to be copied before it is run: the reference's is taken apart.
+    It may be a text or path, an opened capture, a torch module, or arrays by name. Arrays go into the folder as a
+    capture, and a module's settings too. A module is copied before it is run where it is taken apart: the reference's.
 
     Raises:
         InputError: it is nothing that can be compared.
@@ -109,13 +106,9 @@ def _plain(name: str, array: Any) -> Any:
     import numpy as np
 
     if hasattr(array, "detach"):  # torch
-        array = array.detach().cpu().contiguous()
-        if str(array.dtype) == "torch.bfloat16":
-            import ml_dtypes
-            import torch
+        from trtdx.engines.torch.values import array_from_tensor
 
-            return array.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return array.numpy()
+        return array_from_tensor(array.contiguous())
     plain = np.ascontiguousarray(array)
     if plain.dtype.kind in "OSUmM":
         raise InputError(f"{name} is not an array of numbers but of {plain.dtype}")

@@ -57,11 +57,8 @@ def refused_report(
             {**setting_values, "module": module, "what": f"{setting_values['what']}; {err.message}"},
         )
     finding = finding_from(book.get(code), Violation(evidence, values, confidence=0.95))
-    return _report(msgspec.structs.replace(finding, where=where), what)
-
-
-def _report(finding: Finding, text: str) -> ComparisonReport:
-    return ComparisonReport(summary=Summary(f"nothing was compared: {text}"), findings=(finding,))
+    findings = (msgspec.structs.replace(finding, where=where),)
+    return ComparisonReport(summary=Summary(f"nothing was compared: {what}"), findings=findings)
 
 
 def _settings(specs: tuple[Spec, Spec]) -> list[Setting]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.capture.run import header_details
-from trtdx.capture.session.record import Recorder
 from trtdx.capture.session.selection import Wanted, parse_positions, parse_steps
-from trtdx.capture.session.steps import PROMPT, PROMPT_MASK, Session, step_notes
-from trtdx.capture.store.format import CaptureError, Header
-from trtdx.capture.store.writer import CaptureWriter
-from trtdx.compare.sides.side import EVERYTHING, KINDS, Question, Side, Spec
+from trtdx.capture.session.steps import PROMPT, PROMPT_MASK, step_notes
+from trtdx.capture.store.format import CaptureError
+from trtdx.compare.sides.packages import ENGINES
+from trtdx.compare.sides.side import EVERYTHING, Question, Side, Spec, recording
 from trtdx.engines.generate import start_state
 from trtdx.engines.opening import find_model
 from trtdx.errors import InputError
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from trtdx.capture.session.steps import Session
+    from trtdx.capture.store.format import Header
     from trtdx.capture.store.reader import Capture
     from trtdx.engines.engine import Array, Engine
     from trtdx.engines.state import Sampling
@@ -59,7 +59,7 @@ def spec_of_baseline(capture: Capture, given: Spec | None = None) -> Spec:
         InputError: the capture does not say what was run, or that is not there.
     """
     header = capture.header
-    kind = next((kind for kind, engine in KINDS.items() if engine == header.engine), "")
+    kind = next((kind for kind, engine in ENGINES.items() if engine == header.engine), "")
     if len(capture.ranks) > 1:
         raise InputError(
             f"{capture.folder} was made by {len(capture.ranks)} ranks, which are not started again here",
@@ -147,15 +147,10 @@ def _kept(capture: Capture, name: str, step: int) -> Array:
 
 def rerun(spec: Spec, capture: Capture, fed: Fed, folder: Path) -> Side:
     """Run what a capture is of into a new one: the same taps, steps and positions; values where the old one has some."""
-    header = capture.header
-    selector = header.selector or EVERYTHING
+    selector = capture.header.selector or EVERYTHING
     engine = spec.open(selector)
     try:
-        new_header = Header(
-            run=spec.text, engine=engine.kind, selector=selector, details=header_details(engine)
-        )
-        with CaptureWriter(folder, new_header, parquet=False) as writer:
-            session = Session(engine, writer, Recorder(writer, _wanted(capture), engine.places()))
+        with recording(engine, folder, _wanted(capture), run=spec.text, selector=selector) as session:
             _feed(session, engine, fed)
     finally:
         engine.close()

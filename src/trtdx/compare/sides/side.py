@@ -9,6 +9,7 @@ DIR or FILE                             a capture, a dump of another tool, or a 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -24,18 +25,18 @@ from trtdx.capture.session.steps import Session, step_notes
 from trtdx.capture.store.format import Header
 from trtdx.capture.store.reader import Capture, is_capture
 from trtdx.capture.store.writer import CaptureWriter
+from trtdx.compare.sides.packages import ENGINES
 from trtdx.engines.generate import completed_feeds
 from trtdx.engines.opening import Options, find_model, open_engine
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.tensors.taps import parse_selector
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from trtdx.engines.engine import Array, Engine
     from trtdx.host import Host
 
-KINDS = {"hf": "torch", "onnx": "onnxruntime", "trt": "tensorrt"}
 KNOWN_OPTIONS = {
     "hf": ("dtype", "attention", "threads", "compiled"),
     "onnx": ("level", "threads", "disabled"),
@@ -56,7 +57,7 @@ class Spec(msgspec.Struct, frozen=True):
 
     @property
     def is_model(self) -> bool:
-        return self.kind in KINDS
+        return self.kind in ENGINES
 
     @property
     def text(self) -> str:
@@ -75,7 +76,7 @@ class Spec(msgspec.Struct, frozen=True):
             settings=tuple(option for option in options.items() if option[0].startswith(SETTINGS)),
             disabled=tuple(filter(None, options.get("disabled", "").split(","))),
         )
-        return open_engine(find_model(self.path), KINDS[self.kind], selector, engine_options)
+        return open_engine(find_model(self.path), ENGINES[self.kind], selector, engine_options)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +90,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 def parse_side(host: Host, text: str) -> Spec:
     """Return what a text means."""
     kind, colon, rest = text.partition(":")
-    if colon and kind in KINDS:
+    if colon and kind in ENGINES:
         path, _, query = rest.partition("?")
         options = _parse_options(query, text)
         for name in options:
@@ -113,7 +114,7 @@ def parse_side(host: Host, text: str) -> Spec:
         engine = find_model(text).engines[0]
     except InputError:
         return Spec("dump", text)
-    return Spec(next(kind for kind, name in KINDS.items() if name == engine), text)
+    return Spec(next(kind for kind, name in ENGINES.items() if name == engine), text)
 
 
 def _parse_options(query: str, text: str) -> dict[str, str]:
@@ -193,10 +194,7 @@ def open_side(
             selector=selector,
             budget_bytes=budget_bytes,
         )
-    except (
-        RuntimeError,
-        IndexError,
-    ) as err:  # of torch, about the model: sizes that do not fit, an unknown token
+    except (RuntimeError, IndexError) as err:  # of torch: sizes that do not fit, an unknown token
         raise InputError(f"{spec.text} cannot be computed: {' '.join(str(err).split())}") from err
     finally:
         engine.close()
@@ -226,13 +224,10 @@ def run_into(
     """Run an engine's model on what is asked, all that it is told to watch in a new capture with values."""
     import numpy as np
 
-    decoder = is_decoder(engine)
-    header = Header(run=run, engine=engine.kind, selector=selector, details=header_details(engine))
-    with CaptureWriter(folder, header, parquet=False, value_budget_bytes=budget_bytes) as writer:
-        recorder = Recorder(writer, Wanted(values=parse_selector(EVERYTHING)), engine.places())
-        session = Session(engine, writer, recorder)
-        if question.inputs or not decoder:
-            for feeds in _feeds(host, engine, question):
+    wanted = Wanted(values=parse_selector(EVERYTHING))
+    with recording(engine, folder, wanted, run=run, selector=selector, budget_bytes=budget_bytes) as session:
+        if question.inputs or not is_decoder(engine):
+            for feeds in question_feeds(host, engine, question):
                 session.compute(feeds)
             return
         tokens = np.array(forced, np.int64).T if forced else None
@@ -241,7 +236,17 @@ def run_into(
             pass
 
 
-def _feeds(host: Host, engine: Engine, question: Question) -> list[dict[str, Array]]:
+@contextmanager
+def recording(
+    engine: Engine, folder: Path, wanted: Wanted, *, run: str, selector: str, budget_bytes: int | None = None
+) -> Iterator[Session]:
+    """Give a session of an engine whose steps go into a new capture."""
+    header = Header(run=run, engine=engine.kind, selector=selector, details=header_details(engine))
+    with CaptureWriter(folder, header, parquet=False, value_budget_bytes=budget_bytes) as writer:
+        yield Session(engine, writer, Recorder(writer, wanted, engine.places()))
+
+
+def question_feeds(host: Host, engine: Engine, question: Question) -> list[dict[str, Array]]:
     """Return what each run is fed; what only the other side's model takes is left out, what follows is added."""
     if not question.inputs:
         return [made_up_feeds(engine.inputs)]
