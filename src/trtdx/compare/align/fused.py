@@ -40,9 +40,10 @@ class Split(NamedTuple):
     def columns(self) -> int:
         return self.groups * sum(width for _, width in self.parts)
 
-    def text(self, part: str) -> str:
+    @property
+    def text(self) -> str:
         groups = f"{self.groups} x " if self.groups > 1 else ""
-        return f"part {part} of {groups}" + " ".join(f"{name}:{width}" for name, width in self.parts)
+        return groups + " ".join(f"{name}:{width}" for name, width in self.parts)
 
     def change(self, part: str) -> Change:
         """Return the change that takes one part out."""
@@ -55,12 +56,10 @@ class Split(NamedTuple):
                 return array[..., begin:end]
             return array.reshape(*array.shape[:-1], self.groups, -1)[..., begin:end]
 
-        return Change(self.text(part), apply)
+        return Change(f"part {part} of {self.text}", apply)
 
     def regrouped(self) -> Change:
         """Return the change that puts the parts of all groups side by side; groups are shards here."""
-        groups = f"{self.groups} x " if self.groups > 1 else ""
-        widths = " ".join(f"{name}:{width}" for name, width in self.parts)
 
         def apply(array: Array) -> Array:
             import numpy as np
@@ -70,7 +69,7 @@ class Split(NamedTuple):
             parts = np.split(shards, ends, -1)
             return np.concatenate([part.reshape(*array.shape[:-1], -1) for part in parts], -1)
 
-        return Change(f"regroup {groups}{widths}", apply)
+        return Change(f"regroup {self.text}", apply)
 
     def divided(self, ranks: int) -> Split | None:
         """Return how one of several shards is divided; none where it cannot be."""

@@ -68,8 +68,7 @@ def _scaled(graph: Graph, call: Call) -> set[str]:
     """Return the ports of a module, known by its weight alone, at which a constant is added or multiplied: it may be its own."""
     makers = [graph.nodes[graph.made[value]] for value, _ in call.inputs if value in graph.made]
     users = [graph.nodes[at] for value in call.outputs for at in _reads(graph, value)]
-    ports = {"in"} if any(map(_with_number, makers)) else set()
-    return ports | ({"out"} if any(map(_with_number, users)) else set())
+    return {port for port, nodes in (("in", makers), ("out", users)) if any(map(_with_number, nodes))}
 
 
 def _with_number(node: Any) -> bool:

@@ -213,20 +213,20 @@ class Builder:
             return False
         kind = _LAYER_NUMBER.sub("", meaning.role)
         if kind not in self._partial:
-            same = [
-                group[0].records
-                for (role, port), group in self.their_names.by_role.items()
-                if port == "out" and _LAYER_NUMBER.sub("", role) == kind and len(group[0].records) > 1
-            ]
-            around = [
-                group[0].records
-                for (role, port), group in self.their_names.by_role.items()
-                if port == "out" and _LAYER_NUMBER.sub("", role) == kind.rpartition(".")[0]
-            ]
-            self._partial[kind] = all(len({*_hashes(records)}) > 1 for records in same) and (
-                not around or any(len({*_hashes(records)}) == 1 for records in around)
-            )
+            same = [records for records in self._candidate_outputs(kind) if len(records) > 1]
+            around = self._candidate_outputs(kind.rpartition(".")[0])
+            exchanged_behind = not around or any(_ranks(records) == 1 for records in around)
+            self._partial[kind] = exchanged_behind and all(_ranks(records) > 1 for records in same)
         return self._partial[kind]
+
+    def _candidate_outputs(self, kind: str) -> list[Group]:
+        """Return what leaves the modules of one kind, those of all layers."""
+        groups = self.their_names.by_role.items()
+        return [
+            group[0].records
+            for (role, port), group in groups
+            if port == "out" and _LAYER_NUMBER.sub("", role) == kind
+        ]
 
     def _is_logits(self, match: Match) -> bool:
         return self.our_names.meant[match.ours].role in ("logits", "head") or match.ours.endswith("logits")
@@ -242,31 +242,19 @@ class Builder:
     ) -> Pair | str:
         reference = _aligned([records], plan.ours, (*plan.asked.ours, *plan.fit.ours))
         reference = self._regrouped(0, match, reference)
-        candidate = _aligned(
-            [_chosen(group, plan.asked) for group in groups],
-            plan.theirs,
-            (*plan.asked.theirs, *plan.fit.theirs),
-        )
+        chosen = [_chosen(group, plan.asked) for group in groups]
+        candidate = _aligned(chosen, plan.theirs, (*plan.asked.theirs, *plan.fit.theirs))
         candidate = self._regrouped(1, match, candidate)
         if _are_masks(reference.first, candidate.first):
             reference, candidate = (
                 tensor._replace(after=(*tensor.after, as_mask())) for tensor in (reference, candidate)
             )
-        pair = Pair(
-            match.name,
-            step,
-            reference,
-            candidate,
-            match.how,
-            plan.fit.axis,
-            tokens=tokens,
-            confidence=match.confidence,
-        )
+        pair = Pair(match.name, step, reference, candidate, match.how, plan.fit.axis)
+        pair = pair._replace(tokens=tokens, confidence=match.confidence)
         if not pair.kept and not _hash_tells(pair):
             return NOT_KEPT
-        return (
-            self._summed_or_copied(pair, groups) if candidate.join == "sum" and not plan.asked.join else pair
-        )
+        summed = candidate.join == "sum" and not plan.asked.join
+        return self._summed_or_copied(pair, groups) if summed else pair
 
     def _regrouped(self, side: int, match: Match, aligned: Aligned) -> Aligned:
         """Return fused shards side by side as the whole fused tensor would be."""
@@ -277,9 +265,8 @@ class Builder:
 
     def _summed_or_copied(self, pair: Pair, groups: Sequence[Group]) -> Pair:
         """Return a pair of partial sums, or of copies where ranks differ in noise only: already exchanged."""
-        copies = pair._replace(
-            candidate=pair.candidate._replace(records=tuple(group[0] for group in groups), join="")
-        )
+        one_of_each = tuple(group[0] for group in groups)
+        copies = pair._replace(candidate=pair.candidate._replace(records=one_of_each, join=""))
         captures = self.ours.capture, self.theirs.capture
         alone, together = value_check.error(copies, *captures), value_check.error(pair, *captures)
         if alone < value_check.GOOD and alone < together:
@@ -303,7 +290,7 @@ class Builder:
             axis = rank_shards.axis_of_shards(reference_shapes[0], candidate_shapes)
             join = asked.join or (f"concatenate {axis}" if axis is not None else "")
             shape_fit = shape_fit or (Fit() if join else None)
-        elif self._is_partial(match) and len({*_hashes(group)}) > 1:
+        elif self._is_partial(match) and _ranks(group) > 1:
             join = "sum"
         if shape_fit is None:
             return _unlike(records, group)
@@ -328,12 +315,8 @@ class Builder:
         table = table_at(self.theirs, at, asked.pages)
         group = self.theirs.steps[at].get(match.theirs, ())
         mine = self._forms_of(0, match.ours, asked.ours)
-        if (
-            table is None
-            or not group
-            or not mine
-            or (self._forms_of(1, match.theirs, ()) and not asked.pages)
-        ):
+        plain = self._forms_of(1, match.theirs, ()) and not asked.pages
+        if table is None or not group or not mine or plain:
             return ""
         return page_rows(self.tokens, step, records, group, table, mine[0], match)
 
@@ -359,10 +342,9 @@ class Builder:
             if reference_record is not None and reference_record.statistics.hash == record.statistics.hash:
                 continue
             odd_pair = pair._replace(candidate=pair.candidate._replace(records=(record,)))
-            if reference_record is not None and len(set(_hashes(tuple(reference_by_rank.values())))) > 1:
-                odd_pairs.append(
-                    odd_pair._replace(reference=pair.reference._replace(records=(reference_record,)), note="")
-                )
+            if reference_record is not None and _ranks(tuple(reference_by_rank.values())) > 1:
+                reference = pair.reference._replace(records=(reference_record,))
+                odd_pairs.append(odd_pair._replace(reference=reference, note=""))
                 continue
             note = f"rank {record.rank} holds other values than rank {pair.candidate.first.rank}"
             odd_pairs.append(odd_pair._replace(note=note))
@@ -371,10 +353,9 @@ class Builder:
     def _same_ranks(self, match: Match, pair: Pair, theirs: Group) -> dict[int, Record]:
         """Return the reference's records of a tensor by rank, if it has the same ranks as the candidate."""
         group = self.ours.steps[pair.reference.first.step].get(match.ours, ())
-        alike = [record.rank for record in group] == [
-            record.rank for record in theirs
-        ] and not pair.reference.join
-        return {record.rank: record for record in group} if alike and pair.reference.first in group else {}
+        by_rank = {record.rank: record for record in group}
+        alike = list(by_rank) == [record.rank for record in theirs] and not pair.reference.join
+        return by_rank if alike and pair.reference.first in group else {}
 
 
 def _chosen(group: Group, asked: Asked) -> Group:
@@ -404,8 +385,8 @@ def _hash_tells(pair: Pair) -> bool:
 
 
 def _ranks(records: Group) -> int:
-    """Return how ranks agree, as a number that distinguishes plans."""
-    return len(set(_hashes(records))) if len(records) > 1 else 1
+    """Return how many different contents the ranks hold."""
+    return len(set(_hashes(records)))
 
 
 def _hashes(records: Group) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trtdx.compare.locate.first_divergence import Located
     from trtdx.compare.nouns import Explained, Judged, Pair
     from trtdx.model import Finding
-    from trtdx.rule import RuleBook
+    from trtdx.rule import Rule, RuleBook
 
 UNTESTED, NOT_FINITE = "DX925", "DX960"
 NO_STAND_IN = "nothing stands for the reference that causes could be tried out in"
@@ -58,13 +58,18 @@ def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> 
     if best is not None:
         values |= {"share": percent(best.share), **best.values}
     values |= {name: in_words(str(values[name])) for name in ("tensor", "module")}
-    evidence = (_seen(where, first), *_explaining(tested, best, book), *_around(located))
+    evidence = (_seen(where, first), *_explaining(tested, best, book), *neighbour_evidence(located))
     sure = first.confidence * (best.share if best else 0.9)
-    finding = finding_from(book.get(code), Violation(evidence, values, confidence=round(sure, 3)))
-    install = (Fix(Stage.INSTALL, "install torch: causes are then tried out in it", tested.install),)
-    return msgspec.structs.replace(
-        finding, where=where, fixes=(*install, *finding.fixes) if tested.install else finding.fixes
-    )
+    finding = finding_at(where, book.get(code), Violation(evidence, values, confidence=round(sure, 3)))
+    if not tested.install:
+        return finding
+    install = Fix(Stage.INSTALL, "install torch: causes are then tried out in it", tested.install)
+    return msgspec.structs.replace(finding, fixes=(install, *finding.fixes))
+
+
+def finding_at(where: Where, rule: Rule, violation: Violation) -> Finding:
+    """Return a finding with its place."""
+    return msgspec.structs.replace(finding_from(rule, violation), where=where)
 
 
 def graver(finding: Finding, located: Located, answers: Answers) -> Finding:
@@ -90,8 +95,7 @@ def not_finite_on_both(each: Judged, book: RuleBook) -> Finding:
     }
     text = "so in the reference: neither side can be judged by what comes of it"
     where = Where(step=pair.step, tensor=pair.name)
-    finding = finding_from(book.get(NOT_FINITE), Violation((Evidence(str(where), text),), values))
-    return msgspec.structs.replace(finding, where=where)
+    return finding_at(where, book.get(NOT_FINITE), Violation((Evidence(str(where), text),), values))
 
 
 def _not_finite(pair: Pair) -> str:
@@ -137,9 +141,12 @@ def _explaining(tested: Tested, best: Explained | None, book: RuleBook) -> Itera
         yield Evidence("in the files", listed(tested.in_files, 4, "; "))
 
 
-def _around(located: Located) -> Iterator[Evidence]:
+def neighbour_evidence(
+    located: Located, before: str = "still good", after: str = "wrong because of it"
+) -> Iterator[Evidence]:
+    """Yield what stands before the first wrong tensor and what follows from it."""
     if located.still_good:
-        yield Evidence("still good", listed(located.still_good, 4))
+        yield Evidence(before, listed(located.still_good, 4))
     if located.poisoned:
         count = counted(len(located.poisoned), "tensor")
-        yield Evidence("wrong because of it", f"{count}: {listed(located.poisoned, 3)}")
+        yield Evidence(after, f"{count}: {listed(located.poisoned, 3)}")

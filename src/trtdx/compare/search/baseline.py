@@ -25,6 +25,7 @@ from trtdx.compare.judge.metrics import measure
 from trtdx.compare.judge.verdict import judge
 from trtdx.compare.locate.first_divergence import locate
 from trtdx.compare.nouns import Judged, TokenRows, Verdict, Where
+from trtdx.compare.report.finding import finding_at, neighbour_evidence
 from trtdx.compare.report.report import (
     ComparisonReport,
     Lonely,
@@ -124,9 +125,7 @@ class _Change:
             findings=(finding,) if finding else (),
             sections=self._sections(located) if finding else (),
             tensors=tuple(map(tensor_row, located.judged)),
-            unmatched=tuple(
-                Lonely(tensor.side, tensor.name, tensor.step, tensor.reason) for tensor in lonely
-            ),
+            unmatched=tuple(Lonely(*tensor) for tensor in lonely),
             segment_runs=located.segment_runs,
         )
 
@@ -145,34 +144,20 @@ class _Change:
         return self._missing(gone) if gone or not located.judged else None
 
     def _changed(self, located: Located, where: Where) -> Finding:
-        first = next(
-            result
-            for result in located.judged
-            if result.pair.name == where.tensor and result.pair.step == where.step
-        )
-        evidence = [Evidence(str(where), _how_much(first)), self._since()]
-        if located.still_good:
-            evidence.append(Evidence("unchanged before it", listed(located.still_good, 4)))
-        if located.poisoned:
-            count = counted(len(located.poisoned), "tensor")
-            evidence.append(Evidence("changed because of it", f"{count}: {listed(located.poisoned, 3)}"))
-        evidence += self._tokens()
+        first = next(result for result in located.judged if _is_at(result, where))
+        around = neighbour_evidence(located, "unchanged before it", "changed because of it")
+        evidence = Evidence(str(where), _how_much(first)), self._since(), *around, *self._tokens()
         values = {"tensor": where.tensor, "step": where.step, **self._words()}
-        rule = self.book.get(CHANGED)
-        finding = finding_from(
-            rule, Violation(tuple(evidence), values, confidence=round(first.confidence, 3))
-        )
-        return msgspec.structs.replace(finding, where=where)
+        violation = Violation(evidence, values, confidence=round(first.confidence, 3))
+        return finding_at(where, self.book.get(CHANGED), violation)
 
     def _missing(self, gone: Sequence[Unmatched]) -> Finding:
         """Return the finding of a run that has not all that the baseline has."""
         first = gone[0].name if gone else "all of it"
-        missing = Evidence(
-            f"step {gone[0].step}, {first}" if gone else self.asked.baseline,
-            f"{gone[0].reason}; {counted(len(gone), 'such tensor')}"
-            if gone
-            else "no tensor has a counterpart",
-        )
+        missing = Evidence(self.asked.baseline, "no tensor has a counterpart")
+        if gone:
+            text = f"{gone[0].reason}; {counted(len(gone), 'such tensor')}"
+            missing = Evidence(f"step {gone[0].step}, {first}", text)
         values = {"tensor": first, "count": len(gone), **self._words()}
         return finding_from(self.book.get(MISSING), Violation((missing, self._since()), values))
 
@@ -229,8 +214,11 @@ class _Change:
             )
 
     def _changed_text(self, finding: Finding) -> str:
-        since = f"; since then: {listed(self.changes, 2, '; ')}" if self.changes else ""
-        return f"changed since {self.asked.baseline}: {finding.message}{since}"
+        return f"changed since {self.asked.baseline}: {finding.message}{self._since_text}"
+
+    @property
+    def _since_text(self) -> str:
+        return f"; since then: {listed(self.changes, 2, '; ')}" if self.changes else ""
 
     def _unchanged_text(self, judged: Sequence[Judged], runs: Runs) -> str:
         same = sum(result.verdict is Verdict.SAME for result in judged)
@@ -242,9 +230,8 @@ class _Change:
             if any(result.basis == "statistics" for result in judged)
             else "the others differ by no more than a re-run may"
         )
-        since = f"; since then: {listed(self.changes, 2, '; ')}" if self.changes else ""
         unsure = f"; {runs.problem}" if runs.problem else ""
-        return f"{text}, {same} bitwise the same, {by}{since}{unsure}"
+        return f"{text}, {same} bitwise the same, {by}{self._since_text}{unsure}"
 
     def _command(self) -> str:
         model = [self.asked.model] if self.asked.model else []

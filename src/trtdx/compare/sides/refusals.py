@@ -9,6 +9,7 @@ import msgspec
 from trtdx.compare.attribute.files.hf_folders import raw_settings
 from trtdx.compare.attribute.ideas.config_settings import OTHER_SETTING, SILENT, Setting
 from trtdx.compare.attribute.twin.twin import model_of
+from trtdx.compare.report.finding import finding_at
 from trtdx.compare.report.report import ComparisonReport
 from trtdx.knowledge.violation import Violation, finding_from
 from trtdx.model import Evidence, Summary, Where
@@ -56,9 +57,8 @@ def refused_report(
             settings[0].code,
             {**setting_values, "module": module, "what": f"{setting_values['what']}; {err.message}"},
         )
-    finding = finding_from(book.get(code), Violation(evidence, values, confidence=0.95))
-    findings = (msgspec.structs.replace(finding, where=where),)
-    return ComparisonReport(summary=Summary(f"nothing was compared: {what}"), findings=findings)
+    finding = finding_at(where, book.get(code), Violation(evidence, values, confidence=0.95))
+    return ComparisonReport(summary=Summary(f"nothing was compared: {what}"), findings=(finding,))
 
 
 def _settings(specs: tuple[Spec, Spec]) -> list[Setting]:
