@@ -7,18 +7,18 @@ order the mistake, choosing the one that fits would hide it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from trtdx.compare.nouns import Change
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from trtdx.compare.align.matching import Match, Names
     from trtdx.compare.align.side_tensors import Named, Reading
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
     Changes = tuple[tuple[Change, ...], tuple[Change, ...]]
 
 PARTS = {"attention.qkv": ("q", "k", "v"), "mlp.gate_up": ("gate", "up")}
@@ -62,8 +62,6 @@ class Split(NamedTuple):
         """Return the change that puts the parts of all groups side by side; groups are shards here."""
 
         def apply(array: Array) -> Array:
-            import numpy as np
-
             shards = array.reshape(*array.shape[:-1], self.groups, -1)
             ends = np.cumsum([width for _, width in self.parts])[:-1]
             parts = np.split(shards, ends, -1)

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from trtdx.compare.align.fused import parse_part
 from trtdx.compare.nouns import Change
@@ -27,12 +29,10 @@ from trtdx.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Record
     from trtdx.compare.align.positions import Fed
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
 
 TOKENS_FIRST, HEADS_FIRST, FLAT, FLAT_HEADS, SHARED = "tokens", "heads", "flat", "flat heads", "shared"
 ONE, LAST, FLAT_LAST, ONE_LAST = "one", "last", "flat last", "one last"
@@ -72,8 +72,6 @@ def reshape(*shape: int) -> Change:
 
 def expand(axis: int, count: int) -> Change:
     def apply(array: Array) -> Array:
-        import numpy as np
-
         return np.broadcast_to(array, (*array.shape[:axis], count, *array.shape[axis + 1 :]))
 
     return Change(f"expand {axis} {count}", apply)
@@ -132,8 +130,6 @@ def parse_change(text: str) -> Change:
 
 def changed_shape(shape: Sequence[int], changes: Sequence[Change]) -> tuple[int, ...]:
     """Return the shape that changes give, without any values."""
-    import numpy as np
-
     if not changes:
         return tuple(shape)
     array = np.broadcast_to(np.zeros((), np.int8), tuple(shape))

@@ -11,6 +11,7 @@ from functools import lru_cache, reduce
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+from trtdx.compare.layer_paths import LAYERS
 from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ WRAPPERS = {"m", "model", "transformer", "base_model", "module", "_orig_mod", "l
 _ATTENTION = r"(?:self_attn|self_attention|attention|attn|temporal_block)"
 _MLP = r"(?:mlp|feed_forward|ffn|block_sparse_moe|moe)"
 _EXPERT = r"(?P<expert>experts\.\d+\.|shared_experts?\.)?"
-_LAYERS = r"(?:layers|h|blocks?|layer)"
 # What a module inside a layer is; the first that fits.
 _IN_LAYER = [
     (rf"{_ATTENTION}\.(?:self\.)?(?:q_proj|wq|query|q|q_lin|q_linear)", "attention.q"),
@@ -167,7 +167,7 @@ def _trunk(paths: Iterable[str]) -> tuple[str, ...]:
     parents = []
     for parts in every:
         at = next((number for number, part in enumerate(parts) if part.isdigit()), 0)
-        if at and re.fullmatch(_LAYERS, parts[at - 1]):
+        if at and re.fullmatch(LAYERS, parts[at - 1]):
             parents.append(parts[: at - 1])
     if parents:
         return reduce(_common_prefix, parents)
@@ -192,7 +192,7 @@ def _common_prefix(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, .
 @lru_cache(maxsize=1 << 16)
 def _role(scope: str, gated: bool) -> str:
     plain, _, call = scope.partition("#")
-    layer = re.fullmatch(rf"(?:(.*)\.)?{_LAYERS}\.(\d+)(?:\.(.+))?", plain)
+    layer = re.fullmatch(rf"(?:(.*)\.)?{LAYERS}\.(\d+)(?:\.(.+))?", plain)
     above, inside = (f"{layer[1] or ''}layers.{layer[2]}", layer[3] or "") if layer else ("", plain)
     role = inside
     for pattern, meant in _TABLES[not layer]:

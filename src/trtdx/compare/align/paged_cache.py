@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trtdx.compare.align.layouts import HEADS_FIRST, TOKENS_FIRST, Fit, transpose
 from trtdx.compare.nouns import Aligned, Pair, TokenRows
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from trtdx.capture.store.reader import Record
     from trtdx.compare.align.matching import Match
     from trtdx.compare.align.positions import Matching
     from trtdx.compare.align.side_tensors import Reading
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
 
 TABLES = ("block_tables", "block_table", "page_table", "page_tables", "kv_page_table", "kv_block_table")
 
@@ -40,8 +40,6 @@ def page_rows(
     Pages are [pages, heads, slots, size] or [pages, slots, heads, size]; heads are those of the reference, or a rank's
     share of them. Where both could be, heads come first, as in TensorRT-LLM.
     """
-    import numpy as np
-
     shape, reference_shape = group[0].layout.shape, records[0].layout.shape
     if len(shape) != 4 or len(reference_shape) != 4 or form not in (HEADS_FIRST, TOKENS_FIRST):
         return f"pages of shape {list(shape)} against {list(reference_shape)}"

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Capture
-    from trtdx.compare.nouns import Aligned, Pair
+    from trtdx.compare.nouns import Aligned, Array, Pair
     from trtdx.compare.sides.side import Side
 
-    Array = np.ndarray[Any, Any]
 
 PIECE = 1 << 20  # elements at a time
 LET_GO = 32 << 20  # bytes read of one side, after which their memory is let go
@@ -95,8 +94,6 @@ class _Shard(NamedTuple):
         row = begin // length
         if (end - 1) // length == row:
             return self.array[row, begin - row * length : end - row * length].reshape(end - begin, -1)
-        import numpy as np
-
         return self.take(np.arange(begin, end))
 
     def take(self, rows: Array) -> Array:
@@ -133,8 +130,6 @@ class Rows:
             self._steps, self._starts, self.count = [[_Shard(array, False)]], [0, len(array)], len(array)
 
     def span(self, span: slice) -> Array:
-        import numpy as np
-
         for begin, end, shards in zip(self._starts[:-1], self._starts[1:], self._steps, strict=True):
             if begin <= span.start and span.stop <= end:
                 return self._joined([shard.span(span.start - begin, span.stop - begin) for shard in shards])
@@ -142,8 +137,6 @@ class Rows:
 
     def take(self, rows: Array) -> Array:
         """Return some rows, in their order."""
-        import numpy as np
-
         if (
             len(rows)
             and rows[-1] - rows[0] == len(rows) - 1
@@ -171,8 +164,6 @@ class Rows:
             self._capture.forget(record)
 
     def _joined(self, parts: list[Array]) -> Array:
-        import numpy as np
-
         if len(parts) == 1:
             array = parts[0]
         elif self._aligned.join == "sum":
@@ -185,8 +176,6 @@ class Rows:
 
 
 def _shard(aligned: Aligned, array: Array, axis: int | None) -> _Shard:
-    import numpy as np
-
     for change in aligned.changes:
         array = change.apply(array)
     if axis is None:
@@ -198,8 +187,6 @@ def _shard(aligned: Aligned, array: Array, axis: int | None) -> _Shard:
 
 def _whole(shards: list[_Shard], join: str) -> _Shard:
     """Return shards without tokens as one: weights and the like, of which one is at hand at a time."""
-    import numpy as np
-
     array = np.concatenate([shard.array for shard in shards], int(join.split()[1]))
     return _Shard(_as_rows(array), False)
 

@@ -7,7 +7,9 @@ was fed differently, a sequence is not compared any more: what follows could onl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from trtdx.compare.nouns import TokenRows
 from trtdx.words import counted
@@ -15,11 +17,9 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from trtdx.compare.align.side_tensors import Reading
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
 
 IDS = ("input_ids", ":in.input_ids", "model:in.input_ids", "transformer:in.input_ids", "tokens", "token_ids")
 POSITIONS = ("position_ids", ":in.position_ids", "positions", "model:in.position_ids")
@@ -62,8 +62,6 @@ class Fed(NamedTuple):
         return self._before(self.total - (self.shape[1] if which == "past" else 0)) if which else self
 
     def _before(self, count: int) -> Fed:
-        import numpy as np
-
         real = np.zeros((self.shape[0], 0), bool) if self.real is None else self.real[:, :count]
         position = np.where(real, real.cumsum(1) - 1, -1).ravel()
         sequence = np.repeat(np.arange(len(real)), real.shape[1])
@@ -75,8 +73,6 @@ class Fed(NamedTuple):
 
     def last(self) -> Fed:
         """Return the last token of each sequence, which alone may have logits."""
-        import numpy as np
-
         rows = list(dict.fromkeys(self.sequence.tolist()))
         at = [int(np.flatnonzero(self.sequence == row)[self._newest(row)]) for row in rows]
         return Fed(self.step, (len(rows),), self.sequence[at], self.position[at], self.ids[at])
@@ -116,8 +112,6 @@ def _embedded(reading: Reading, step: int) -> list[str]:
 
 def _lengths(reading: Reading, step: int, ids: Array) -> Array | None:
     """Return how many tokens each of several packed sequences has, if that was captured."""
-    import numpy as np
-
     if ids.ndim == 2 and ids.shape[0] > 1:
         return None
     lengths = reading.value(step, *LENGTHS)
@@ -130,8 +124,6 @@ def _lengths(reading: Reading, step: int, ids: Array) -> Array | None:
 
 
 def _batch(reading: Reading, step: int, ids: Array, seen: dict[int, int]) -> Fed:
-    import numpy as np
-
     rows, count = ids.shape
     before = np.array([seen.get(row, 0) for row in range(rows)])[:, None]
     mask = reading.value(step, *MASKS)
@@ -154,8 +146,6 @@ def _batch(reading: Reading, step: int, ids: Array, seen: dict[int, int]) -> Fed
 
 def _before(told: Array | None, seen: Array, real: Array) -> Array | int:
     """Return how many tokens came before those a mask tells of; none where positions say that all are fed again."""
-    import numpy as np
-
     if told is not None and told.shape == real.shape:
         first = np.take_along_axis(told, real.argmax(1)[:, None], 1)
         return np.asarray(first, np.int64)
@@ -163,8 +153,6 @@ def _before(told: Array | None, seen: Array, real: Array) -> Array | int:
 
 
 def _packed(reading: Reading, step: int, ids: Array, lengths: Array | None, seen: dict[int, int]) -> Fed:
-    import numpy as np
-
     flat = ids.ravel()
     position_ids = reading.value(step, *POSITIONS)
     position = (
@@ -230,8 +218,6 @@ class Matching:
 
     def keys(self, step: int) -> tuple[Array, Array] | None:
         """Return the rows of a step of the reference that may be compared, and sequence and position of each."""
-        import numpy as np
-
         fed = self.reference.get(step)
         if fed is None:
             return None
@@ -240,14 +226,10 @@ class Matching:
 
     def _comparable_tokens(self, fed: Fed) -> Array:
         """Return the rows of tokens that are no padding and before the first that was fed differently."""
-        import numpy as np
-
         limits = np.array([self._limits.get(int(row), _FAR) for row in fed.sequence])
         return np.flatnonzero((fed.position >= 0) & (fed.position < limits))
 
     def _rows(self, step: int, ours: str, theirs: str) -> tuple[tuple[int, ...], TokenRows] | str:
-        import numpy as np
-
         fed = self.reference.get(step)
         if fed is None:
             return "which tokens the reference was fed at this step is not known"
@@ -273,8 +255,6 @@ class Matching:
 
     def _found(self, keys: Array, steps: Sequence[int], which: str) -> tuple[Table, Array, Array]:
         """Return where some tokens are in some steps of the candidate, and which of them are there."""
-        import numpy as np
-
         table = self._table(steps, which)
         at = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
         return table, at, table.keys[at] == keys
@@ -288,8 +268,6 @@ class Matching:
         return [(step,), every] if step in self.candidate else [every]
 
     def _table(self, steps: Sequence[int], which: str) -> Table:
-        import numpy as np
-
         keys, numbers, rows, offset = [], [], [], 0
         for step in steps:
             fed = self.candidate[step].seen(which)

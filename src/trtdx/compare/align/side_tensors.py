@@ -5,20 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.compare.layer_paths import LAYERS, layer_of, layers_in
 from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Capture, Record
+    from trtdx.compare.nouns import Array
     from trtdx.tensors.taps import Place
 
-    Array = np.ndarray[Any, Any]
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?|layer)\.(\d+)(?:\.|$)")
-_LOCAL = re.compile(r"((?:^|\.)(?:layers|h|blocks?|layer)\.)(\d+)(?=\.|:|$|_)")
+_LOCAL = re.compile(rf"((?:^|\.){LAYERS}\.)(\d+)(?=\.|:|$|_)")
 
 
 class Named(NamedTuple):
@@ -135,18 +133,6 @@ def _is_empty(records: tuple[Record, ...]) -> bool:
 def _moved(name: str, offset: int) -> str:
     """Return a name with its layer counted from the pipeline's beginning."""
     return _LOCAL.sub(lambda match: f"{match[1]}{int(match[2]) + offset}", name, count=1) if offset else name
-
-
-def layers_in(paths: Any) -> int:
-    """Return how many layers some paths tell of."""
-    matches = (_LAYER.search(path) for path in paths)
-    return max((int(match[1]) + 1 for match in matches if match), default=0)
-
-
-def layer_of(path: str) -> int | None:
-    """Return the number of the layer that a path is in."""
-    match = _LAYER.search(path)
-    return int(match[1]) if match else None
 
 
 def flow_order(names: list[str]) -> list[str]:

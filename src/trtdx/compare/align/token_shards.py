@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trtdx.compare.align.layouts import FLAT, HOLDS, PACKED, TOKENS_FIRST, features, fit, forms
 from trtdx.compare.nouns import Aligned, Pair, TokenRows
@@ -10,13 +12,11 @@ from trtdx.compare.nouns import Aligned, Pair, TokenRows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Record
     from trtdx.compare.align.matching import Match
     from trtdx.compare.align.positions import Matching
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
 
 BY_TOKENS = "tokens"  # how such ranks are joined
 _AXES = {1: (TOKENS_FIRST,), 0: (FLAT, PACKED)}
@@ -76,8 +76,6 @@ def _whole(shapes: Sequence[tuple[int, ...]], axis: int) -> tuple[int, ...]:
 
 def _rows(lengths: Sequence[int], sequences: int) -> Array:
     """Return where each row of [sequences, tokens] is among the rows of shards that follow each other."""
-    import numpy as np
-
     row_order = np.zeros((sequences, sum(lengths)), np.int64)
     begin = 0
     for length in lengths:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trtdx.capture.store.format import CaptureError
 from trtdx.compare.align.pair_rows import rows_of_pair
@@ -12,12 +14,9 @@ from trtdx.compare.align.pair_rows import rows_of_pair
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Capture
-    from trtdx.compare.nouns import Aligned, Pair
+    from trtdx.compare.nouns import Aligned, Array, Pair
 
-    Array = np.ndarray[Any, Any]
 
 ROWS = 16
 BAD, GOOD = 0.3, 0.1  # relative distances: more than precision does, and what it may do at some depth
@@ -26,8 +25,6 @@ MOST_ORDERS = 24
 
 def error(pair: Pair, reference: Capture, candidate: Capture) -> float:
     """Return how far the two of a pair are apart in a few rows, relative to the reference; infinite if nobody can tell."""
-    import numpy as np
-
     if not pair.kept:
         return math.inf
     try:
@@ -42,8 +39,6 @@ def error(pair: Pair, reference: Capture, candidate: Capture) -> float:
 
 
 def distance(one: Array, other: Array) -> float:
-    import numpy as np
-
     if one.shape != other.shape:
         return math.inf
     finite = np.isfinite(one) & np.isfinite(other)

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from trtdx.errors import TrtdxError
 from trtdx.formats.onnx.names import WEIGHT, norm_behind
 from trtdx.formats.onnx.scopes import Between
@@ -19,12 +21,10 @@ from trtdx.formats.onnx.scopes import Between
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
-
+    from trtdx.compare.nouns import Array
     from trtdx.compare.sides.side import Spec
     from trtdx.formats.onnx.graph import Graph
 
-    Array = np.ndarray[Any, Any]
 
 CHANNELS, LENGTH = 6, 1024  # of a weight that are looked at
 ALIKE = 0.97  # correlation of a channel with its int8 form: it is more than 0.999, with 4 bits about 0.99
@@ -145,8 +145,6 @@ def _layer(scope: Iterable[str]) -> str:
 
 def _module(weight: Seen, known: list[Seen]) -> str:
     """Return the module that has a weight; "" where none or several have."""
-    import numpy as np
-
     alike = [sample for sample in known if sample.kind == weight.kind and sample.shape == weight.shape]
     if weight.kind == VECTOR:
         size = float(np.abs(weight.channels).max(initial=0.0)) or 1.0
@@ -169,8 +167,6 @@ def _module(weight: Seen, known: list[Seen]) -> str:
 
 def _seen(name: str, shape: Sequence[int], channel: Callable[[int], Any], kind: str = PRODUCT) -> Seen:
     """Return a few channels of a matrix; only these are read."""
-    import numpy as np
-
     some = np.unique(np.linspace(0, shape[0] - 1, CHANNELS).astype(int))
     rows = np.stack([np.asarray(channel(int(at)), np.float64).reshape(-1) for at in some])
     rows -= rows.mean(1, keepdims=True)
@@ -211,8 +207,6 @@ def _weight(node: Any) -> Any:
 
 def _looked_at(graph: Graph, node: Any, name: str, value: Any) -> Seen | None:
     """Return the weight of a node; none where it has none that could be told from others."""
-    import numpy as np
-
     kind = KINDS.get(node.op_type, PRODUCT)
     if node.op_type == "MatMulNBits":
         rows = _rows_of_blocks(node)
@@ -257,8 +251,6 @@ def _held(graph: Graph, value: Any, depth: int = 0) -> Any:
 
 def _rows_of_blocks(node: Any) -> Any:
     """Return the weight of a MatMulNBits with its scales, zero points left out: channels are centred anyway."""
-    import numpy as np
-
     constants = [
         None if value is None or value.const_value is None else value.const_value.numpy()
         for value in node.inputs[1:3]
@@ -284,8 +276,6 @@ def _of_graph(path: str) -> Iterator[Seen]:
 
 def _of_folder(folder: Path) -> Iterator[Seen]:
     """Yield the weights of a Hugging Face folder by their module, matrices in both ways that linear modules have them."""
-    import numpy as np
-
     from trtdx.optional import need
 
     opener = need("safetensors", extra="torch", to="read the weights of a model").safe_open

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trtdx.compare.align.side_tensors import layer_of
+from trtdx.compare.layer_paths import LAYER_PATH, layer_of
 from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from trtdx.tensors.taps import Place
 
 
-LAYER_PATH = re.compile(r"(?:.*?\.)?(?:layers|h|blocks?|layer)\.\d+")
 _ATTENTION = re.compile(LAYER_PATH.pattern + r"\.(?:self_attn|self_attention|attention|attn)\b")
 
 
@@ -92,6 +91,12 @@ def cache_of(pair: Pair) -> str:
     """Return which part of the cache a pair is, "3.key"; "" where it is none."""
     name = pair.name.removeprefix(":out.").removesuffix(":new")
     return cache_key(name) if name.startswith(("present", "past")) else ""
+
+
+def layer_of_pair(pair: Pair) -> int | None:
+    """Return the layer that a pair is in, or whose cache it is."""
+    cache = cache_of(pair)
+    return int(cache.split(".")[0]) if cache else layer_of(f"{place_of(pair).path}.")
 
 
 def _attention_paths(pairs: Iterable[Pair]) -> dict[int, str]:

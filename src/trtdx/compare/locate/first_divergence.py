@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.align.side_tensors import layer_of, layers_in
 from trtdx.compare.judge.envelope import Runs
 from trtdx.compare.judge.module_replay import Replays
 from trtdx.compare.judge.verdict import IN_GRAPH, LOCAL, judge
-from trtdx.compare.locate.data_flow import Flow, cache_of, is_inside, place_of
+from trtdx.compare.layer_paths import layer_of, layers_in
+from trtdx.compare.locate.data_flow import Flow, cache_of, is_inside, layer_of_pair, place_of
 from trtdx.compare.locate.segments import SegmentRuns, replayed_side
 from trtdx.compare.nouns import Judged, Verdict, Where
 from trtdx.compare.sides.side import BORDERS, EVERYTHING, open_side
@@ -101,7 +101,7 @@ class _Search:
             step=first.pair.step,
             tensor=first.pair.name,
             module=module,
-            layer=_layer(first.pair),
+            layer=layer_of_pair(first.pair),
             rank=first.pair.candidate.first.rank,
             tokens=first.tokens,
         )
@@ -237,7 +237,7 @@ class _Search:
         before = [
             number
             for pair in self.flow.pairs[: self.flow.at(first.pair)]
-            if pair.step == first.pair.step and (number := _layer(pair)) is not None
+            if pair.step == first.pair.step and (number := layer_of_pair(pair)) is not None
         ]
         last = layers_in(f"{path}." for path in hidden) if layer is None else layer + 1
         begin = max((number for number in before if number < last - (layer is not None)), default=-1) + 1
@@ -337,8 +337,3 @@ def container_of(path: str, layer: int) -> str:
     """Return what holds the layers, if a path is of this layer: "model.layers"."""
     head, dot, _ = f"{path}.".partition(f".{layer}.")
     return head if dot and layer_of(path) == layer else ""
-
-
-def _layer(pair: Pair) -> int | None:
-    cache = cache_of(pair)
-    return int(cache.split(".")[0]) if cache else layer_of(f"{place_of(pair).path}.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trtdx.capture.run import is_decoder
 from trtdx.capture.session.inputs import MADE_UP_PROMPT
 from trtdx.compare.sides.side import question_feeds
@@ -44,8 +46,6 @@ class Meter:
             self._measure(exact_name, self.seen.pop(exact_name), seen.tensor)
 
     def _measure(self, name: str, true: Array, low: Array) -> None:
-        import numpy as np
-
         low = low.astype(np.float32)
         masked = (np.abs(true) > A_MASK) & (np.sign(low) == np.sign(true)) & (np.abs(low) > 1e4)
         if (np.abs(true) > A_MASK).any():
@@ -103,15 +103,11 @@ def is_real(array: Array) -> bool:
 
 
 def finite(array: Array) -> bool:
-    import numpy as np
-
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def apart(true: Array, other: Array, least: float) -> tuple[float, float]:
     """Return the relative error of a whole result and of its worst row; infinite where it is not finite."""
-    import numpy as np
-
     if not finite(other):
         return math.inf, math.inf
     width = true.shape[-1] if true.ndim > 1 else max(true.size, 1)

@@ -6,6 +6,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from trtdx.compare.sides.side import Spec
 from trtdx.engines.onnxruntime.segments import extracted
 from trtdx.errors import TrtdxError
@@ -85,8 +87,6 @@ def _plain_name(name: str) -> str:
 
 def save_arrays(stem: Path, samples: Sequence[Mapping[str, Array]]) -> Path:
     """Write arrays of one sample or of several; types that NumPy's own format lacks go into safetensors."""
-    import numpy as np
-
     named: dict[str, Any] = {
         (f"step{at}/{name}" if len(samples) > 1 else name): array
         for at, sample in enumerate(samples)

@@ -7,8 +7,11 @@ samples are tried, and a part fails if one of them does.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from trtdx.compare.judge.error_model import accumulated, coarser
 from trtdx.compare.search.bisect import smallest
@@ -21,13 +24,12 @@ from trtdx.tensors.dtypes import FLOATS, numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    import numpy as np
     import onnx_ir as ir
 
+    from trtdx.compare.nouns import Array
     from trtdx.engines.onnxruntime.replay import InParts
     from trtdx.formats.onnx.graph import Graph
 
-    Array = np.ndarray[Any, Any]
     Sample = Mapping[str, Array]
     Truth = Callable[[Sequence[str], Mapping[str, Array]], Mapping[str, Array]]
 
@@ -78,6 +80,10 @@ def wrong(true: Array, other: Array) -> tuple[bool, float, float]:
     return distance.relative_l2 > LIMIT * allowed, distance.relative_l2, allowed
 
 
+def _differs(expected: Mapping[str, Array], computed: Mapping[str, Array]) -> bool:
+    return any(wrong(right, computed[name])[0] for name, right in expected.items())
+
+
 def part_of(graph: Graph, nodes: Iterable[int], last: int) -> Part:
     """Return a set of operations, of which those that do not lead to the last are left out."""
     chosen = set(nodes) | {last}
@@ -122,14 +128,11 @@ class Reducer:
         self.samples = [{name: self._typed(name, sample[name]) for name in sample} for sample in samples]
         self.right = samples
         self.runs = 0
-        self.problem = ""
 
     def _typed(self, name: str, array: Array) -> Array:
         """Return a right value in the type that the candidate's tensor has."""
         dtype = dtype_of_value(self.graph.values[name])
         if dtype and "float" in dtype and array.dtype.name in FLOATS and array.dtype.name != dtype:
-            import numpy as np
-
             with np.errstate(over="ignore"):  # of what overflows there, the candidate is to blame
                 return array.astype(numpy_dtype(dtype))
         return array
@@ -139,8 +142,7 @@ class Reducer:
         self.runs += 1
         try:
             return self.engine.part(part.outputs, {name: feeds[name] for name in part.inputs})
-        except (TrtdxError, KeyError, ValueError) as err:
-            self.problem = str(err)
+        except (TrtdxError, KeyError, ValueError):
             return None
 
     def fails(self, part: Part) -> bool:
@@ -183,13 +185,10 @@ class Reducer:
         part = self._shortest(part_of(self.graph, [at for at in nodes if at <= last], last))
         if len(part.nodes) > 1:
             inner = [at for at in part.nodes if at != last]
-            needed = smallest(range(len(inner)), lambda some: self._still(some, inner, last))
-            smaller = part_of(self.graph, [inner[at] for at in needed], last)
+            needed = smallest(inner, lambda some: self.fails(part_of(self.graph, some, last)))
+            smaller = part_of(self.graph, needed, last)
             part = smaller if len(smaller.nodes) < len(part.nodes) and self.fails(smaller) else part
         return self.case(part)
-
-    def _still(self, some: Sequence[int], inner: Sequence[int], last: int) -> bool:
-        return self.fails(part_of(self.graph, [inner[at] for at in some], last))
 
     def _last(self, nodes: Sequence[int]) -> int | None:
         """Return the operation a failing part ends in: the first wrong one, or the first of which all before it fails.
@@ -197,19 +196,12 @@ class Reducer:
         Watching changes what is fused, so what differs when everything is watched may be right alone.
         """
         first = self.first_wrong(nodes)
-        if first is not None and self.fails(part_of(self.graph, [at for at in nodes if at <= first], first)):
+        if first is not None and self._fails_to(nodes, first):
             return first
         ends = [at for at in nodes if self._watched(at)]
         if not ends or not self._fails_to(nodes, ends[-1]):
             return None
-        low, high = 0, len(ends) - 1  # the end at `high` fails
-        while low < high:
-            middle = (low + high) // 2
-            if self._fails_to(nodes, ends[middle]):
-                high = middle
-            else:
-                low = middle + 1
-        return ends[high]
+        return ends[bisect_left(ends[:-1], True, key=lambda end: self._fails_to(nodes, end))]
 
     def _watched(self, at: int) -> bool:
         return any(value.name in self.right[0] for value in self.graph.nodes[at].outputs)
@@ -223,15 +215,13 @@ class Reducer:
         alone = part_of(self.graph, (), last)
         if self.fails(alone):
             return alone
-        low, high, best = 1, len(nodes), part  # so many operations: too few, enough
-        while high - low > 1:
-            middle = (low + high) // 2
-            tried = part_of(self.graph, nodes[-middle:], last)
-            if self.fails(tried):
-                high, best = middle, tried
-            else:
-                low = middle
-        return best
+
+        def with_last(count: int) -> Part:
+            return part_of(self.graph, nodes[-count:], last)
+
+        return with_last(
+            bisect_left(range(len(nodes)), True, 2, key=lambda count: self.fails(with_last(count)))
+        )
 
     def case(self, part: Part) -> Case | None:
         """Return a part with the first sample that fails; of several, one is enough."""
@@ -299,13 +289,10 @@ class Reducer:
         if computed is None or before_cut is None or self.runs > 2 * MOST_RUNS:
             return False
         before = self._sliced(before_cut, symbol, *span)
-        if any(
-            before[name].shape == before_cut[name].shape or wrong(before[name], computed[name])[0]
-            for name in computed
-        ):
+        is_cut = all(before[name].shape != before_cut[name].shape for name in computed)
+        if not is_cut or _differs(before, computed):
             return False
-        fails = any(wrong(right, computed[name])[0] for name, right in less.expected.items())
-        return fails and self._stays_right(part, less)
+        return _differs(less.expected, computed) and self._stays_right(part, less)
 
     def _stays_right(self, part: Part, less: Rows) -> bool:
         """Whether what should come out of fewer rows is what should come out of them among the rest."""
@@ -315,7 +302,7 @@ class Reducer:
             computed = self.truth(part.outputs, less.right)
         except (TrtdxError, KeyError, ValueError):
             return False
-        return not any(wrong(right, computed[name])[0] for name, right in less.expected.items())
+        return not _differs(less.expected, computed)
 
     def _sliced(self, arrays: Mapping[str, Array], symbol: str, first: int, end: int) -> dict[str, Array]:
         sliced = {}

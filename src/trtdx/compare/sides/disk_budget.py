@@ -9,8 +9,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.align.side_tensors import layer_of
-from trtdx.compare.locate.data_flow import LAYER_PATH
+from trtdx.compare.layer_paths import LAYER_PATH, layer_of
 from trtdx.compare.sides.side import BORDERS, open_side
 from trtdx.words import size_in_words
 

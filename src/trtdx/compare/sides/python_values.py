@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trtdx.capture.dumps.files import name_parts
 from trtdx.capture.store.format import Header
 from trtdx.capture.store.reader import Capture
@@ -95,16 +97,12 @@ def _capture_of(arrays: Mapping[str, Any], folder: Path) -> None:
 
 def saved_arrays(arrays: Mapping[str, Any], file: Path) -> Path:
     """Write what a model is fed as an npz file."""
-    import numpy as np
-
     np.savez(file, **{str(name): _plain(str(name), array) for name, array in arrays.items()})
     return file
 
 
 def _plain(name: str, array: Any) -> Any:
     """Return an array or tensor as an array of numbers."""
-    import numpy as np
-
     if hasattr(array, "detach"):  # torch
         from trtdx.engines.torch.values import array_from_tensor
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from trtdx.capture.session.selection import Wanted, parse_positions, parse_steps
 from trtdx.capture.session.steps import PROMPT, PROMPT_MASK, step_notes
 from trtdx.capture.store.format import CaptureError
 from trtdx.compare.sides.packages import ENGINES
-from trtdx.compare.sides.side import EVERYTHING, Question, Side, Spec, recording
+from trtdx.compare.sides.side import EVERYTHING, Question, Side, Spec, record_session
 from trtdx.engines.generate import start_state
 from trtdx.engines.opening import find_model
 from trtdx.errors import InputError
@@ -36,8 +38,6 @@ class Fed(NamedTuple):
 
     def question(self, folder: Path) -> Question:
         """Return the same as a question; arrays go into a file of the folder."""
-        import numpy as np
-
         if self.prompt is not None and self.mask is not None:
             rows = zip(self.prompt, self.mask, strict=True)
             prompts = tuple(tuple(row[mask != 0].tolist()) for row, mask in rows)
@@ -112,8 +112,6 @@ def fed_in(capture: Capture) -> Fed:
     Raises:
         InputError: it does not say.
     """
-    import numpy as np
-
     notes = step_notes(capture, rank=capture.ranks[0])
     complete = [notes[number] for number in range(len(notes)) if number in notes]
     if complete:
@@ -150,7 +148,7 @@ def rerun(spec: Spec, capture: Capture, fed: Fed, folder: Path) -> Side:
     selector = capture.header.selector or EVERYTHING
     engine = spec.open(selector)
     try:
-        with recording(engine, folder, _wanted(capture), run=spec.text, selector=selector) as session:
+        with record_session(engine, folder, _wanted(capture), run=spec.text, selector=selector) as session:
             _feed(session, engine, fed)
     finally:
         engine.close()

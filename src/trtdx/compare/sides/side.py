@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import msgspec
+import numpy as np
 
 from trtdx.capture.dumps.importers import import_capture
 from trtdx.capture.run import header_details, is_decoder
@@ -222,10 +223,10 @@ def run_into(
     budget_bytes: int | None = None,
 ) -> None:
     """Run an engine's model on what is asked, all that it is told to watch in a new capture with values."""
-    import numpy as np
-
     wanted = Wanted(values=parse_selector(EVERYTHING))
-    with recording(engine, folder, wanted, run=run, selector=selector, budget_bytes=budget_bytes) as session:
+    with record_session(
+        engine, folder, wanted, run=run, selector=selector, budget_bytes=budget_bytes
+    ) as session:
         if question.inputs or not is_decoder(engine):
             for feeds in question_feeds(host, engine, question):
                 session.compute(feeds)
@@ -237,7 +238,7 @@ def run_into(
 
 
 @contextmanager
-def recording(
+def record_session(
     engine: Engine, folder: Path, wanted: Wanted, *, run: str, selector: str, budget_bytes: int | None = None
 ) -> Iterator[Session]:
     """Give a session of an engine whose steps go into a new capture."""
