@@ -80,7 +80,7 @@ def wrong(true: Array, other: Array) -> tuple[bool, float, float]:
     return distance.relative_l2 > LIMIT * allowed, distance.relative_l2, allowed
 
 
-def _differs(expected: Mapping[str, Array], computed: Mapping[str, Array]) -> bool:
+def _has_differences(expected: Mapping[str, Array], computed: Mapping[str, Array]) -> bool:
     return any(wrong(right, computed[name])[0] for name, right in expected.items())
 
 
@@ -290,9 +290,9 @@ class Reducer:
             return False
         before = self._sliced(before_cut, symbol, *span)
         is_cut = all(before[name].shape != before_cut[name].shape for name in computed)
-        if not is_cut or _differs(before, computed):
+        if not is_cut or _has_differences(before, computed):
             return False
-        return _differs(less.expected, computed) and self._stays_right(part, less)
+        return _has_differences(less.expected, computed) and self._stays_right(part, less)
 
     def _stays_right(self, part: Part, less: Rows) -> bool:
         """Whether what should come out of fewer rows is what should come out of them among the rest."""
@@ -302,7 +302,7 @@ class Reducer:
             computed = self.truth(part.outputs, less.right)
         except (TrtdxError, KeyError, ValueError):
             return False
-        return not _differs(less.expected, computed)
+        return not _has_differences(less.expected, computed)
 
     def _sliced(self, arrays: Mapping[str, Array], symbol: str, first: int, end: int) -> dict[str, Array]:
         sliced = {}

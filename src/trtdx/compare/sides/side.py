@@ -223,9 +223,9 @@ def run_into(
     budget_bytes: int | None = None,
 ) -> None:
     """Run an engine's model on what is asked, all that it is told to watch in a new capture with values."""
-    wanted = Wanted(values=parse_selector(EVERYTHING))
+    selection = Wanted(values=parse_selector(EVERYTHING))
     with record_session(
-        engine, folder, wanted, run=run, selector=selector, budget_bytes=budget_bytes
+        engine, folder, selection, run=run, selector=selector, budget_bytes=budget_bytes
     ) as session:
         if question.inputs or not is_decoder(engine):
             for feeds in question_feeds(host, engine, question):
@@ -239,12 +239,12 @@ def run_into(
 
 @contextmanager
 def record_session(
-    engine: Engine, folder: Path, wanted: Wanted, *, run: str, selector: str, budget_bytes: int | None = None
+    engine: Engine, folder: Path, selection: Wanted, *, run: str, selector: str, budget_bytes: int | None = None
 ) -> Iterator[Session]:
     """Give a session of an engine whose steps go into a new capture."""
     header = Header(run=run, engine=engine.kind, selector=selector, details=header_details(engine))
     with CaptureWriter(folder, header, parquet=False, value_budget_bytes=budget_bytes) as writer:
-        yield Session(engine, writer, Recorder(writer, wanted, engine.places()))
+        yield Session(engine, writer, Recorder(writer, selection, engine.places()))
 
 
 def question_feeds(host: Host, engine: Engine, question: Question) -> list[dict[str, Array]]:
