@@ -36,29 +36,17 @@ MOST_GOOD = 8
 
 
 class Located(NamedTuple):
-    """Where a comparison first goes wrong.
+    """Where a comparison first goes wrong."""
 
-    Attributes:
-        where: step, tensor, module, layer, rank and tokens; none where nothing is wrong.
-        first: the verdict on that tensor.
-        still_good: what it was computed from, and was healthy.
-        poisoned: what is wrong because of it, in data-flow order.
-        judged: all verdicts, as they are after this.
-        segment_runs: how often a model or a part of one was run to find the place.
-        notes: what is to be known about how it was found.
-        inner: verdicts on tensors that only the finer taps showed.
-        finer: the two sides that the inner verdicts are of, where there are such.
-    """
-
-    where: Where | None
-    first: Judged | None
-    still_good: tuple[str, ...]
-    poisoned: tuple[str, ...]
-    judged: list[Judged]
-    segment_runs: int
-    notes: tuple[str, ...] = ()
-    inner: tuple[Judged, ...] = ()
-    finer: tuple[Side, Side] | None = None
+    where: Where | None  # none where nothing is wrong
+    first: Judged | None  # the verdict on that tensor
+    still_good: tuple[str, ...]  # what it was computed from, and was healthy
+    poisoned: tuple[str, ...]  # what is wrong because of it, in data-flow order
+    judged: list[Judged]  # all verdicts, as they are after this
+    segment_runs: int  # how often a model or a part of one was run to find the place
+    notes: tuple[str, ...] = ()  # what is to be known about how it was found
+    inner: tuple[Judged, ...] = ()  # verdicts on tensors that only finer taps showed
+    finer: tuple[Side, Side] | None = None  # the two sides that these are of
 
 
 def locate(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Run = Callable[[dict[str, str]], "Outcome"]
 
 MOST_RUNS = 48
+Item = TypeVar("Item")
 
 
 class Option(NamedTuple):
@@ -51,23 +52,16 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Bisected(NamedTuple):
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        flips: the fewest options to change, and to what, so that the verdict is another one; none where nothing helps.
-        given: the values with which it fails.
-        runs: how many runs were made now; those of an earlier search are not among them.
-        tried: all runs, those of an earlier search too.
-        sure: whether every one of `flips` was seen to be needed; else the runs were used up before.
-        problem: why nothing was found, if so.
-    """
-
-    flips: dict[str, str]
-    given: dict[str, str]
-    runs: int
-    tried: tuple[Tried, ...]
-    sure: bool = True
-    problem: str = ""
+    flips: dict[
+        str, str
+    ]  # the fewest options to change, and to what, for another verdict; none where nothing helps
+    given: dict[str, str]  # the values with which it fails
+    runs: int  # made now; those of an earlier search are not among them
+    tried: tuple[Tried, ...]  # all runs, those of an earlier search too
+    sure: bool = True  # every one of `flips` was seen to be needed; else the runs were used up before
+    problem: str = ""  # why nothing was found, if so
 
 
 class RunLimitError(Exception):
@@ -195,7 +189,7 @@ class _Search:
                 low = middle + 1
 
 
-def smallest(items: Sequence[int], works: Callable[[Sequence[int]], bool]) -> list[int]:
+def smallest(items: Sequence[Item], works: Callable[[Sequence[Item]], bool]) -> list[Item]:
     """Return a part of some items that works and of which no item can be left out (ddmin)."""
     remaining, parts = list(items), 2
     while len(remaining) > 1:

@@ -31,8 +31,10 @@ from trtdx.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import onnx_ir as ir
+
     from trtdx.compare.sides.side import Question
-    from trtdx.engines.engine import Array
+    from trtdx.engines.engine import Array, Engine
     from trtdx.host import Host
 
     Told = Callable[[str], None]
@@ -67,28 +69,17 @@ class Health(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        keep: the operations to keep in float32, by the tensor they make, in the graph's order.
-        dtype: the lower precision.
-        health: of the model with these kept; `before`: of the one with none kept.
-        runs: how often a whole converted model was run.
-        operations: how many there are.
-        locals: how each operation does by itself, worst first.
-        sure: whether each of `keep` makes a finite number infinite by itself, or was seen to be needed for the results.
-        file: where the model is.
-    """
-
-    keep: tuple[str, ...]
-    dtype: str
-    health: Health
-    before: Health
-    runs: int
-    operations: int
-    locals: tuple[Local, ...]
-    sure: bool
-    file: str
+    keep: tuple[str, ...]  # the operations to keep in float32, by the tensor they make, in the graph's order
+    dtype: str  # the lower precision
+    health: Health  # of the model with these kept
+    before: Health  # of the one with none kept
+    runs: int  # of a whole converted model
+    operations: int  # how many there are
+    locals: tuple[Local, ...]  # how each operation does by itself, worst first
+    sure: bool  # each of `keep` overflows by itself, or was seen to be needed for the results
+    file: str = ""  # where the model is
 
 
 def precision_search(
@@ -168,17 +159,8 @@ class _Search:
         keep, sure = ([], True) if before.fine else self._least(local)
         kept_set = set(keep)
         ordered = tuple(name for name in self.order if name in kept_set)
-        return Searched(
-            ordered,
-            self.dtype,
-            self.health(ordered),
-            before,
-            self.runs,
-            len(self.order),
-            tuple(local),
-            sure,
-            "",
-        )
+        health = self.health(ordered)
+        return Searched(ordered, self.dtype, health, before, self.runs, len(self.order), tuple(local), sure)
 
     def _least(self, local: Sequence[Local]) -> tuple[list[str], bool]:
         """Return the fewest operations that are enough, and whether each is needed.
@@ -190,18 +172,16 @@ class _Search:
             return always, True
         ranking = [drift.operation for drift in local if not math.isinf(drift.ratio)]
         suspicious = sum(drift.suspicious for drift in local) - len(always)
-        count = self._enough(always, ranking, suspicious)
-        best = ranking[:count]
+        best = ranking[: self._enough(always, ranking, suspicious)]
 
-        def works(some: Sequence[int]) -> bool:
+        def works(some: Sequence[str]) -> bool:
             nonlocal best
-            fine = self.health([*always, *(ranking[at] for at in some)]).fine
-            if fine:
-                best = [ranking[at] for at in some]
+            fine = self.health([*always, *some]).fine
+            best = list(some) if fine else best
             return fine
 
         try:
-            smallest(range(count), works)
+            smallest(best, works)
         except RunLimitError:
             return [*always, *best], False
         return [*always, *best], True
@@ -229,10 +209,8 @@ class _Search:
     def locals(self) -> list[Local]:
         """Return how each operation does by itself, worst first."""
         shadowed, shadows = self.lowering.shadowed()
-        file = self.folder / "shadowed.onnx"
-        save(shadowed, file)
         meter = Meter(shadows, self.lowering.own)
-        engine = Spec(self.engine, str(file), _options(self.engine)).open("**:* & is:tensor")
+        engine = self._open_model(shadowed, self.folder / "shadowed.onnx", selector="**:* & is:tensor")
         engine.sink = meter
         for feeds in self.samples:
             meter.seen.clear()
@@ -240,15 +218,19 @@ class _Search:
         engine.close()
         self.masks = meter.masks
         drifts = [Local(name, *meter.worst.get(name, (0.0, 0.0))) for name in self.order]
-        at = {name: number for number, name in enumerate(self.order)}
-        return sorted(drifts, key=lambda drift: (-drift.ratio, at[drift.operation]))
+        return sorted(drifts, key=lambda drift: -drift.ratio)
+
+    def _open_model(self, model: ir.Model, file: Path, *, kind: str = "", selector: str = "") -> Engine:
+        """Return a model, written to a file, on the engine of the search or on another."""
+        save(model, file)
+        kind = kind or self.engine
+        return Spec(kind, str(file), {"level": "none"} if kind == "onnx" else {}).open(selector)
 
     def _expected(self) -> list[dict[str, tuple[float, float]]]:
         """Return how far off each result is where every tensor is moved by about one rounding."""
-        file = self.folder / "noise.onnx"
         moving = [name for name in self.order if name not in self.masks]
-        save(with_noise(self.model, moving, self.lowering.share), file)
-        engine = Spec("onnx", str(file), {"level": "none"}).open()
+        noisy = with_noise(self.model, moving, self.lowering.share)
+        engine = self._open_model(noisy, self.folder / "noise.onnx", kind="onnx")
         moved = [engine.run(feeds) for feeds in self.samples]
         engine.close()
         return [
@@ -273,8 +255,7 @@ class _Search:
 
     def _measured(self, keep: frozenset[str]) -> Health:
         file = self.folder / f"run-{self.runs}.onnx"
-        save(self.lowering.convert(keep), file)
-        engine = Spec(self.engine, str(file), _options(self.engine)).open()
+        engine = self._open_model(self.lowering.convert(keep), file)
         worst = Health(0.0, "")
         for feeds, true, expected in zip(self.samples, self.truth, self.expected, strict=True):
             results = engine.run(feeds)
@@ -285,10 +266,6 @@ class _Search:
         engine.close()
         file.unlink()
         return worst
-
-
-def _options(engine: str) -> dict[str, str]:
-    return {"level": "none"} if engine == "onnx" else {}
 
 
 def report_of(found: Searched) -> Report:
@@ -304,9 +281,7 @@ def report_of(found: Searched) -> Report:
             f"{listed(found.keep, MOST_TOLD)}; in {found.dtype} alone {found.before.output} is {ratio} ({runs}{fewer})"
         )
     kept_set = set(found.keep)
-    shown = [drift for drift in found.locals if drift.suspicious or drift.operation in kept_set][
-        : 4 * MOST_TOLD
-    ]
+    shown = [drift for drift in found.locals if drift.suspicious or drift.operation in kept_set]
     rows = tuple(
         (
             drift.operation,
@@ -314,7 +289,7 @@ def report_of(found: Searched) -> Report:
             drift.ratio,
             drift.largest,
         )
-        for drift in shown
+        for drift in shown[: 4 * MOST_TOLD]
     )
     columns = ("operation", "kept in", "error by itself over one rounding's", "largest number")
     section = Section(

@@ -30,28 +30,17 @@ if TYPE_CHECKING:
 
 
 class Reduced(NamedTuple):
-    """What was written.
-
-    Attributes:
-        folder: where.
-        command: what shows the mistake, from inside that folder.
-        operators: the kinds of operators that are left.
-        inputs: the shapes of what is fed.
-        observed: the relative error; `allowed`: what precision explains.
-        against: whose values are taken for right.
-        runs: how often a part was computed.
-        confirmed: whether the command was seen to find the mistake.
-    """
+    """What was written."""
 
     folder: str
-    command: str
-    operators: tuple[str, ...]
-    inputs: dict[str, tuple[int, ...]]
-    observed: float
-    allowed: float
-    against: str
-    runs: int
-    confirmed: bool
+    command: str  # what shows the mistake, from inside that folder
+    operators: tuple[str, ...]  # the kinds that are left
+    inputs: dict[str, tuple[int, ...]]  # the shapes of what is fed
+    observed: float  # the relative error
+    allowed: float  # what precision explains
+    against: str  # whose values are taken for right
+    runs: int  # how often a part was computed
+    confirmed: bool  # the command was seen to find the mistake
 
 
 class Found(NamedTuple):

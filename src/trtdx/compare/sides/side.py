@@ -239,7 +239,13 @@ def run_into(
 
 @contextmanager
 def record_session(
-    engine: Engine, folder: Path, selection: Wanted, *, run: str, selector: str, budget_bytes: int | None = None
+    engine: Engine,
+    folder: Path,
+    selection: Wanted,
+    *,
+    run: str,
+    selector: str,
+    budget_bytes: int | None = None,
 ) -> Iterator[Session]:
     """Give a session of an engine whose steps go into a new capture."""
     header = Header(run=run, engine=engine.kind, selector=selector, details=header_details(engine))
