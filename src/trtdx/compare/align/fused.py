@@ -223,11 +223,5 @@ def _head_size(names: Names) -> tuple[int, int]:
 def _kind_above(names: Names, named: Named) -> str:
     """Return the class of the module around a fused one: "GPTNeoXAttention"."""
     above = named.place.path.rpartition(".")[0]
-    return next(
-        (
-            tensor.place.op
-            for tensor in names.named.values()
-            if tensor.place.path == above and tensor.place.op
-        ),
-        "",
-    )
+    places = (tensor.place for tensor in names.named.values())
+    return next((place.op for place in places if place.path == above and place.op), "")

@@ -82,17 +82,13 @@ def _with_number(node: Any) -> bool:
 def _touched(graph: Graph, call: Call, odd: set[int]) -> set[str]:
     """Return the ports of a module at which such a node stands, on either side."""
     inside = set(call.nodes)
-    ports = (
-        {"in"}
-        if any(
-            _reads(graph, value) & inside & odd or graph.made.get(value) in odd for value, _ in call.inputs
-        )
-        else set()
-    )
-    leaving = any(
-        graph.made.get(value) in odd or _reads(graph, value) & odd - inside for value in call.outputs
-    )
-    return ports | ({"out"} if leaving else set())
+    values = [("in", value, odd & inside) for value, _ in call.inputs]
+    values += [("out", value, odd - inside) for value in call.outputs]
+    return {
+        port
+        for port, value, readers in values
+        if graph.made.get(value) in odd or _reads(graph, value) & readers
+    }
 
 
 def _reads(graph: Graph, value: object) -> set[int]:

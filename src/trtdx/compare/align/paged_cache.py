@@ -64,16 +64,9 @@ def page_rows(
     candidate_records = group if sharded else group[:1]
     join = "concatenate -1" if len(candidate_records) > 1 else ""
     where = TokenRows(rows, numbers * slots + slot, keys[:, 0], keys[:, 1])
-    return Pair(
-        match.name,
-        step,
-        Aligned(records[:1], "", fits.ours),
-        Aligned(candidate_records, join, fits.theirs),
-        match.how,
-        fits.axis,
-        tokens=where,
-        note="the candidate's are in pages",
-    )
+    reference, candidate = Aligned(records[:1], "", fits.ours), Aligned(candidate_records, join, fits.theirs)
+    pair = Pair(match.name, step, reference, candidate, match.how, fits.axis)
+    return pair._replace(tokens=where, note="the candidate's are in pages")
 
 
 def _together(our_heads_first: bool, their_heads_first: bool) -> Fit:

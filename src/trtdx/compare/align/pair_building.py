@@ -145,7 +145,7 @@ class Builder:
             steps, tokens = rows
             groups = [self.theirs.steps[candidate_step].get(match.theirs, ()) for candidate_step in steps]
             if not all(groups):
-                reason = f"the candidate has it not at step {steps[groups.index(())]}"
+                reason = f"the candidate does not have it at step {steps[groups.index(())]}"
                 continue
             plan = self._plan(match, records, groups, (one, other), (step, steps[0]), asked)
             if isinstance(plan, Plan):
@@ -169,27 +169,16 @@ class Builder:
     ) -> Plan | str:
         feds = self.tokens.reference[steps[0]], self.tokens.candidate[steps[1]]
         candidate_records = _chosen(groups[0], asked)
-        mine, others = _ranks(records), _ranks(candidate_records)
-        key = (
-            match,
-            forms,
-            _shapes(records),
-            _shapes(candidate_records),
-            mine,
-            others,
-            feds[0].shape,
-            feds[1].shape,
-        )
+        shapes_and_ranks = [(_shapes(group), _ranks(group)) for group in (records, candidate_records)]
+        key = match, forms, *shapes_and_ranks, feds[0].shape, feds[1].shape
         if key not in self._plans:
-            reference_shapes = [changed_shape(record.layout.shape, asked.ours) for record in records]
-            candidate_shapes = [
-                changed_shape(record.layout.shape, asked.theirs) for record in candidate_records
-            ]
+            reference_shapes = [changed_shape(shape, asked.ours) for shape in _shapes(records)]
+            candidate_shapes = [changed_shape(shape, asked.theirs) for shape in _shapes(candidate_records)]
+            widths = [features(shape, forms[0]) for shape in reference_shapes]
+            candidate_widths = [features(shape, forms[1]) for shape in candidate_shapes]
             both = rank_shards.ways(
-                rank_shards.ranks_of(records, [features(shape, forms[0]) for shape in reference_shapes]),
-                rank_shards.ranks_of(
-                    candidate_records, [features(shape, forms[1]) for shape in candidate_shapes]
-                ),
+                rank_shards.ranks_of(records, widths),
+                rank_shards.ranks_of(candidate_records, candidate_widths),
                 partial=self._is_partial(match),
                 trims=self._is_logits(match),
             )
@@ -277,7 +266,7 @@ class Builder:
         """Return a pair of tensors without tokens: weights, tables, or anything where tokens are not known."""
         group = self.theirs.steps.get(self._step_like(step), {}).get(match.theirs, ())
         if not group:
-            return "the candidate has it not at this step"
+            return "the candidate does not have it at this step"
         group = _chosen(group, asked)
         reference_shapes, candidate_shapes = (
             [changed_shape(record.layout.shape, changes) for record in some]

@@ -96,12 +96,8 @@ def axis_of_shards(ours: tuple[int, ...], theirs: Sequence[tuple[int, ...]]) -> 
     """Return the axis along which shards of a tensor without tokens, a weight, make the whole one."""
     if any(len(shape) != len(ours) for shape in theirs):
         return None
-    return next(
-        (
-            axis
-            for axis in range(len(ours))
-            if sum(shape[axis] for shape in theirs) == ours[axis]
-            and all(shape[:axis] + shape[axis + 1 :] == ours[:axis] + ours[axis + 1 :] for shape in theirs)
-        ),
-        None,
-    )
+    for axis, size in enumerate(ours):
+        rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in (ours, *theirs)}
+        if len(rest) == 1 and sum(shape[axis] for shape in theirs) == size:
+            return axis
+    return None

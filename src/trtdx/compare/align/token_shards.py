@@ -38,11 +38,8 @@ def paired_by_tokens(
     feds = tokens.reference[step], tokens.candidate[same_step[0][0]]
     for axis, possible in _AXES.items():
         joined_shape = _whole(shapes, axis)
-        form = (
-            next((form_name for form_name in forms(joined_shape, feds[1]) if form_name in possible), "")
-            if joined_shape
-            else ""
-        )
+        fitting = forms(joined_shape, feds[1]) if joined_shape else []
+        form = next((form for form in fitting if form in possible), "")
         if not form or features(ours[0].layout.shape, our_form) != features(joined_shape, form):
             continue
         rows = tokens.rows(step, HOLDS.get(our_form, ""), HOLDS.get(form, ""))
@@ -51,16 +48,9 @@ def paired_by_tokens(
         token_fit = fit(ours[0].layout.shape, joined_shape, our_form, form, feds)
         at = _rows([shape[axis] for shape in shapes], joined_shape[0] if axis else 1)
         where = TokenRows(rows[1].reference, at[rows[1].candidate], rows[1].sequence, rows[1].position)
-        return Pair(
-            match.name,
-            step,
-            Aligned(ours[:1], "", token_fit.ours),
-            Aligned(theirs, BY_TOKENS, token_fit.theirs),
-            match.how,
-            token_fit.axis,
-            tokens=where,
-            note="each rank holds some of the tokens",
-        )
+        whole, sharded = Aligned(ours[:1], "", token_fit.ours), Aligned(theirs, BY_TOKENS, token_fit.theirs)
+        pair = Pair(match.name, step, whole, sharded, match.how, token_fit.axis)
+        return pair._replace(tokens=where, note="each rank holds some of the tokens")
     return None
 
 

@@ -84,28 +84,19 @@ class _Search:
         if finer is not None:
             first, flow = finer
         good = self._still_good(first, flow)
-        module = flow.module_of(first.pair)
         where = Where(
             step=first.pair.step,
             tensor=first.pair.name,
-            module=module,
+            module=flow.module_of(first.pair),
             layer=layer_of_pair(first.pair),
             rank=first.pair.candidate.first.rank,
             tokens=first.tokens,
         )
         self._poison(first)
-        poisoned = tuple(result.pair.name for result in self.judged if result.verdict is Verdict.POISONED)
-        return Located(
-            where,
-            first,
-            tuple(pair.name for pair in good[-MOST_GOOD:]),
-            tuple(dict.fromkeys(poisoned))[:MOST_NAMED],
-            self.judged,
-            self.runs.segment_runs,
-            tuple(self.notes),
-            tuple(self.inner),
-            self.finer,
-        )
+        poisoned = (result.pair.name for result in self.judged if result.verdict is Verdict.POISONED)
+        names = tuple(pair.name for pair in good[-MOST_GOOD:]), tuple(dict.fromkeys(poisoned))[:MOST_NAMED]
+        runs, notes = self.runs.segment_runs, tuple(self.notes)
+        return Located(where, first, *names, self.judged, runs, notes, tuple(self.inner), self.finer)
 
     def _first(self) -> Judged | None:
         """Return the first that is wrong and stays so when its module is replayed."""

@@ -74,14 +74,8 @@ class _Casting:
 
     def replay(self, scope: str, inputs: Mapping[str, Array], *, step: int = 0) -> Any:
         if self._engine.kind == "torch":
-            dtype = next(
-                (
-                    parameter.dtype
-                    for parameter in self._engine.model.parameters()
-                    if parameter.is_floating_point()
-                ),
-                None,
-            )
+            parameters = self._engine.model.parameters()
+            dtype = next((weight.dtype for weight in parameters if weight.is_floating_point()), None)
             inputs = {name: _cast(array, dtype) for name, array in inputs.items()}
         return self._engine.replay(scope, inputs, step=step)
 

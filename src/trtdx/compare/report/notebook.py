@@ -83,21 +83,21 @@ def compare(
             spec_of(host, reference, folder / "reference"),
             spec_of(host, candidate, folder / "candidate", copied=False),
         )
+        question = Question(
+            prompts=_prompts(tokens), new_tokens=_at_least_one(new_tokens), inputs=str(fed or "")
+        )
         plan = Plan(
             reference=_told(reference, "REF"),
             candidate=_told(candidate, "CAND"),
             sides=sides,
-            question=Question(
-                prompts=_prompts(tokens), new_tokens=_at_least_one(new_tokens), inputs=str(fed) if fed else ""
-            ),
-            mapping=str(mapping) if mapping else "",
-            keep=str(keep) if keep else str(folder / "captures"),
+            question=question,
+            mapping=str(mapping or ""),
+            keep=str(keep or folder / "captures"),
             attribute=causes,
         )
         tolerance = Tolerances(atol, rtol) if rtol is not None or atol is not None else None
-        report = run_comparison(
-            host, plan, load_book(host, []), tolerance=tolerance, progress=progress or _quiet
-        )
+        book = load_book(host, [])
+        report = run_comparison(host, plan, book, tolerance=tolerance, progress=progress or _quiet)
     return Comparison(report)
 
 
@@ -218,5 +218,5 @@ def _prompts(tokens: Any) -> tuple[tuple[int, ...], ...]:
         return parse_ids([" ".join(str(int(token)) for token in row) for row in rows])
     except (TypeError, ValueError) as err:
         raise InputError(
-            f"{tokens!r} are no token ids", fix="give whole numbers: [1, 15, 27], or several rows of them"
+            f"{tokens!r} are not token ids", fix="give whole numbers: [1, 15, 27], or several rows of them"
         ) from err

@@ -263,16 +263,12 @@ def report_of(found: Bisected) -> Report:
         text = f"with {flips} instead of {was} the candidate is right ({runs}{more})"
     else:
         text = f"{found.problem} ({runs})"
-    rows = tuple(
-        (
-            ", ".join(
-                f"{name}={value}" for name, value in tried.options.items() if value != found.given.get(name)
-            )
-            or "as given",
-            {True: "wrong", False: "right", None: "could not be judged"}[tried.outcome.wrong],
-            tried.outcome.note,
-        )
-        for tried in found.tried
-    )
-    section = Section("bisect", "what was tried", ("changed", "verdict", "where or why"), rows)
+    verdicts = {True: "wrong", False: "right", None: "could not be judged"}
+    rows = []
+    for tried in found.tried:
+        changed = [
+            f"{name}={value}" for name, value in tried.options.items() if value != found.given.get(name)
+        ]
+        rows.append((", ".join(changed) or "as given", verdicts[tried.outcome.wrong], tried.outcome.note))
+    section = Section("bisect", "what was tried", ("changed", "verdict", "where or why"), tuple(rows))
     return Report(summary=Summary(text), sections=(section,))

@@ -280,15 +280,10 @@ def report_of(found: Searched) -> Report:
             f"{counted(len(found.keep), 'operation')} of {found.operations} to keep in float32: "
             f"{listed(found.keep, MOST_TOLD)}; in {found.dtype} alone {found.before.output} is {ratio} ({runs}{fewer})"
         )
-    kept_set = set(found.keep)
-    shown = [drift for drift in found.locals if drift.suspicious or drift.operation in kept_set]
+    kept_in = dict.fromkeys(found.keep, "float32")
+    shown = [drift for drift in found.locals if drift.suspicious or drift.operation in kept_in]
     rows = tuple(
-        (
-            drift.operation,
-            "float32" if drift.operation in kept_set else found.dtype,
-            drift.ratio,
-            drift.largest,
-        )
+        (drift.operation, kept_in.get(drift.operation, found.dtype), drift.ratio, drift.largest)
         for drift in shown[: 4 * MOST_TOLD]
     )
     columns = ("operation", "kept in", "error by itself over one rounding's", "largest number")

@@ -51,16 +51,10 @@ class Meter:
         if (np.abs(true) > A_MASK).any():
             self.masks.add(name)
         low, true = np.where(masked, 0, low), np.where(masked, 0, true)
-        difference_found = difference(true.astype(np.float32), low)
+        error = difference(true.astype(np.float32), low)
         largest = float(np.abs(true, where=np.isfinite(true), out=np.zeros_like(true)).max(initial=0.0))
-        expected = self.own(true)
-        ratio = (
-            math.inf
-            if difference_found.not_finite
-            else 0.0
-            if not difference_found.sums.compared
-            else difference_found.relative_l2 / expected
-        )
+        ratio = error.relative_l2 / self.own(true) if error.sums.compared else 0.0
+        ratio = math.inf if error.not_finite else ratio
         before = self.worst.get(name, (0.0, 0.0))
         self.worst[name] = max(before[0], ratio), max(before[1], largest)
 

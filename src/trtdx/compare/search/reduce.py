@@ -207,13 +207,8 @@ class _Search:
 
     def _by_borders(self, reference: Side) -> Case | None:
         """Return what lies between the first wrong tensor and those before it that the reference has, too."""
-        candidate = open_side(
-            self.host,
-            self.spec,
-            self.plan.question,
-            self.scratch / "candidate",
-            forced=reference.tokens() or None,
-        )
+        folder, forced = self.scratch / "candidate", reference.tokens() or None
+        candidate = open_side(self.host, self.spec, self.plan.question, folder, forced=forced)
         tensor_of = {tap.place: tap.value for tap in self.engine.all_taps}
         known_values: dict[str, Array] = {}
         last = None

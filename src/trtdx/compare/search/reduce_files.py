@@ -106,11 +106,8 @@ def command_for(host: Host, spec: Spec, case: Case, target: Path, book: RuleBook
     try:
         if compare(host, plan, book).findings:
             return plain, True
-        most = (
-            case.observed
-            * max(float(abs(array).max(initial=0.0)) for array in case.expected[0].values())
-            / 100
-        )
+        largest = max(float(abs(array).max(initial=0.0)) for array in case.expected[0].values())
+        most = case.observed * largest / 100
         findings = compare(host, plan, book, tolerance=Tolerances(atol=most)).findings
     except TrtdxError:
         return plain, False
@@ -120,17 +117,10 @@ def command_for(host: Host, spec: Spec, case: Case, target: Path, book: RuleBook
 def reduced_from(found: Found, folder: str, command: str, confirmed: bool) -> Reduced:
     case, graph = found.case, found.graph
     part = extracted(graph, case.part.inputs, case.part.outputs)
-    return Reduced(
-        folder,
-        command,
-        tuple(node.op_type for node in part),
-        {name: tuple(array.shape) for name, array in case.inputs[0].items()},
-        case.observed,
-        case.allowed,
-        found.against,
-        case.runs,
-        confirmed,
-    )
+    operators = tuple(node.op_type for node in part)
+    shapes = {name: tuple(array.shape) for name, array in case.inputs[0].items()}
+    errors = case.observed, case.allowed
+    return Reduced(folder, command, operators, shapes, *errors, found.against, case.runs, confirmed)
 
 
 def write_words(done: Reduced, where: Where, target: Path) -> None:

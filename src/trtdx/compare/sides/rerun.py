@@ -128,11 +128,11 @@ def fed_in(capture: Capture) -> Fed:
         for step in sorted(runs)
     ]
     if not steps or not all(steps):
-        cut = capture.partial
+        problem = "does not say what was fed to the model"
+        if capture.partial:
+            problem = f"has no whole step to run again: {capture.partial[0]}"
         raise InputError(
-            f"{capture.folder} has no whole step to run again: {cut[0]}"
-            if cut
-            else f"{capture.folder} does not say what was fed to the model",
+            f"{capture.folder} {problem}",
             fix=f"keep a new baseline with `trtdx capture`, or name a new capture: trtdx compare --baseline {capture.folder} NEW_CAPTURE",
         )
     return Fed(steps=tuple(steps))
