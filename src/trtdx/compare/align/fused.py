@@ -171,10 +171,10 @@ class Parting:
 
     def same_order(self, ours: str, theirs: str) -> bool:
         """Whether two fused tensors hold their parts in the same order."""
-        both = self.split(0, ours), self.split(1, theirs)
-        orders = [[name for name, _ in layout.parts] if isinstance(layout, Split) else [] for layout in both]
-        grouped = [layout.groups > 1 for layout in both if isinstance(layout, Split)]
-        return bool(orders[0]) and orders[0] == orders[1] and grouped[0] == grouped[1]
+        one, other = self.split(0, ours), self.split(1, theirs)
+        if isinstance(one, str) or isinstance(other, str):
+            return False
+        return list(dict(one.parts)) == list(dict(other.parts)) and (one.groups > 1) == (other.groups > 1)
 
     def _widths(self, above: str, parts: tuple[str, ...], others: Names, total: int) -> dict[str, int] | str:
         """Return the columns of each part: those of the other side's own tensors, or what the cache and the sum tell."""
@@ -185,10 +185,9 @@ class Parting:
                 widths[part] = _columns(apart[0])
         if "k" in parts and "k" not in widths and self._head[0]:
             widths["k"] = widths["v"] = self._head[0] * self._head[1]
-        if "k" in widths and "v" not in widths:
-            widths["v"] = widths["k"]
-        if "v" in widths and "k" not in widths:
-            widths["k"] = widths["v"]
+        for part, twin in (("k", "v"), ("v", "k")):
+            if part in widths:
+                widths.setdefault(twin, widths[part])
         missing = [part for part in parts if part not in widths]
         left = total - sum(widths.values())
         if missing and (left <= 0 or left % len(missing)):
@@ -209,13 +208,8 @@ def _columns(named: Named) -> int:
 def _head_size(names: Names) -> tuple[int, int]:
     """Return how many heads of keys there are and how large they are, as the cache tells."""
     for (role, _), group in names.by_role.items():
-        shape = group[0].shape
-        if (
-            role.startswith("cache ")
-            and role.endswith("key")
-            and len(shape) == 4
-            and group[0].name.endswith(":new")
-        ):
+        shape, is_new = group[0].shape, group[0].name.endswith(":new")
+        if role.startswith("cache ") and role.endswith("key") and len(shape) == 4 and is_new:
             return shape[1] * len(group[0].records), shape[3]
     return 0, 0
 

@@ -87,21 +87,14 @@ def as_mask() -> Change:
 
 def is_added_mask(record: Record) -> bool:
     """Whether a tensor is a mask to be added to scores, as its statistics tell: zeros, and one very negative number."""
-    statistics = record.statistics
-    if (
-        not statistics.zeros
-        or statistics.nan
-        or statistics.pos_inf
-        or statistics.max > 0
-        or not record.layout.dtype.startswith(("float", "bfloat"))
-    ):
+    stats = record.statistics
+    is_float = record.layout.dtype.startswith(("float", "bfloat"))
+    if not is_float or not stats.zeros or stats.nan or stats.pos_inf or stats.max > 0:
         return False
-    if statistics.neg_inf:
-        return statistics.zeros + statistics.neg_inf == statistics.elements
-    hidden = statistics.elements - statistics.zeros
-    return (
-        statistics.min < SEEN and abs(statistics.mean * statistics.elements / statistics.min - hidden) < 0.5
-    )
+    if stats.neg_inf:
+        return stats.zeros + stats.neg_inf == stats.elements
+    hidden = stats.elements - stats.zeros
+    return stats.min < SEEN and abs(stats.mean * stats.elements / stats.min - hidden) < 0.5
 
 
 def parse_change(text: str) -> Change:

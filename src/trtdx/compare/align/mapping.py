@@ -63,17 +63,13 @@ class Mapping(NamedTuple):
         Raises:
             UnknownNameError: one of the sides has no tensor of such a name; it has the nearest.
         """
-        reference_list, others = list(ours), set(theirs)
+        known, others = list(ours), set(theirs)
         entries: dict[str, Entry] = {}
         for key, entry in self.entries.items():
             name, part = _PART.fullmatch(key).groups("")  # type: ignore[union-attr]
-            hits = (
-                list(_filled(name, reference_list))
-                if "*" in name
-                else [(name, ())] * (name in reference_list)
-            )
+            hits = list(_filled(name, known))
             if not hits:
-                raise UnknownNameError("tensor of the reference", name, reference_list)
+                raise UnknownNameError("tensor of the reference", name, known)
             for hit, stars in hits:
                 candidate = entry.candidate and _with(entry.candidate, stars)
                 if candidate is not None and candidate not in others:

@@ -90,17 +90,14 @@ def fed_by_step(reading: Reading) -> dict[int, Fed]:
         if ids is None or ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or not ids.size:
             continue
         lengths = _lengths(reading, step, ids)
-        packed = ids.ndim == 1 or lengths is not None
-        fed = (
-            _packed(reading, step, ids, lengths, counts_before)
-            if packed
-            else _batch(reading, step, ids, counts_before)
-        )
+        if ids.ndim == 1 or lengths is not None:
+            fed = _packed(reading, step, ids, lengths, counts_before)
+        else:
+            fed = _batch(reading, step, ids, counts_before)
         tokens_by_step[step] = fed
         for row in set(fed.sequence.tolist()):
-            counts_before[row] = max(
-                counts_before.get(row, 0), int(fed.position[fed.sequence == row].max()) + 1
-            )
+            count = int(fed.position[fed.sequence == row].max()) + 1
+            counts_before[row] = max(counts_before.get(row, 0), count)
     return tokens_by_step
 
 
@@ -154,12 +151,9 @@ def _before(told: Array | None, seen: Array, real: Array) -> Array | int:
 
 def _packed(reading: Reading, step: int, ids: Array, lengths: Array | None, seen: dict[int, int]) -> Fed:
     flat = ids.ravel()
-    position_ids = reading.value(step, *POSITIONS)
-    position = (
-        position_ids.ravel().astype(np.int64)
-        if position_ids is not None and position_ids.size == flat.size
-        else None
-    )
+    position = reading.value(step, *POSITIONS)
+    if position is not None:
+        position = position.ravel().astype(np.int64) if position.size == flat.size else None
     if lengths is None and position is not None:
         begins = np.flatnonzero(np.diff(position, prepend=position[0] - 2) != 1)
         lengths = np.diff(np.append(begins, flat.size))
@@ -330,15 +324,8 @@ class Matching:
 def _agree(ours: dict[int, int], theirs: dict[int, int]) -> bool:
     """Whether two sequences begin with the same tokens, as far as both are known; they may part later."""
     first = min(ours, default=0)
-    return (
-        first in theirs
-        and ours[first] == theirs[first]
-        and _shared(ours, theirs) * 2 >= min(len(ours), len(theirs))
-    )
-
-
-def _shared(ours: dict[int, int], theirs: dict[int, int]) -> int:
-    return sum(theirs.get(at) == token for at, token in ours.items())
+    shared = sum(theirs.get(at) == token for at, token in ours.items())
+    return first in theirs and ours[first] == theirs[first] and shared * 2 >= min(len(ours), len(theirs))
 
 
 def _sequences(fed: dict[int, Fed]) -> dict[int, dict[int, int]]:

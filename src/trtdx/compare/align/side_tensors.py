@@ -97,10 +97,8 @@ class Reading:
                 if before is None or _is_empty(before.records) > _is_empty(records):  # as a cache is at first
                     place = records[0].place
                     offset = self.offsets.get(records[0].rank, 0)
-                    if offset:
-                        place = place._replace(
-                            path=_moved(place.path, offset), tensor=_moved(place.tensor, offset)
-                        )
+                    path, tensor = _moved(place.path, offset), _moved(place.tensor, offset)
+                    place = place._replace(path=path, tensor=tensor)
                     named[name] = Named(name, place, step, records)
         return named
 

@@ -83,9 +83,8 @@ def _claimed(graph: Graph, left: list[Seen], known: list[Seen]) -> dict[str, str
         if module and (module not in used_modules or module not in names):
             modules[sample.name] = module
             used_modules.add(module)
-    return modules | _by_elimination(
-        graph, [sample for sample in left if sample.name not in modules], known, modules
-    )
+    unclaimed = [sample for sample in left if sample.name not in modules]
+    return modules | _by_elimination(graph, unclaimed, known, modules)
 
 
 def _told_by_weights(graph: Graph, left: list[Seen], known: list[Seen]) -> dict[str, str]:
@@ -215,12 +214,8 @@ def _looked_at(graph: Graph, node: Any, name: str, value: Any) -> Seen | None:
     if constant is None:
         return None
     if kind == VECTOR:
-        plain = (
-            constant.ndim
-            and constant.size == constant.shape[-1] > 1
-            and constant.dtype.kind == "f"
-            and np.ptp(constant) > 0
-        )
+        is_row = constant.ndim and constant.size == constant.shape[-1] > 1
+        plain = is_row and constant.dtype.kind == "f" and np.ptp(constant) > 0
         written_out = node.op_type == "Mul" and not (plain and norm_behind(node))
         row = np.asarray(constant, np.float64).reshape(-1)
         return Seen(name, VECTOR, row.shape, row) if plain and not written_out else None

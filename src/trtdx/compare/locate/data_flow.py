@@ -62,29 +62,22 @@ class Flow:
         same = self.handed_on(pair)
         if same is not None:
             return [same]
-        place, number = place_of(pair), self.at(pair)
-        cache = cache_of(pair)
+        place, cache = place_of(pair), cache_of(pair)
         if cache:
-            inside = [
-                inner
-                for inner in self._below.get((pair.step, self.module_of(pair)), ())
-                if self.at(inner) < number
-            ]
-            part = cache.split(".")[1][:1]
+            inside, part = self._earlier_below(pair, self.module_of(pair)), cache.split(".")[1][:1]
             same_part = [
                 inner for inner in inside if place_of(inner).path.rpartition(".")[2].startswith(part)
             ]
             return (same_part or inside) if self.module_of(pair) else []
         if place.port == "out" and place.path:
-            inner = [
-                inner_pair
-                for inner_pair in self._below.get((pair.step, place.path), ())
-                if self.at(inner_pair) < number
-            ]
-            return inner[-3:] + self.entering(pair.step, place.path)
+            return self._earlier_below(pair, place.path)[-3:] + self.entering(pair.step, place.path)
         parent = parent_of(place.path)
-        around = [near for near in self._below.get((pair.step, parent), ()) if self.at(near) < number]
+        around = self._earlier_below(pair, parent)
         return [*self.entering(pair.step, parent), *around] if parent or around else []
+
+    def _earlier_below(self, pair: Pair, path: str) -> list[Pair]:
+        """Return what passes the borders of a module's own parts, up to a pair."""
+        return [inner for inner in self._below.get((pair.step, path), ()) if self.at(inner) < self.at(pair)]
 
 
 def cache_of(pair: Pair) -> str:

@@ -255,14 +255,11 @@ class _Search:
 
     def _finer(self, side: Side, segment: Segment) -> Side:
         """Return a side run again with taps at all borders in one segment."""
-        self.runs.segment_runs += 1
+        runs = self.runs
+        runs.segment_runs += 1
+        folder, forced = runs.folder / f"segment-{runs.segment_runs}", self.reference.tokens() or None
         return open_side(
-            self.runs.host,
-            side.spec,
-            self.runs.question,
-            self.runs.folder / f"segment-{self.runs.segment_runs}",
-            forced=self.reference.tokens() or None,
-            selector=segment.selector,
+            runs.host, side.spec, runs.question, folder, forced=forced, selector=segment.selector
         )
 
     def _judged_inside(

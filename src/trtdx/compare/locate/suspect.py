@@ -88,9 +88,8 @@ def _entering(side: Side, path: str, step: int) -> dict[str, Array]:
         for record in side.capture.records(step=step, rank=side.capture.ranks[0])
         if record.place.path == path and record.place.port == "in" and record.kept
     ]
-    module_records = [
-        record for record in records if not record.place.tensor
-    ]  # what the run itself was given is there twice
+    # What the run itself was given is there twice.
+    module_records = [record for record in records if not record.place.tensor]
     return {record.name: side.capture.values(record) for record in module_records or records}
 
 

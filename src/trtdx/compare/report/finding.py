@@ -77,10 +77,10 @@ def graver(finding: Finding, located: Located, answers: Answers) -> Finding:
     strange = any(result.difference is not None and result.difference.not_finite for result in located.judged)
     if not answers.changed and not strange:
         return finding
-    token_text = f"{answers.changed} of {counted(answers.compared, 'token')} would be chosen otherwise, beyond near ties"
-    proof = Evidence(
-        "the answer changes", token_text if answers.changed else "NaN or infinite numbers follow from it"
-    )
+    text = "NaN or infinite numbers follow from it"
+    if answers.changed:
+        text = f"{answers.changed} of {counted(answers.compared, 'token')} would be chosen otherwise, beyond near ties"
+    proof = Evidence("the answer changes", text)
     return msgspec.structs.replace(finding, severity=Severity.ERROR, evidence=(*finding.evidence, proof))
 
 

@@ -201,11 +201,7 @@ def _some_layers(layers: Sequence[tuple[int, Judged]]) -> list[tuple[int, Judged
     if len(layers) <= MOST_LAYERS:
         return list(layers)
     bad = next((number for number, (_, result) in enumerate(layers) if result.verdict in _BAD), None)
-    around = (
-        {number for number in (bad - 1, bad, bad + 1) if 0 <= number < len(layers)}
-        if bad is not None
-        else set()
-    )
+    around = set() if bad is None else {bad - 1, bad, bad + 1} & set(range(len(layers)))
     spread = MOST_LAYERS - len(around)
     even = {round(number * (len(layers) - 1) / (spread - 1)) for number in range(spread)}
     return [layers[number] for number in sorted(around | even)]

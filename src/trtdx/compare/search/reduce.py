@@ -161,11 +161,8 @@ class _Search:
             return None
         same = self._same(truth)
         for nodes in self._windows():
-            data = [
-                at
-                for at in nodes
-                if any(self.graph.kind(v) is Kind.DATA for v in self.graph.nodes[at].outputs)
-            ]
+            outputs = {at: map(self.graph.kind, self.graph.nodes[at].outputs) for at in nodes}
+            data = [at for at, kinds in outputs.items() if Kind.DATA in kinds]
             values = [self._values(right, same, data, feeds) for feeds in samples]
             reducer = Reducer(self.engine, values, truth=partial(_part_there, right, same))
             case = reducer.reduced(data)
@@ -245,11 +242,8 @@ class _Search:
                     done = replay_from(side.capture, self.engine, self.where.module, step=step)
             except TrtdxError:
                 continue
-            right = {
-                output.name: side.capture.values(output.captured)
-                for output in done.leaving
-                if output.captured
-            }
+            records = {output.name: output.captured for output in done.leaving}
+            right = {name: side.capture.values(record) for name, record in records.items() if record}
             if right:
                 part = Part((), tuple(fed), tuple(right))
                 samples.append({**fed, **right})

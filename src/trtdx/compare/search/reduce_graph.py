@@ -153,14 +153,10 @@ class Reducer:
 
     def _worst(self, part: Part, sample: int) -> tuple[float, float] | None:
         """Return how far off a part is with a sample, and what is allowed; none where it is right."""
-        computed = self.computed(part, self.samples[sample])
+        computed, right = self.computed(part, self.samples[sample]), self.right[sample]
         if computed is None:
             return None
-        errors = [
-            wrong(self.right[sample][name], computed[name])
-            for name in part.outputs
-            if name in self.right[sample]
-        ]
+        errors = [wrong(right[name], computed[name]) for name in part.outputs if name in right]
         bad = [error[1:] for error in errors if error[0]]
         return max(bad) if bad else None
 

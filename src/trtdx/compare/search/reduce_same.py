@@ -124,12 +124,9 @@ def _exchanged(key: _Made, value: ir.Value, other: Graph) -> str:
     """Return a tensor of the same name that another operation makes of the same tensors; "" where there is none."""
     namesake = other.values.get(str(value.name))
     at = other.made.get(namesake) if namesake is not None else None
-    if (
-        at is None
-        or namesake is None
-        or not _alike(value, namesake)
-        or other.nodes[at].op_type == key.operator
-    ):
+    if at is None or namesake is None or not _alike(value, namesake):
+        return ""
+    if other.nodes[at].op_type == key.operator:
         return ""
     module = other.scopes[at][-1] if other.scopes[at] else ""
     return str(value.name) if (module, tuple(_entering(other, at))) == (key.module, key.inputs) else ""

@@ -52,11 +52,8 @@ def refused_report(
     values = {"what": what, "module": module}
     code = NO_BIAS if biases else UNFIT
     if code == UNFIT and len(settings) == 1 and settings[0].code not in (NO_BIAS, OTHER_SETTING):
-        setting_values = settings[0].values  # what the configs state outright
-        code, values = (
-            settings[0].code,
-            {**setting_values, "module": module, "what": f"{setting_values['what']}; {err.message}"},
-        )
+        code, stated_values = settings[0].code, settings[0].values  # what the configs state outright
+        values = {**stated_values, "module": module, "what": f"{stated_values['what']}; {err.message}"}
     finding = finding_at(where, book.get(code), Violation(evidence, values, confidence=0.95))
     return ComparisonReport(summary=Summary(f"nothing was compared: {what}"), findings=(finding,))
 
