@@ -83,11 +83,7 @@ def _is_in_a_layer_of(name: str, path: str) -> bool:
 
 
 def _entering(side: Side, path: str, step: int) -> dict[str, Array]:
-    records = [
-        record
-        for record in side.capture.records(step=step, rank=side.capture.ranks[0])
-        if record.place.path == path and record.place.port == "in" and record.kept
-    ]
+    records = side.kept_records(path, "in", step)
     # What the run itself was given is there twice.
     module_records = [record for record in records if not record.place.tensor]
     return {record.name: side.capture.values(record) for record in module_records or records}

@@ -91,12 +91,8 @@ def reduce_torch(host: Host, plan: Plan, where: Where, target: Path) -> Reduced:
 
 
 def _entering(side: Side, where: Where) -> dict[str, Array]:
-    records = side.capture.records(step=where.step, rank=side.capture.ranks[0])
-    inputs = {
-        record.name.rpartition(":")[2]: side.capture.values(record)
-        for record in records
-        if record.place.path == where.module and record.place.port == "in" and record.kept
-    }
+    records = side.kept_records(where.module, "in", where.step)
+    inputs = {record.name.rpartition(":")[2]: side.capture.values(record) for record in records}
     if not inputs:
         raise InputError(
             f"what enters {where.module or 'the model'} is not there", fix="reduce an ONNX export of it"
@@ -105,10 +101,10 @@ def _entering(side: Side, where: Where) -> dict[str, Array]:
 
 
 def _leaving(side: Side, where: Where) -> Array:
-    for record in side.capture.records(step=where.step, rank=side.capture.ranks[0]):
-        if record.place.path == where.module and record.place.port == "out" and record.kept:
-            return side.capture.values(record)
-    raise InputError(f"what leaves {where.module or 'the model'} is not there")
+    records = side.kept_records(where.module, "out", where.step)
+    if not records:
+        raise InputError(f"what leaves {where.module or 'the model'} is not there")
+    return side.capture.values(records[0])
 
 
 def _expected(spec: Spec, candidate: Side, where: Where) -> Array:

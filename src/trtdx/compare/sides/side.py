@@ -35,6 +35,7 @@ from trtdx.tensors.taps import parse_selector
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from trtdx.capture.store.reader import Record
     from trtdx.engines.engine import Array, Engine
     from trtdx.host import Host
 
@@ -143,6 +144,15 @@ class Side:
     def kind(self) -> str:
         """The engine that computed it, "" where nobody knows."""
         return self.capture.header.engine
+
+    def kept_records(self, path: str, port: str, step: int) -> list[Record]:
+        """Return what enters ("in") or leaves ("out") a module at a step, of the first rank, where values were kept."""
+        records = self.capture.records(step=step, rank=self.capture.ranks[0])
+        return [
+            record
+            for record in records
+            if (record.place.path, record.place.port) == (path, port) and record.kept
+        ]
 
     def tokens(self) -> list[list[int]]:
         """Return the tokens that each step went on with, a list for each step; none where it was no generation."""
