@@ -180,7 +180,7 @@ class _Aligner:
         return layouts
 
     def _comparable_until(self) -> int | None:
-        """Return the last step before which the same tokens were chosen, where what was fed does not tell."""
+        """Return the last comparable step by the tokens that both sides chose, where their inputs were not captured."""
         if self._tokens.known and not self._tokens.assumed:
             return None
         apart = comparable_steps(self._sides[0].tokens(), self._sides[1].tokens())

@@ -161,7 +161,7 @@ class Parting:
         return share
 
     def shards_of(self, side: int, name: str, count: int) -> Split | None:
-        """Return how fused shards side by side are divided; none where they are no such, or lie right as they are."""
+        """Return the layout of fused shards side by side; none where they are not fused, or need no regrouping."""
         _, names, _ = self._sides[side]
         meaning = names.meant[name]
         if meaning.port != "out" or not any(meaning.role.endswith(f".{key}") for key in PARTS):

@@ -134,7 +134,7 @@ def _reordered_calls(calls: Calls, other_calls: Calls) -> dict[str, str]:
 def _calls_in_one(calls: Calls, other_calls: Calls) -> dict[str, str]:
     """Return the outputs of a module's calls by those of the other side, which has all of them as outputs of one call.
 
-    So a graph has them. Its first outputs are those of whichever call was traced first.
+    Graphs have them like that. Their first outputs are those of whichever call was traced first.
     """
     reference_outputs, candidate_outputs = _outputs(calls), _outputs(other_calls)
     count = len(reference_outputs)
@@ -180,7 +180,7 @@ def _by_call(names: Names) -> dict[str, Calls]:
 
 
 def _counted(names: Names) -> set[str]:
-    """Return the ports of modules that are told by their number alone: what enters a graph's module, in any order."""
+    """Return the tensors that only a port number names: the inputs of a graph's module come in any order."""
     several = (group for group in names.by_scope.values() if len(group) > 1)
     return {
         tensor.name

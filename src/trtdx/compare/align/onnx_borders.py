@@ -1,7 +1,7 @@
-"""Where a module of a graph ends only seemingly: its border is at a node that an optimiser wrote and that tells no module.
+"""Module borders of an ONNX graph that are guesses, because an optimiser put a node there that names no module.
 
-A fused node may hold the end of one module and the beginning of the next. Which tensors enter and leave then is a guess by
-what stands around it, and only values can tell whether it is right.
+A fused node may hold the end of one module and the beginning of the next. Which tensors enter and leave is then guessed
+from the nodes around it, and only values can tell whether the guess is right.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _has_factor(node: Any) -> bool:
 
 
 def _scaled(graph: Graph, call: Call) -> set[str]:
-    """Return the ports of a module, known by its weight alone, at which a constant is added or multiplied: it may be its own."""
+    """Return the ports at which a scalar is added or multiplied that may belong to the module, which only its weight names."""
     makers = [graph.nodes[graph.made[value]] for value, _ in call.inputs if value in graph.made]
     users = [graph.nodes[at] for value in call.outputs for at in _reads(graph, value)]
     return {port for port, nodes in (("in", makers), ("out", users)) if any(map(_with_number, nodes))}
@@ -80,7 +80,7 @@ def _with_number(node: Any) -> bool:
 
 
 def _touched(graph: Graph, call: Call, odd: set[int]) -> set[str]:
-    """Return the ports of a module at which such a node stands, on either side."""
+    """Return the ports of a module that have a fused node on either side."""
     inside = set(call.nodes)
     values = [("in", value, odd & inside) for value, _ in call.inputs]
     values += [("out", value, odd - inside) for value in call.outputs]

@@ -64,7 +64,7 @@ def _copy_fed(capture: Capture, writer: CaptureWriter, step: int) -> None:
 
 
 class _Casting:
-    """An engine on torch that takes floating-point numbers of any type for those of its weights; others as they are."""
+    """An engine whose floating-point inputs are cast to the type of its weights, if it is torch's."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

@@ -77,7 +77,7 @@ def _is_in(name: str, path: str) -> bool:
 
 
 def _is_in_a_layer_of(name: str, path: str) -> bool:
-    """Whether a tensor passes inside one of the layers that a module holds: it has a layer's borders, and there are many."""
+    """Whether a tensor is inside one of the numbered layers that a module holds: there are too many of them."""
     inner = name.partition(":")[0][len(path) + 1 if path else 0 :]
     return any(part.isdigit() for part in inner.split(".")[:-1])
 

@@ -79,7 +79,7 @@ def options_of(spec: Spec) -> list[Option]:
 
 
 def _away(values: Sequence[str], start: str) -> list[str]:
-    """Return the other values in the order in which they lie further away from one; the longer side."""
+    """Return the values on the longer side of one, the nearest first."""
     if start not in values:
         return list(values)
     at = values.index(start)

@@ -1,7 +1,7 @@
 """How much a comparison may write: captures of both sides, and of the reference run again, are kept until it is done.
 
 Where the values of all module borders do not fit, fewer are captured: the parts of each layer, layers alone, some of the
-layers. What is suspicious then is run again with finer taps (locate.py).
+layers. What is suspicious is then run again with finer taps (locate/first_divergence.py).
 """
 
 from __future__ import annotations

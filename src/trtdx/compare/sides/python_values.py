@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Live(Spec, frozen=True):
-    """A torch module of the caller's. What tries out mistakes in it, or other types, gets a copy."""
+    """A torch module of the caller's. Runs that change it, to try out mistakes or other types, get a copy."""
 
     module: Any = None
     copied: bool = True
