@@ -86,7 +86,7 @@ class Log:
 
     def outcome(self, options: Mapping[str, str]) -> Outcome:
         """Return how a set of options does, from a run that was made or a new one."""
-        key = json.dumps(dict(sorted(options.items())))
+        key = json.dumps(dict(options), sort_keys=True)
         if key not in self.tried:
             if self.runs >= self._most:
                 raise RunLimitError
@@ -107,7 +107,7 @@ class Log:
             raise InputError(
                 f"{self._file} has the runs of another question: {run_file.about}", fix="name another file"
             )
-        self.tried = {json.dumps(dict(sorted(run.options.items()))): run for run in run_file.tried}
+        self.tried = {json.dumps(run.options, sort_keys=True): run for run in run_file.tried}
 
     def _save(self) -> None:
         if self._host is not None and self._file:

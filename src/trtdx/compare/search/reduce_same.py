@@ -34,14 +34,11 @@ def same_tensors(graph: Graph, other: Graph) -> dict[str, str]:
     same = _at_borders(graph, other)
     reference_makers, there = _by_maker(graph), _by_maker(other)
     for at in range(len(graph.nodes)):
-        for key, values in _keys(graph, at, same):
-            others = there.get(key, [])
+        for key, value in _keys(graph, at, same):
             mine = reference_makers[key._replace(inputs=tuple(_entering(graph, at)))]
-            for value in values:
-                name = str(value.name)
-                match = _match(graph, value, mine, other, others) or _exchanged(key, value, other)
-                if match:
-                    same.setdefault(name, match)
+            match = _match(graph, value, mine, other, there.get(key, [])) or _exchanged(key, value, other)
+            if match:
+                same.setdefault(str(value.name), match)
     return same
 
 
@@ -72,8 +69,8 @@ def _by_maker(graph: Graph) -> dict[_Made, list[ir.Value]]:
     tensors: dict[_Made, list[ir.Value]] = {}
     all_names = {name: name for name in graph.values}
     for at in range(len(graph.nodes)):
-        for key, values in _keys(graph, at, all_names):
-            tensors.setdefault(key, []).extend(values)
+        for key, value in _keys(graph, at, all_names):
+            tensors.setdefault(key, []).append(value)
     return tensors
 
 
@@ -91,7 +88,7 @@ def _source(graph: Graph, value: ir.Value) -> ir.Value:
     return value
 
 
-def _keys(graph: Graph, at: int, known: dict[str, str]) -> list[tuple[_Made, list[ir.Value]]]:
+def _keys(graph: Graph, at: int, known: dict[str, str]) -> list[tuple[_Made, ir.Value]]:
     """Return what makes each output of a node, its inputs by the names that are known; nothing where one is not."""
     node = graph.nodes[at]
     entering = _entering(graph, at)
@@ -100,7 +97,7 @@ def _keys(graph: Graph, at: int, known: dict[str, str]) -> list[tuple[_Made, lis
     module = graph.scopes[at][-1] if graph.scopes[at] else ""
     inputs = tuple(known[name] for name in entering)
     return [
-        (_Made(node.op_type, module, inputs, number), [value])
+        (_Made(node.op_type, module, inputs, number), value)
         for number, value in enumerate(node.outputs)
         if value.name and graph.kind(value) is Kind.DATA
     ]
