@@ -30,6 +30,7 @@ from trtdx.words import listed
 
 if TYPE_CHECKING:
     from trtdx.compare.align.side_tensors import Named
+    from trtdx.compare.nouns import Change
     from trtdx.compare.sides.side import Side
 
 
@@ -146,7 +147,9 @@ class _Aligner:
     def _confirmed(self, match: Match, pair: Pair) -> Pair:
         """Look whether values fit a layout that was told by names and shapes; say so where only another one does."""
         aligned = pair.candidate, pair.reference
-        plain = not any(tensor.join == "concatenate -1" or _is_part(tensor.changes) for tensor in aligned)
+        plain = not any(
+            tensor.join == "concatenate -1" or any(map(_is_part, tensor.changes)) for tensor in aligned
+        )
         if plain or match.how == "map" or not pair.kept:
             return pair
         declared = self._pair_error(pair)
@@ -267,18 +270,14 @@ def _reason(named: Named, names: Names, others: Names, graph: bool) -> str:
     return "no module of that name"
 
 
-def _is_part(changes: tuple[object, ...]) -> bool:
-    return any(getattr(change, "text", "").startswith("part ") for change in changes)
+def _is_part(change: Change) -> bool:
+    return change.text.startswith("part ")
 
 
 def _told(pair: Pair) -> str:
     """Return how a pair's tensors are laid out, in words."""
-    texts = [
-        change.text
-        for tensor in (pair.reference, pair.candidate)
-        for change in tensor.changes
-        if _is_part((change,))
-    ]
+    changes = (*pair.reference.changes, *pair.candidate.changes)
+    texts = [change.text for change in changes if _is_part(change)]
     if pair.candidate.join:
         texts.append(f"ranks {' '.join(str(record.rank) for record in pair.candidate.records)} side by side")
     return "“" + ", ".join(texts) + "”"
