@@ -39,6 +39,11 @@ class Aligned(NamedTuple):
     def first(self) -> Record:
         return self.records[0]
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether it is one record as that was captured."""
+        return len(self.records) == 1 and not (self.join or self.changes or self.after)
+
 
 class TokenRows:
     """Which rows of the two tensors are the same token; rows count sequences and tokens of all records, padding too."""

@@ -111,6 +111,15 @@ def test_wrappers_around_a_model_do_not_matter(tmp_path, wrapper):
     agree(found, ours, theirs)
 
 
+def test_wrappers_around_a_model_without_layers_do_not_matter(tmp_path):
+    step = {"fc1:out": np.arange(12, dtype="f4").reshape(3, 4), "fc2:out": np.ones((3, 2), "f4")}
+    ours = write(tmp_path / "a", [step])
+    theirs = write(tmp_path / "b", [{f"module.{name}": 3 * array for name, array in step.items()}])
+    found = align(ours, theirs)
+    assert pairs_of(found) == {name: f"module.{name}" for name in step}
+    assert {pair.how for pair in found.pairs} == {"scope"}
+
+
 CONVENTIONS = {
     "TensorRT-LLM": {
         "model.embed_tokens:out": "transformer.vocab_embedding:out",

@@ -14,7 +14,6 @@ pytest.importorskip("transformers")
 from support.verdict_pairs import ALONE, QUESTION, mistaken, pairs_of, runs_of, save_llama, side
 from trtdx.compare.judge.verdict import judge
 from trtdx.compare.locate.first_divergence import MOST_RUNS, Segment, locate
-from trtdx.compare.locate.operators import first_wrong_operator
 from trtdx.compare.nouns import Verdict
 from trtdx.compare.run import Plan, compare
 from trtdx.compare.sides.side import Question, Spec
@@ -64,7 +63,7 @@ def test_what_no_module_computes_is_told_by_its_neighbours(reference, tmp_path):
     )
     assert found.where.tensor == "model.layers.1.self_attn.o_proj:in"
     assert found.where.module == "model.layers.1.self_attn"
-    assert "v_proj:out" in found.between
+    assert any("v_proj:out" in name for name in found.still_good)
 
 
 def test_an_input_from_outside_the_modules_is_named_itself(reference, tmp_path):
@@ -133,9 +132,6 @@ def test_graphs_are_compared_by_replays_where_no_float64_is_to_be_had(tmp_path):
     found = locate(judged, ours, theirs, runs=runs, align=pairs_of)
     assert found.where.module == "model.layers.1.input_layernorm"
     assert found.first.basis == "local replay of the reference's module"
-    operator = first_wrong_operator(found.where.module, ours, theirs, runs=runs)
-    assert operator.place.op == "Mul"
-    assert not operator.same_graph
     assert Verdict.POISONED in {each.verdict for each in found.judged}
 
 

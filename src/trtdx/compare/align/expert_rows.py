@@ -19,8 +19,8 @@ def same_experts(ours: Reading, theirs: Reading, name: str, steps: tuple[int, in
     """Whether both sides sent the same tokens to the same experts, and one kind of engine put them in order."""
     if ours.capture.header.engine != theirs.capture.header.engine:
         return False
-    found = _IN_EXPERTS.match(name)
-    block = found[1] if found else ""
+    inside = _IN_EXPERTS.match(name)
+    block = inside[1] if inside else ""
     return _chosen(ours, block, steps[0]) == _chosen(theirs, block, steps[1])
 
 

@@ -7,15 +7,19 @@ order the mistake, choosing the one that fits would hide it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from trtdx.compare.nouns import Change
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from trtdx.compare.align.matching import Match, Names
+    from trtdx.compare.align.side_tensors import Named, Reading
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
+    Changes = tuple[tuple[Change, ...], tuple[Change, ...]]
 
 PARTS = {"attention.qkv": ("q", "k", "v"), "mlp.gate_up": ("gate", "up")}
 _UP_FIRST = {
@@ -36,9 +40,10 @@ class Split(NamedTuple):
     def columns(self) -> int:
         return self.groups * sum(width for _, width in self.parts)
 
-    def text(self, part: str) -> str:
+    @property
+    def text(self) -> str:
         groups = f"{self.groups} x " if self.groups > 1 else ""
-        return f"part {part} of {groups}" + " ".join(f"{name}:{width}" for name, width in self.parts)
+        return groups + " ".join(f"{name}:{width}" for name, width in self.parts)
 
     def change(self, part: str) -> Change:
         """Return the change that takes one part out."""
@@ -51,22 +56,18 @@ class Split(NamedTuple):
                 return array[..., begin:end]
             return array.reshape(*array.shape[:-1], self.groups, -1)[..., begin:end]
 
-        return Change(self.text(part), apply)
+        return Change(f"part {part} of {self.text}", apply)
 
     def regrouped(self) -> Change:
         """Return the change that puts the parts of all groups side by side; groups are shards here."""
-        groups = f"{self.groups} x " if self.groups > 1 else ""
-        told = " ".join(f"{name}:{width}" for name, width in self.parts)
 
         def apply(array: Array) -> Array:
-            import numpy as np
-
             shards = array.reshape(*array.shape[:-1], self.groups, -1)
             ends = np.cumsum([width for _, width in self.parts])[:-1]
             parts = np.split(shards, ends, -1)
             return np.concatenate([part.reshape(*array.shape[:-1], -1) for part in parts], -1)
 
-        return Change(f"regroup {groups}{told}", apply)
+        return Change(f"regroup {self.text}", apply)
 
     def divided(self, ranks: int) -> Split | None:
         """Return how one of several shards is divided; none where it cannot be."""
@@ -87,23 +88,19 @@ class Split(NamedTuple):
 
 def parse_part(text: str) -> Change:
     """Return the change that a text such as "part k of 2 x q:16 k:8 v:8" states."""
-    found = _TEXT.fullmatch(text)
-    pairs = (each.split(":") for each in found[4].split()) if found else ()
+    match = _TEXT.fullmatch(text)
+    pairs = (width_text.split(":") for width_text in match[4].split()) if match else ()
     parts = tuple((name, int(width)) for name, width in pairs)
-    if found is None or not (found[2] or found[1] in dict(parts)):
+    if match is None or not (match[2] or match[1] in dict(parts)):
         raise InputError(f"{text!r} is not a part of a fused tensor", fix="write part k of q:32 k:16 v:16")
-    split = Split(int(found[3] or 1), parts)
-    return split.regrouped() if found[2] else split.change(found[1])
+    split = Split(int(match[3] or 1), parts)
+    return split.regrouped() if match[2] else split.change(match[1])
 
 
 def declared(module: str, architecture: str, widths: dict[str, int], head: int) -> Split | None:
     """Return how a fused module's output is divided, as its name declares.
 
-    Args:
-        module: the last part of its path.
-        architecture: the class of the model or of the module around it.
-        widths: columns of each part.
-        head: columns of one head; 0 where nobody knows.
+    The architecture is the class of the model or of the module around it. A head of 0 columns is not known.
 
     Returns:
         None where the order needs the size of a head, and that is not known.
@@ -122,3 +119,103 @@ def declared(module: str, architecture: str, widths: dict[str, int], head: int) 
     if widths["q"] % groups:
         return None
     return Split(groups, (("q", widths["q"] // groups), ("k", head), ("v", head)))
+
+
+class Parting:
+    """Knows how the fused tensors of two sides are divided."""
+
+    def __init__(self, ours: Reading, theirs: Reading, our_names: Names, their_names: Names) -> None:
+        self._sides = ((ours, our_names, their_names), (theirs, their_names, our_names))
+        self._head = next((size for side in self._sides if (size := _head_size(side[1]))[0]), (0, 0))
+
+    def changes(self, match: Match) -> Changes | str:
+        """Return what takes the parts of a match out, or why that cannot be."""
+        changes: list[tuple[Change, ...]] = []
+        for side, name, part in ((0, match.ours, match.our_part), (1, match.theirs, match.their_part)):
+            if not part:
+                changes.append(())
+                continue
+            split = self.split(side, name)
+            if isinstance(split, str):
+                return split
+            changes.append((split.change(part),))
+        return changes[0], changes[1]
+
+    def split(self, side: int, name: str) -> Split | str:
+        """Return how one rank's share of a fused tensor is divided."""
+        reading, names, others = self._sides[side]
+        named = names.named[name]
+        above, _, fused = names.meant[name].role.rpartition(".")
+        parts = next(parts for key, parts in PARTS.items() if key.endswith(f".{fused}"))
+        total = _columns(named)
+        widths = self._widths(above, parts, others, total)
+        if isinstance(widths, str):
+            return widths
+        module = names.meant[name].scope.rpartition(".")[2]
+        layout = declared(module, reading.architecture or _kind_above(names, named), widths, self._head[1])
+        if layout is None:
+            return f"{module} holds queries, keys and values by heads, and the size of a head is not known"
+        share = layout.divided(len(named.records)) if named.records[0].layout.shape[-1] != total else layout
+        if share is None:
+            return f"{module} cannot be divided evenly among {len(named.records)} ranks"
+        return share
+
+    def shards_of(self, side: int, name: str, count: int) -> Split | None:
+        """Return the layout of fused shards side by side; none where they are not fused, or need no regrouping."""
+        _, names, _ = self._sides[side]
+        meaning = names.meant[name]
+        if meaning.port != "out" or not any(meaning.role.endswith(f".{key}") for key in PARTS):
+            return None
+        split = self.split(side, name)
+        return None if isinstance(split, str) or split.groups > 1 else split._replace(groups=count)
+
+    def same_order(self, ours: str, theirs: str) -> bool:
+        """Whether two fused tensors hold their parts in the same order."""
+        one, other = self.split(0, ours), self.split(1, theirs)
+        if isinstance(one, str) or isinstance(other, str):
+            return False
+        return list(dict(one.parts)) == list(dict(other.parts)) and (one.groups > 1) == (other.groups > 1)
+
+    def _widths(self, above: str, parts: tuple[str, ...], others: Names, total: int) -> dict[str, int] | str:
+        """Return the columns of each part: those of the other side's own tensors, or what the cache and the sum tell."""
+        widths: dict[str, int] = {}
+        for part in parts:
+            apart = others.by_role.get((f"{above}.{part}", "out"))
+            if apart:
+                widths[part] = _columns(apart[0])
+        if "k" in parts and "k" not in widths and self._head[0]:
+            widths["k"] = widths["v"] = self._head[0] * self._head[1]
+        for part, twin in (("k", "v"), ("v", "k")):
+            if part in widths:
+                widths.setdefault(twin, widths[part])
+        missing = [part for part in parts if part not in widths]
+        left = total - sum(widths.values())
+        if missing and (left <= 0 or left % len(missing)):
+            return f"how wide {' and '.join(missing)} are is not known"
+        widths.update({part: left // len(missing) for part in missing})
+        if sum(widths.values()) != total:
+            return f"columns of {' and '.join(parts)} are {sum(widths.values())} on one side and {total} on the other"
+        return widths
+
+
+def _columns(named: Named) -> int:
+    """Return the columns of a tensor over all ranks."""
+    widths = [record.layout.shape[-1] for record in named.records]
+    copies = len({record.statistics.hash for record in named.records}) == 1
+    return widths[0] if copies else sum(widths)
+
+
+def _head_size(names: Names) -> tuple[int, int]:
+    """Return how many heads of keys there are and how large they are, as the cache tells."""
+    for (role, _), group in names.by_role.items():
+        shape, is_new = group[0].shape, group[0].name.endswith(":new")
+        if role.startswith("cache ") and role.endswith("key") and len(shape) == 4 and is_new:
+            return shape[1] * len(group[0].records), shape[3]
+    return 0, 0
+
+
+def _kind_above(names: Names, named: Named) -> str:
+    """Return the class of the module around a fused one: "GPTNeoXAttention"."""
+    above = named.place.path.rpartition(".")[0]
+    places = (tensor.place for tensor in names.named.values())
+    return next((place.op for place in places if place.path == above and place.op), "")

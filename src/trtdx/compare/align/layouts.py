@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from trtdx.compare.align.fused import parse_part
 from trtdx.compare.nouns import Change
@@ -27,12 +29,10 @@ from trtdx.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Record
     from trtdx.compare.align.positions import Fed
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
 
 TOKENS_FIRST, HEADS_FIRST, FLAT, FLAT_HEADS, SHARED = "tokens", "heads", "flat", "flat heads", "shared"
 ONE, LAST, FLAT_LAST, ONE_LAST = "one", "last", "flat last", "one last"
@@ -72,8 +72,6 @@ def reshape(*shape: int) -> Change:
 
 def expand(axis: int, count: int) -> Change:
     def apply(array: Array) -> Array:
-        import numpy as np
-
         return np.broadcast_to(array, (*array.shape[:axis], count, *array.shape[axis + 1 :]))
 
     return Change(f"expand {axis} {count}", apply)
@@ -89,19 +87,14 @@ def as_mask() -> Change:
 
 def is_added_mask(record: Record) -> bool:
     """Whether a tensor is a mask to be added to scores, as its statistics tell: zeros, and one very negative number."""
-    found = record.statistics
-    if (
-        not found.zeros
-        or found.nan
-        or found.pos_inf
-        or found.max > 0
-        or not record.layout.dtype.startswith(("float", "bfloat"))
-    ):
+    stats = record.statistics
+    is_float = record.layout.dtype.startswith(("float", "bfloat"))
+    if not is_float or not stats.zeros or stats.nan or stats.pos_inf or stats.max > 0:
         return False
-    if found.neg_inf:
-        return found.zeros + found.neg_inf == found.elements
-    hidden = found.elements - found.zeros
-    return found.min < SEEN and abs(found.mean * found.elements / found.min - hidden) < 0.5
+    if stats.neg_inf:
+        return stats.zeros + stats.neg_inf == stats.elements
+    hidden = stats.elements - stats.zeros
+    return stats.min < SEEN and abs(stats.mean * stats.elements / stats.min - hidden) < 0.5
 
 
 def parse_change(text: str) -> Change:
@@ -109,8 +102,8 @@ def parse_change(text: str) -> Change:
     word, _, rest = text.strip().partition(" ")
     if word in ("part", "regroup"):
         return parse_part(text.strip())
-    numbers = [int(each) for each in re.findall(r"-?\d+", rest)]
-    made = {
+    numbers = [int(number) for number in re.findall(r"-?\d+", rest)]
+    maker = {
         "transpose": (transpose, len(numbers) > 1 and sorted(numbers) == list(range(len(numbers)))),
         "unsqueeze": (unsqueeze, len(numbers) == 1 and numbers[0] >= 0),
         "reshape": (reshape, bool(numbers)),
@@ -118,20 +111,18 @@ def parse_change(text: str) -> Change:
         "columns": (columns, len(numbers) == 2 and 0 <= numbers[0] < numbers[1]),
         "mask": (as_mask, not rest),
     }.get(word)
-    if made is None or not made[1]:
+    if maker is None or not maker[1]:
         raise InputError(
             f"{text.strip()!r} is not a change of layout",
             fix="write transpose 0 2 1 3, unsqueeze 0, reshape 4 -1, expand 0 2, columns 0:128, mask, "
             "part k of q:32 k:16 v:16, rank 0, sum, concatenate 1 or pages TABLE",
         )
-    change: Change = made[0](*numbers)  # type: ignore[operator]
+    change: Change = maker[0](*numbers)  # type: ignore[operator]
     return change
 
 
 def changed_shape(shape: Sequence[int], changes: Sequence[Change]) -> tuple[int, ...]:
     """Return the shape that changes give, without any values."""
-    import numpy as np
-
     if not changes:
         return tuple(shape)
     array = np.broadcast_to(np.zeros((), np.int8), tuple(shape))
@@ -139,17 +130,17 @@ def changed_shape(shape: Sequence[int], changes: Sequence[Change]) -> tuple[int,
         for change in changes:
             array = change.apply(array)
     except (ValueError, IndexError) as err:
-        told = " | ".join(change.text for change in changes)
-        raise InputError(f"{told!r} cannot be done with a tensor of shape {list(shape)}: {err}") from err
+        texts = " | ".join(change.text for change in changes)
+        raise InputError(f"{texts!r} cannot be done with a tensor of shape {list(shape)}: {err}") from err
     return array.shape
 
 
 def forms(shape: tuple[int, ...], fed: Fed, name: str = "") -> list[str]:
     """Return how a tensor of a shape can hold a step's tokens, the likeliest first."""
-    found = _packed_forms(shape, fed) if len(fed.shape) == 1 else _batch_forms(shape, fed)
-    if found[:2] == [TOKENS_FIRST, HEADS_FIRST] and len(shape) == 4 and _HEADS_LIKELY.search(name):
-        found[:2] = [HEADS_FIRST, TOKENS_FIRST]
-    return found
+    possible = _packed_forms(shape, fed) if len(fed.shape) == 1 else _batch_forms(shape, fed)
+    if possible[:2] == [TOKENS_FIRST, HEADS_FIRST] and len(shape) == 4 and _HEADS_LIKELY.search(name):
+        possible[:2] = [HEADS_FIRST, TOKENS_FIRST]
+    return possible
 
 
 def _batch_forms(shape: tuple[int, ...], fed: Fed) -> list[str]:
@@ -186,11 +177,11 @@ def _packed_forms(shape: tuple[int, ...], fed: Fed) -> list[str]:
 
 def consistent(shapes: Sequence[tuple[tuple[int, ...], Fed]], name: str = "") -> list[str]:
     """Return the forms that a tensor can have at all its steps."""
-    found: list[str] | None = None
+    common: list[str] | None = None
     for shape, fed in shapes:
         here = forms(shape, fed, name)
-        found = here if found is None else [form for form in found if form in here or _same(form, here)]
-    return found or []
+        common = here if common is None else [form for form in common if form in here or _same(form, here)]
+    return common or []
 
 
 def _same(form: str, here: list[str]) -> bool:
@@ -231,11 +222,16 @@ def fit(
     return Fit(_in_batch(our_form, ours, feds[0]), _in_batch(their_form, theirs, feds[1]), 1)
 
 
+def squeezed_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape without its dimensions of one."""
+    return tuple(size for size in shape if size != 1)
+
+
 def fit_whole(ours: tuple[int, ...], theirs: tuple[int, ...], *, weight: bool = False) -> Fit | None:
     """Return what brings two tensors without tokens to the same shape; none where nothing that is sure does."""
     if ours == theirs:
         return Fit()
-    if [size for size in ours if size != 1] == [size for size in theirs if size != 1]:
+    if squeezed_shape(ours) == squeezed_shape(theirs):
         return Fit((), (reshape(*ours),))
     if weight and len(ours) == 2 and ours == theirs[::-1]:
         return Fit((), (transpose(1, 0),))

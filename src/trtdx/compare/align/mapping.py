@@ -24,7 +24,7 @@ from trtdx.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.nouns import Change, Pair
     from trtdx.host import Host
 
 _JOINS = re.compile(r"sum|concatenate -?\d+|rank \d+|pages \S+")
@@ -64,26 +64,26 @@ class Mapping(NamedTuple):
             UnknownNameError: one of the sides has no tensor of such a name; it has the nearest.
         """
         known, others = list(ours), set(theirs)
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for key, entry in self.entries.items():
             name, part = _PART.fullmatch(key).groups("")  # type: ignore[union-attr]
-            hits = list(_filled(name, known)) if "*" in name else [(name, ())] * (name in known)
+            hits = list(_filled(name, known))
             if not hits:
                 raise UnknownNameError("tensor of the reference", name, known)
             for hit, stars in hits:
                 candidate = entry.candidate and _with(entry.candidate, stars)
                 if candidate is not None and candidate not in others:
                     raise UnknownNameError("tensor of the candidate", candidate, others)
-                found[hit + part] = Entry(candidate, entry.changes)
-        return found
+                entries[hit + part] = Entry(candidate, entry.changes)
+        return entries
 
 
 def _filled(pattern: str, names: Iterable[str]) -> Iterable[tuple[str, tuple[str, ...]]]:
     parts = re.compile("([^.:]*)".join(map(re.escape, pattern.split("*"))))
     for name in names:
-        found = parts.fullmatch(name)
-        if found:
-            yield name, found.groups()
+        match = parts.fullmatch(name)
+        if match:
+            yield name, match.groups()
 
 
 def _with(pattern: str, stars: tuple[str, ...]) -> str:
@@ -143,9 +143,7 @@ def read_mapping(host: Host, path: str) -> Mapping:
 def mapping_of(pairs: Iterable[Pair], asked: dict[str, Entry] | None = None) -> Mapping:
     """Return an alignment as a mapping, to be seen, saved and corrected; of steps, the first that has a tensor.
 
-    Args:
-        pairs: of the alignment.
-        asked: what a mapping said before, which stays.
+    What a mapping stated before stays.
     """
     entries = dict(asked or {})
     for pair in pairs:
@@ -160,3 +158,31 @@ def mapping_of(pairs: Iterable[Pair], asked: dict[str, Entry] | None = None) -> 
         )
         entries[pair.name] = Entry(pair.candidate.first.name, changes)
     return Mapping(entries)
+
+
+class Asked(NamedTuple):
+    """What is to be done with a match's tensors before anything else."""
+
+    ours: tuple[Change, ...] = ()
+    theirs: tuple[Change, ...] = ()
+    join: str = ""  # that a mapping asks for
+    rank: int | None = None
+    pages: str = ""
+
+
+def asked_by(changes: tuple[str, ...]) -> Asked:
+    """Return what the texts in a mapping ask for."""
+    requested = Asked()
+    for text in changes:
+        word, _, rest = text.partition(" ")
+        if word == "reference":
+            requested = requested._replace(ours=(*requested.ours, parse_change(rest)))
+        elif word in ("sum", "concatenate"):
+            requested = requested._replace(join=text)
+        elif word == "rank":
+            requested = requested._replace(rank=int(rest))
+        elif word == "pages":
+            requested = requested._replace(pages=rest)
+        elif word not in ("columns", "mask", "regroup"):  # done again wherever they are needed
+            requested = requested._replace(theirs=(*requested.theirs, parse_change(text)))
+    return requested

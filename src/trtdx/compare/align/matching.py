@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import permutations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.align.fused import PARTS
+from trtdx.compare.align.layouts import squeezed_shape
 from trtdx.compare.align.names import Meaning, meanings
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ CLOSE = 0.1  # statistics this near, in relative terms, are worth a look at the 
 MOST_TRIED = 8
 MOST_CALLS = 4  # of one module, whose order is looked for
 OTHER_CALL = 0.25  # by which another order of calls has to fit better
-SAME_NUMBER = (
-    0.25  # what the same number among a module's ports counts for: less than content, more than chance
-)
+SAME_NUMBER = 0.25  # what the same number among ports counts for: less than content, more than chance
 
 
 class Match(NamedTuple):
@@ -51,42 +50,39 @@ class Names:
         self.meant: dict[str, Meaning] = meanings(reading.named)
         self.by_scope: dict[tuple[str, str], list[Named]] = {}
         self.by_role: dict[tuple[str, str], list[Named]] = {}
-        for name, each in reading.named.items():
+        for name, tensor in reading.named.items():
             meaning = self.meant[name]
-            self.by_scope.setdefault((meaning.scope, meaning.port), []).append(each)
-            self.by_role.setdefault((meaning.role, meaning.port), []).append(each)
+            self.by_scope.setdefault((meaning.scope, meaning.port), []).append(tensor)
+            self.by_role.setdefault((meaning.role, meaning.port), []).append(tensor)
 
 
 def matched(ours: Names, theirs: Names, mapped: dict[str, Match | None]) -> list[Match]:
     """Return the matches that names tell, in no order.
 
-    Args:
-        ours: the reference's.
-        theirs: the candidate's.
-        mapped: what the user's mapping says; none is for a tensor that is to be left out.
+    What the user's mapping says stands: none is for a tensor that is to be left out.
     """
-    found = {name: match for name, match in mapped.items() if match}
-    used = {match.theirs for match in found.values()}
+    matches = {name: match for name, match in mapped.items() if match}
+    used = {match.theirs for match in matches.values()}
     free = [name for name in ours.named if name not in mapped]
     counted = _counted(ours) | _counted(theirs) if ours.is_graph and theirs.is_graph else set()
     called = _calls(ours, theirs)
     for name in free:
         other = theirs.named.get(called.get(name, name))
         if other is not None and other.name not in used | counted and _alike(ours.named[name], other):
-            found[name] = Match(name, other.name, "name")
+            matches[name] = Match(name, other.name, "name")
             used.add(other.name)
     for how, our_groups, their_groups in (
         ("scope", ours.by_scope, theirs.by_scope),
         ("structure", ours.by_role, theirs.by_role),
     ):
         for key, group in our_groups.items():
-            left = [each for each in group if each.name not in found and each.name not in mapped]
-            others = [each for each in their_groups.get(key, ()) if each.name not in used]
+            left = [tensor for tensor in group if tensor.name not in matches and tensor.name not in mapped]
+            others = [tensor for tensor in their_groups.get(key, ()) if tensor.name not in used]
             for one, other in _ports(left, others, ours, theirs):
-                found[one.name] = Match(one.name, other.name, how)
+                matches[one.name] = Match(one.name, other.name, how)
                 used.add(other.name)
-    logits = _logits(ours, theirs, set(found) | set(mapped))
-    return [*found.values(), *logits, *_fused(ours, theirs, set(found) | set(mapped), used)]
+    logits = _logits(ours, theirs, set(matches) | set(mapped))
+    return [*matches.values(), *logits, *_fused(ours, theirs, set(matches) | set(mapped), used)]
 
 
 def _calls(ours: Names, theirs: Names) -> dict[str, str]:
@@ -95,15 +91,15 @@ def _calls(ours: Names, theirs: Names) -> dict[str, str]:
     A model may go through its kinds of layers as a set has them, which is another order in each process (rotary
     embeddings of Gemma 3). What then reads a call's result has a name of its own, so that no mistake is hidden.
     """
-    found: dict[str, str] = {}
+    counterparts: dict[str, str] = {}
     mine, others = _by_call(ours), _by_call(theirs)
     for path, calls in mine.items():
         other_calls = others.get(path, {})
         if sorted(other_calls) == sorted(calls):
-            found |= _reordered_calls(calls, other_calls)
+            counterparts |= _reordered_calls(calls, other_calls)
         elif 1 in (len(calls), len(other_calls)):
-            found |= _calls_in_one(calls, other_calls)
-    return found
+            counterparts |= _calls_in_one(calls, other_calls)
+    return counterparts
 
 
 def _reordered_calls(calls: Calls, other_calls: Calls) -> dict[str, str]:
@@ -120,14 +116,12 @@ def _reordered_calls(calls: Calls, other_calls: Calls) -> dict[str, str]:
         for one in numbers
         for other in numbers
     }
-    best = max(
-        permutations(numbers),
-        key=lambda order: sum(score[pair] for pair in zip(numbers, order, strict=True)),
-    )
-    gained = sum(score[pair] for pair in zip(numbers, best, strict=True)) - sum(
-        score[number, number] for number in numbers
-    )
-    if gained <= OTHER_CALL:
+
+    def total(order: Iterable[int]) -> float:
+        return sum(score[pair] for pair in zip(numbers, order, strict=True))
+
+    best = max(permutations(numbers), key=total)
+    if total(best) - total(numbers) <= OTHER_CALL:
         return {}
     return {
         tensor.name: other_calls[other][port].name
@@ -140,21 +134,28 @@ def _reordered_calls(calls: Calls, other_calls: Calls) -> dict[str, str]:
 def _calls_in_one(calls: Calls, other_calls: Calls) -> dict[str, str]:
     """Return the outputs of a module's calls by those of the other side, which has all of them as outputs of one call.
 
-    So a graph has them. Its first outputs are those of whichever call was traced first.
+    Graphs have them like that. Their first outputs are those of whichever call was traced first.
     """
-    ours, theirs = _outputs(calls), _outputs(other_calls)
-    if len(ours) != len(theirs) or len(calls) == len(other_calls) or len(ours) > MOST_CALLS * 2:
+    reference_outputs, candidate_outputs = _outputs(calls), _outputs(other_calls)
+    count = len(reference_outputs)
+    if count != len(candidate_outputs) or len(calls) == len(other_calls) or count > MOST_CALLS * 2:
         return {}
-    scores = sorted(
-        ((-_score(one, other), abs(first - second), first, second))
-        for first, one in enumerate(ours)
-        for second, other in enumerate(theirs)
+    scores = (
+        (-_score(one, other), abs(first - second), first, second)
+        for first, one in enumerate(reference_outputs)
+        for second, other in enumerate(candidate_outputs)
     )
+    order = _best_first(scores)
+    return {reference_outputs[first].name: candidate_outputs[second].name for first, second in order.items()}
+
+
+def _best_first(scores: Iterable[tuple[Any, ...]]) -> dict[int, int]:
+    """Return which is put with which, the best of what is left first; the last two of a score are their numbers."""
     order: dict[int, int] = {}
-    for _, _, first, second in scores:
+    for *_, first, second in sorted(scores):
         if first not in order and second not in order.values():
             order[first] = second
-    return {ours[first].name: theirs[second].name for first, second in order.items()}
+    return order
 
 
 def _outputs(calls: Calls) -> list[Named]:
@@ -169,23 +170,23 @@ def _outputs(calls: Calls) -> list[Named]:
 
 def _by_call(names: Names) -> dict[str, Calls]:
     """Return the tensors of each module by the number of the call and the port."""
-    found: dict[str, Calls] = {}
-    for name, each in names.named.items():
-        path, _, call = each.place.path.partition("#")
+    tensors: dict[str, Calls] = {}
+    for name, tensor in names.named.items():
+        path, _, call = tensor.place.path.partition("#")
         port = name.rpartition(":")[2]
         if path:
-            found.setdefault(path, {}).setdefault(int(call) if call.isdigit() else 0, {})[port] = each
-    return found
+            tensors.setdefault(path, {}).setdefault(int(call) if call.isdigit() else 0, {})[port] = tensor
+    return tensors
 
 
 def _counted(names: Names) -> set[str]:
-    """Return the ports of modules that are told by their number alone: what enters a graph's module, in any order."""
+    """Return the tensors that only a port number names: the inputs of a graph's module come in any order."""
     several = (group for group in names.by_scope.values() if len(group) > 1)
     return {
-        each.name
+        tensor.name
         for group in several
-        for each in group
-        if names.meant[each.name].which.isdigit() and not each.place.tensor
+        for tensor in group
+        if names.meant[tensor.name].which.isdigit() and not tensor.place.tensor
     }
 
 
@@ -215,34 +216,20 @@ def _ports(
             yield one, same[0]
         else:
             waiting.append(one)
-    scores = sorted(
-        (
-            (
-                -_score(one, other) - SAME_NUMBER * _same_number(one, other, our_names, their_names),
-                first,
-                second,
-            )
-            for first, one in enumerate(waiting)
-            for second, other in enumerate(left)
-            if _fits(one, other) or (len(waiting) == len(left) == 1 and _alike(one, other))
-        )
+    scores = (
+        (-_score(one, other) - SAME_NUMBER * _same_number(one, other, our_names, their_names), first, second)
+        for first, one in enumerate(waiting)
+        for second, other in enumerate(left)
+        if _fits(one, other) or (len(waiting) == len(left) == 1 and _alike(one, other))
     )
-    taken: tuple[set[int], set[int]] = (set(), set())
-    for _, first, second in scores:
-        if first not in taken[0] and second not in taken[1]:
-            taken[0].add(first)
-            taken[1].add(second)
-            yield waiting[first], left[second]
+    for first, second in _best_first(scores).items():
+        yield waiting[first], left[second]
 
 
 def _fits(one: Named, other: Named) -> bool:
     if not _alike(one, other):
         return False
-    return _plain(one.shape) == _plain(other.shape) or one.shape[-1:] == other.shape[-1:]
-
-
-def _plain(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
+    return squeezed_shape(one.shape) == squeezed_shape(other.shape) or one.shape[-1:] == other.shape[-1:]
 
 
 def _same_number(one: Named, other: Named, our_names: Names, their_names: Names) -> bool:
@@ -251,7 +238,7 @@ def _same_number(one: Named, other: Named, our_names: Names, their_names: Names)
 
 def _score(one: Named, other: Named) -> float:
     mine, their = one.records[0].statistics, other.records[0].statistics
-    score = 4.0 * (mine.hash == their.hash) + 2.0 * (_plain(one.shape) == _plain(other.shape))
+    score = 4.0 * (mine.hash == their.hash) + 2.0 * (squeezed_shape(one.shape) == squeezed_shape(other.shape))
     return score + near(one, other)
 
 
@@ -259,7 +246,7 @@ def near(one: Named, other: Named) -> float:
     """Return how near the statistics of two tensors are: 1 is the same."""
     mine, their = one.records[0].statistics, other.records[0].statistics
     both = ((mine.absmax, their.absmax), (mine.l2, their.l2), (mine.mean, their.mean))
-    sizes = [each for each in (mine.absmax, their.absmax) if each == each]  # of nothing it is NaN
+    sizes = [size for size in (mine.absmax, their.absmax) if size == size]  # of nothing it is NaN
     scale = max([1e-30, *sizes])
     apart = max(abs(a - b) / max(abs(a), abs(b), scale * 1e-2) for a, b in both)
     return 1.0 - min(apart, 1.0) if apart == apart else 0.0
@@ -269,7 +256,7 @@ def _logits(ours: Names, theirs: Names, done: set[str]) -> list[Match]:
     """Return logits where one side calls them so and the other has them as the head's output alone."""
     keys = ("logits", "out"), ("head", "out")
     for key, other in (keys, keys[::-1]):
-        mine = [each for each in ours.by_role.get(key, ()) if each.name not in done]
+        mine = [tensor for tensor in ours.by_role.get(key, ()) if tensor.name not in done]
         their = theirs.by_role.get(other, [])
         both = ours.by_role.get(other)  # then the head is another tensor: scores are capped behind it
         if mine and their and not theirs.by_role.get(key) and not both:
@@ -279,7 +266,7 @@ def _logits(ours: Names, theirs: Names, done: set[str]) -> list[Match]:
 
 def _fused(ours: Names, theirs: Names, done: set[str], used: set[str]) -> list[Match]:
     """Return the parts of what one side keeps together and the other apart."""
-    found: list[Match] = []
+    matches: list[Match] = []
     for one, other, turned in ((ours, theirs, False), (theirs, ours, True)):
         finished = used if turned else done
         for (role, port), group in one.by_role.items():
@@ -292,39 +279,38 @@ def _fused(ours: Names, theirs: Names, done: set[str], used: set[str]) -> list[M
                 continue
             inside = part if port != "in" else ""
             if turned:
-                found.append(Match(together[0].name, group[0].name, "structure", our_part=inside))
+                matches.append(Match(together[0].name, group[0].name, "structure", our_part=inside))
             else:
-                found.append(Match(group[0].name, together[0].name, "structure", their_part=inside))
-    return found
+                matches.append(Match(group[0].name, together[0].name, "structure", their_part=inside))
+    return matches
 
 
 def by_values(ours: Iterable[Named], theirs: list[Named], error: Close) -> list[Match]:
     """Return matches of what no name tells, by shape, order and nearly the same values.
 
-    Args:
-        ours: the reference's tensors that are left, in their order.
-        theirs: the candidate's.
-        error: how far the values of two tensors are apart, relative; infinite where nobody can tell.
+    The error of two tensors is relative, and infinite where nobody can tell.
     """
     shelves: dict[tuple[str, tuple[int, ...]], list[Named]] = {}
-    for each in theirs:
-        if each.kind == "f":
-            shelves.setdefault((each.kind, each.shape[-1:]), []).append(each)
+    for tensor in theirs:
+        if tensor.kind == "f":
+            shelves.setdefault((tensor.kind, tensor.shape[-1:]), []).append(tensor)
     used: set[str] = set()
-    found = []
+    matches = []
     for one in ours:
         shelf = shelves.get((one.kind, one.shape[-1:]), ())
-        likely = sorted((each for each in shelf if _likely(one, each)), key=lambda each: each.name in used)
-        best = next((each for each in likely[:MOST_TRIED] if error(one, each) < CLOSE / 2), None)
+        likely = sorted(
+            (tensor for tensor in shelf if _likely(one, tensor)), key=lambda tensor: tensor.name in used
+        )
+        best = next((tensor for tensor in likely[:MOST_TRIED] if error(one, tensor) < CLOSE / 2), None)
         if best is not None:
             used.add(best.name)
-            found.append(Match(one.name, best.name, "shape and order", confidence=0.5))
-    return found
+            matches.append(Match(one.name, best.name, "shape and order", confidence=0.5))
+    return matches
 
 
 def _likely(one: Named, other: Named) -> bool:
     """Whether values are worth a look: statistics are near; with other padding only the largest magnitude can be."""
-    if _plain(one.shape) == _plain(other.shape):
+    if squeezed_shape(one.shape) == squeezed_shape(other.shape):
         return 1 - near(one, other) < CLOSE
     mine, their = one.records[0].statistics.absmax, other.records[0].statistics.absmax
     return abs(mine - their) <= CLOSE * max(mine, their)

@@ -7,9 +7,11 @@ told by its structure alone: where it stands below the list of layers, and what 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+from trtdx.compare.layer_paths import LAYERS
 from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
@@ -17,58 +19,35 @@ if TYPE_CHECKING:
 
     from trtdx.compare.align.side_tensors import Named
 
-WRAPPERS = {
-    "m",
-    "model",
-    "transformer",
-    "base_model",
-    "module",
-    "_orig_mod",
-    "language_model",
-    "gpt_neox",
-    "wrapped",
-}
+WRAPPERS = {"m", "model", "transformer", "base_model", "module", "_orig_mod", "language_model", "gpt_neox",
+            "wrapped"}  # fmt: skip
 _ATTENTION = r"(?:self_attn|self_attention|attention|attn|temporal_block)"
 _MLP = r"(?:mlp|feed_forward|ffn|block_sparse_moe|moe)"
 _EXPERT = r"(?P<expert>experts\.\d+\.|shared_experts?\.)?"
-_LAYERS = r"(?:layers|h|blocks?|layer)"
 # What a module inside a layer is; the first that fits.
 _IN_LAYER = [
     (rf"{_ATTENTION}\.(?:self\.)?(?:q_proj|wq|query|q|q_lin|q_linear)", "attention.q"),
     (rf"{_ATTENTION}\.(?:self\.)?(?:k_proj|wk|key|k|k_lin|k_linear)", "attention.k"),
     (rf"{_ATTENTION}\.(?:self\.)?(?:v_proj|wv|value|v|v_lin|v_linear)", "attention.v"),
-    (
-        rf"{_ATTENTION}\.(?:qkv|qkv_proj|query_key_value|c_attn|Wqkv|wqkv|W_pack|in_proj|linear_qkv)",
-        "attention.qkv",
-    ),
-    (
-        rf"{_ATTENTION}\.(?:o_proj|dense|out_proj|c_proj|wo|output\.dense|linear_proj|out_lin)",
-        "attention.o",
-    ),
+    (rf"{_ATTENTION}\.(?:qkv|qkv_proj|query_key_value|c_attn|Wqkv|wqkv|W_pack|in_proj|linear_qkv)", "attention.qkv"),
+    (rf"{_ATTENTION}\.(?:o_proj|dense|out_proj|c_proj|wo|output\.dense|linear_proj|out_lin)", "attention.o"),
     (rf"{_ATTENTION}\.(?:q_norm|q_layernorm)", "attention.q_norm"),
     (rf"{_ATTENTION}\.(?:k_norm|k_layernorm)", "attention.k_norm"),
     (rf"{_ATTENTION}(?:\.self)?", "attention"),
     (rf"{_MLP}\.{_EXPERT}(?:gate_up_proj|fused_fc|linear_fc1|w13|gate_up)", "mlp.{expert}gate_up"),
     (rf"{_MLP}\.{_EXPERT}(?:gate_proj|w1|w_gate)", "mlp.{expert}gate"),
     (rf"{_MLP}\.{_EXPERT}(?:up_proj|w3)", "mlp.{expert}up"),
-    (
-        rf"{_MLP}\.{_EXPERT}(?:down_proj|w2|proj|c_proj|dense_4h_to_h|linear_fc2|fc_out|fc2)",
-        "mlp.{expert}down",
-    ),
-    (rf"{_MLP}\.{_EXPERT}(?:c_fc|dense_h_to_4h|fc_in|fc1)", "mlp.{expert}fc"),
-    (
-        rf"{_MLP}\.{_EXPERT}fc",
-        "mlp.{expert}fc",
-    ),  # with a sibling `gate`: TensorRT-LLM's gated one, see `roles`
-    (rf"{_MLP}\.router", "mlp.router"),
-    (rf"{_MLP}\.gate", "mlp.router"),
+    (rf"{_MLP}\.{_EXPERT}(?:down_proj|w2|proj|c_proj|dense_4h_to_h|linear_fc2|fc_out|fc2)", "mlp.{expert}down"),
+    # `fc` with a sibling `gate` is TensorRT-LLM's gated one: see `gated`
+    (rf"{_MLP}\.{_EXPERT}(?:c_fc|dense_h_to_4h|fc_in|fc1|fc)", "mlp.{expert}fc"),
+    (rf"{_MLP}\.(?:router|gate)", "mlp.router"),
     (rf"{_MLP}\.{_EXPERT}(?:act_fn|act|activation|activation_fn)", "mlp.{expert}act"),
     (rf"{_MLP}", "mlp"),
     (r"(?:input_layernorm|ln_1|self_attn_layer_norm|attention_norm|norm1|norm_1)", "norm1"),
     (r"(?:post_attention_layernorm|post_layernorm|ln_2|ffn_norm|norm2|norm_2|final_layer_norm)", "norm2"),
     (r"(?:fc1|intermediate\.dense)", "mlp.fc"),
     (r"(?:fc2|output\.dense)", "mlp.down"),
-]
+]  # fmt: skip
 _AT_TOP = [
     (r"(?:embed_tokens|wte|vocab_embedding|word_embeddings|tok_embeddings|embed_in|embeddings\.word_embeddings)",
      "embedding"),
@@ -100,12 +79,12 @@ _PAGES = re.compile(
 
 def _paged(name: str) -> str:
     """Return the part of the cache that pages hold: "3.key" of "key_pages.3"."""
-    found = _PAGES.fullmatch(name)
-    if found is None:
+    match = _PAGES.fullmatch(name)
+    if match is None:
         return ""
     which = {"k": "key", "v": "value"}
-    part = found[1] or found[4]
-    return f"{found[2] or found[3]}.{which.get(part, part)}"
+    part = match[1] or match[4]
+    return f"{match[2] or match[3]}.{which.get(part, part)}"
 
 
 class Meaning(NamedTuple):
@@ -139,9 +118,9 @@ def place_in(name: str) -> tuple[str, str, str]:
     """Return path, port and which of several, from a name alone."""
     if name == "logits":
         return "", "out", "logits"
-    found = _PLACE.fullmatch(name)
-    if found:
-        return found[1], found[2], found[3] or found[4] or "0"
+    match = _PLACE.fullmatch(name)
+    if match:
+        return match[1], match[2], match[3] or match[4] or "0"
     for pattern, path in _DEBUG:
         debug = pattern.fullmatch(name)
         if debug:
@@ -163,12 +142,12 @@ def _parts(named: Named) -> tuple[str, str, str]:
 
 def meanings(named: dict[str, Named]) -> dict[str, Meaning]:
     """Return what the names of a side mean."""
-    parts = {name: _parts(each) for name, each in named.items()}
+    parts = {name: _parts(tensor) for name, tensor in named.items()}
     trunk = _trunk(path for path, _, _ in parts.values())
     gated = {path.rpartition(".")[0] for path, _, _ in parts.values() if path.endswith(".fc")} & {
         path.rpartition(".")[0] for path, _, _ in parts.values() if path.endswith(".gate")
     }
-    found = {}
+    meanings_by_name = {}
     for name, (path, port, which) in parts.items():
         cache = cache_key(name.removesuffix(":new")) or _paged(name)
         if cache and named[name].place.path in ("", name):
@@ -178,37 +157,22 @@ def meanings(named: dict[str, Named]) -> dict[str, Meaning]:
         else:
             scope = _below(path, trunk)
             role = _role(scope, path.rpartition(".")[0] in gated)
-        found[name] = Meaning(scope, role, port, which)
-    return found
+        meanings_by_name[name] = Meaning(scope, role, port, which)
+    return meanings_by_name
 
 
 def _trunk(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the path of what holds the lists of layers: all that they have in common before."""
-    common: tuple[str, ...] | None = None
-    for path in set(paths):
-        parts = path.split(".")
+    every = {tuple(path.split(".")) for path in paths if path}
+    parents = []
+    for parts in every:
         at = next((number for number, part in enumerate(parts) if part.isdigit()), 0)
-        if at < 1 or not re.fullmatch(_LAYERS, parts[at - 1]):
-            continue
-        above = tuple(parts[: at - 1])
-        if common is None:
-            common = above
-        common = common[: next((n for n, (a, b) in enumerate(zip(common, above, strict=False)) if a != b),
-                               min(len(common), len(above)))]  # fmt: skip
-    if common is not None:
-        return common
-    firsts = {tuple(path.split(".")) for path in set(paths) if path}
-    return _shared_wrappers(firsts)
-
-
-def _shared_wrappers(paths: set[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the wrappers that all paths of a model without layers begin with."""
-    shared: list[str] = []
-    for part in min(paths, key=len, default=()):
-        if part not in WRAPPERS or any(path[: len(shared) + 1] != (*shared, part) for path in paths):
-            break
-        shared.append(part)
-    return tuple(shared)
+        if at and re.fullmatch(LAYERS, parts[at - 1]):
+            parents.append(parts[: at - 1])
+    if parents:
+        return reduce(_common_prefix, parents)
+    shared = reduce(_common_prefix, every) if every else ()  # of a model without layers
+    return tuple(takewhile(WRAPPERS.__contains__, shared))
 
 
 def _below(path: str, trunk: tuple[str, ...]) -> str:
@@ -217,17 +181,21 @@ def _below(path: str, trunk: tuple[str, ...]) -> str:
         return ".".join(parts[len(trunk) :])
     if trunk[: len(parts)] == parts:
         return f"^{len(trunk) - len(parts)}"
-    shared = next((n for n, (a, b) in enumerate(zip(parts, trunk, strict=False)) if a != b), 0)
-    return ".".join(parts[shared:])
+    return ".".join(parts[len(_common_prefix(parts, trunk)) :])
+
+
+def _common_prefix(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    both = takewhile(lambda parts: parts[0] == parts[1], zip(one, other, strict=False))
+    return tuple(part for part, _ in both)
 
 
 @lru_cache(maxsize=1 << 16)
 def _role(scope: str, gated: bool) -> str:
     plain, _, call = scope.partition("#")
-    found = re.fullmatch(rf"(?:(.*)\.)?{_LAYERS}\.(\d+)(?:\.(.+))?", plain)
-    above, inside = (f"{found[1] or ''}layers.{found[2]}", found[3] or "") if found else ("", plain)
+    layer = re.fullmatch(rf"(?:(.*)\.)?{LAYERS}\.(\d+)(?:\.(.+))?", plain)
+    above, inside = (f"{layer[1] or ''}layers.{layer[2]}", layer[3] or "") if layer else ("", plain)
     role = inside
-    for pattern, meant in _TABLES[not found]:
+    for pattern, meant in _TABLES[not layer]:
         fits = pattern.fullmatch(inside)
         if fits:
             role = meant.replace("{expert}", (fits.groupdict().get("expert") or ""))
@@ -251,16 +219,12 @@ _ENDS = {"last norm": 1, "head": 2, "logits": 3}
 def flow_key(meaning: Meaning) -> tuple[int, int, int, int]:
     """Return what sorts tensors as a decoder computes them, where they come in no order of their own."""
     port = 0 if meaning.port == "in" else 1
-    found = re.match(r"layers\.(\d+)(?:\.(.*))?$", meaning.role)
-    if found is None:
+    layer = re.match(r"layers\.(\d+)(?:\.(.*))?$", meaning.role)
+    if layer is None:
         return _ENDS.get(meaning.role, -1), 0, 0, port
-    role = found[2] or ("in" if not port else "")
+    role = layer[2] or ("in" if not port else "")
     if not port:
         role = _STARTS.get(role, role)
     role = _INSIDE.get(role, role)
-    at = (
-        _FLOW.index(role)
-        if role in _FLOW
-        else _FLOW.index(role.split(".")[0] if role.split(".")[0] in _FLOW else "")
-    )
-    return 0, int(found[1]), at, port
+    known = next(name for name in (role, role.split(".")[0], "") if name in _FLOW)
+    return 0, int(layer[1]), _FLOW.index(known), port

@@ -1,7 +1,7 @@
-"""Where a module of a graph ends only seemingly: its border is at a node that an optimiser wrote and that tells no module.
+"""Module borders of an ONNX graph that are guesses, because an optimiser put a node there that names no module.
 
-A fused node may hold the end of one module and the beginning of the next. Which tensors enter and leave then is a guess by
-what stands around it, and only values can tell whether it is right.
+A fused node may hold the end of one module and the beginning of the next. Which tensors enter and leave is then guessed
+from the nodes around it, and only values can tell whether the guess is right.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ def _guessed(path: str, _changed: int, _size: int) -> frozenset[str]:
         and any(graph.kind(value) is Kind.DATA for value in graph.nodes[at].outputs)
     }
     by_weight = {node.metadata_props.get(BY_WEIGHT) for node in graph.nodes} - {None}
-    found: set[str] = set()
+    borders: set[str] = set()
     modules = module_nodes(graph)
     around = {path.rpartition(".")[0] for path in modules}
     around |= {path.rpartition(".")[0] for path in around}  # a list of layers is no module
     for module, nodes in modules.items():
         if module not in graph.bordered:
-            found |= {f"{module}:in", f"{module}:out"}
+            borders |= {f"{module}:in", f"{module}:out"}
         for call in calls_of(graph, nodes) if odd or by_weight else ():
             ports = (_touched(graph, call, odd) if module in around else set()) | (
                 _scaled(graph, call) if module in by_weight else set()
             )
-            found |= {f"{module}:{port}" for port in ports}
+            borders |= {f"{module}:{port}" for port in ports}
         if any(_has_factor(graph.nodes[at]) for at in nodes):
-            found.add(f"{module}:out")
-    return frozenset(found)
+            borders.add(f"{module}:out")
+    return frozenset(borders)
 
 
 def _has_factor(node: Any) -> bool:
@@ -65,33 +65,30 @@ def _has_factor(node: Any) -> bool:
 
 
 def _scaled(graph: Graph, call: Call) -> set[str]:
-    """Return the ports of a module, known by its weight alone, at which a constant is added or multiplied: it may be its own."""
+    """Return the ports at which a scalar is added or multiplied that may belong to the module, which only its weight names."""
     makers = [graph.nodes[graph.made[value]] for value, _ in call.inputs if value in graph.made]
     users = [graph.nodes[at] for value in call.outputs for at in _reads(graph, value)]
-    own = {"in"} if any(map(_with_number, makers)) else set()
-    return own | ({"out"} if any(map(_with_number, users)) else set())
+    return {port for port, nodes in (("in", makers), ("out", users)) if any(map(_with_number, nodes))}
 
 
 def _with_number(node: Any) -> bool:
     """Whether a node computes one value with a single number."""
-    held = [each.const_value for each in node.inputs if each is not None and each.const_value is not None]
-    return node.op_type in ("Add", "Sub", "Mul", "Div") and len(held) == 1 and held[0].size == 1
+    constants = [
+        value.const_value for value in node.inputs if value is not None and value.const_value is not None
+    ]
+    return node.op_type in ("Add", "Sub", "Mul", "Div") and len(constants) == 1 and constants[0].size == 1
 
 
 def _touched(graph: Graph, call: Call, odd: set[int]) -> set[str]:
-    """Return the ports of a module at which such a node stands, on either side."""
+    """Return the ports of a module that have a fused node on either side."""
     inside = set(call.nodes)
-    own = (
-        {"in"}
-        if any(
-            _reads(graph, value) & inside & odd or graph.made.get(value) in odd for value, _ in call.inputs
-        )
-        else set()
-    )
-    leaving = any(
-        graph.made.get(value) in odd or _reads(graph, value) & odd - inside for value in call.outputs
-    )
-    return own | ({"out"} if leaving else set())
+    values = [("in", value, odd & inside) for value, _ in call.inputs]
+    values += [("out", value, odd - inside) for value in call.outputs]
+    return {
+        port
+        for port, value, readers in values
+        if graph.made.get(value) in odd or _reads(graph, value) & readers
+    }
 
 
 def _reads(graph: Graph, value: object) -> set[int]:

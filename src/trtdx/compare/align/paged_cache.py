@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trtdx.compare.align.layouts import HEADS_FIRST, TOKENS_FIRST, Fit, transpose
 from trtdx.compare.nouns import Aligned, Pair, TokenRows
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from trtdx.capture.store.reader import Record
     from trtdx.compare.align.matching import Match
     from trtdx.compare.align.positions import Matching
     from trtdx.compare.align.side_tensors import Reading
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
 
 TABLES = ("block_tables", "block_table", "page_table", "page_tables", "kv_page_table", "kv_block_table")
 
@@ -40,16 +40,14 @@ def page_rows(
     Pages are [pages, heads, slots, size] or [pages, slots, heads, size]; heads are those of the reference, or a rank's
     share of them. Where both could be, heads come first, as in TensorRT-LLM.
     """
-    import numpy as np
-
-    shape, own = group[0].layout.shape, records[0].layout.shape
-    if len(shape) != 4 or len(own) != 4 or form not in (HEADS_FIRST, TOKENS_FIRST):
-        return f"pages of shape {list(shape)} against {list(own)}"
-    heads = own[1 if form == HEADS_FIRST else 2]
+    shape, reference_shape = group[0].layout.shape, records[0].layout.shape
+    if len(shape) != 4 or len(reference_shape) != 4 or form not in (HEADS_FIRST, TOKENS_FIRST):
+        return f"pages of shape {list(shape)} against {list(reference_shape)}"
+    heads = reference_shape[1 if form == HEADS_FIRST else 2]
     share = heads // len(group) if heads % len(group) == 0 else heads
     first = shape[1] in (heads, share)
     if not first and shape[2] not in (heads, share):
-        return f"pages of shape {list(shape)} against {list(own)}: heads are {heads}"
+        return f"pages of shape {list(shape)} against {list(reference_shape)}: heads are {heads}"
     slots = shape[2 if first else 1]
     which = tokens.keys(step)
     if which is None:
@@ -63,19 +61,12 @@ def page_rows(
         return f"the page table names page {int(numbers.max())}, and there are {shape[0]}"
     fits = _together(form == HEADS_FIRST, first)
     sharded = len(group) > 1 and shape[1 if first else 2] * len(group) == heads
-    theirs = group if sharded else group[:1]
-    join = "concatenate -1" if len(theirs) > 1 else ""
+    candidate_records = group if sharded else group[:1]
+    join = "concatenate -1" if len(candidate_records) > 1 else ""
     where = TokenRows(rows, numbers * slots + slot, keys[:, 0], keys[:, 1])
-    return Pair(
-        match.name,
-        step,
-        Aligned(records[:1], "", fits.ours),
-        Aligned(theirs, join, fits.theirs),
-        match.how,
-        fits.axis,
-        tokens=where,
-        note="the candidate's are in pages",
-    )
+    reference, candidate = Aligned(records[:1], "", fits.ours), Aligned(candidate_records, join, fits.theirs)
+    pair = Pair(match.name, step, reference, candidate, match.how, fits.axis)
+    return pair._replace(tokens=where, note="the candidate's are in pages")
 
 
 def _together(our_heads_first: bool, their_heads_first: bool) -> Fit:

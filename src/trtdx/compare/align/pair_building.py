@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.align import rank_shards, value_check
 from trtdx.compare.align.expert_rows import in_experts, same_experts
-from trtdx.compare.align.fused_parts import Parting
+from trtdx.compare.align.fused import Parting
 from trtdx.compare.align.layouts import (
     HOLDS,
     Fit,
@@ -20,7 +20,7 @@ from trtdx.compare.align.layouts import (
     fit_whole,
     is_added_mask,
 )
-from trtdx.compare.align.mapping_steps import Asked, asked_by
+from trtdx.compare.align.mapping import Asked, asked_by
 from trtdx.compare.align.names import ROW_PARALLEL
 from trtdx.compare.align.paged_cache import page_rows, table_at
 from trtdx.compare.align.token_shards import paired_by_tokens
@@ -69,37 +69,39 @@ class Builder:
 
     def build(self, match: Match, step: int) -> Pair | str:
         """Return the pair of a match at a step of the reference, or why there is none."""
-        asked = self._asked.get(match)
-        if asked is None:
-            asked = self._asked[match] = self._what_is_asked(match)
-        if isinstance(asked, str):
-            return asked
+        requested = self._asked.get(match)
+        if requested is None:
+            requested = self._asked[match] = self._what_is_asked(match)
+        if isinstance(requested, str):
+            return requested
         records = self.ours.steps[step][match.ours]
         if not records[0].layout.elements:
             return EMPTY
         reason = ""
         if self.tokens.known and step in self.tokens.reference:
-            made = self._paged(match, step, records, asked) or self._by_tokens(match, step, records, asked)
-            if isinstance(made, Pair):
-                return made
-            reason = made
-            if reason and self._has_tokens(match, asked):
+            pair = self._paged(match, step, records, requested) or self._by_tokens(
+                match, step, records, requested
+            )
+            if isinstance(pair, Pair):
+                return pair
+            reason = pair
+            if reason and self._has_tokens(match, requested):
                 return reason
         steps = step, self._step_like(step)
         if in_experts(match.ours) and (
             self.tokens.padded(*steps) or not same_experts(self.ours, self.theirs, match.ours, steps)
         ):
             return UNORDERED
-        made = self._whole(match, step, records, asked)
-        return made if isinstance(made, Pair) else made or reason
+        pair = self._whole(match, step, records, requested)
+        return pair if isinstance(pair, Pair) else pair or reason
 
     def _what_is_asked(self, match: Match) -> Asked | str:
         if match.changes:
             return asked_by(match.changes)
         if not (match.our_part or match.their_part):
             return Asked()
-        found = self.parting.changes(match)
-        return found if isinstance(found, str) else Asked(*found)
+        changes = self.parting.changes(match)
+        return changes if isinstance(changes, str) else Asked(*changes)
 
     def _has_tokens(self, match: Match, asked: Asked) -> bool:
         return bool(
@@ -132,18 +134,18 @@ class Builder:
         reason = ""
         if mine and not others and self.tokens.assumed is False:
             group = self.theirs.steps.get(self._step_like(step), {}).get(match.theirs, ())
-            made = paired_by_tokens(match, self.tokens, step, records, group, mine[0])
-            if made is not None:
-                return made
+            pair = paired_by_tokens(match, self.tokens, step, records, group, mine[0])
+            if pair is not None:
+                return pair
         for one, other in choices:
             rows = self.tokens.rows(step, HOLDS.get(one, ""), HOLDS.get(other, ""))
             if isinstance(rows, str):
                 reason = reason or rows
                 continue
             steps, tokens = rows
-            groups = [self.theirs.steps[each].get(match.theirs, ()) for each in steps]
+            groups = [self.theirs.steps[candidate_step].get(match.theirs, ()) for candidate_step in steps]
             if not all(groups):
-                reason = f"the candidate has it not at step {steps[groups.index(())]}"
+                reason = f"the candidate does not have it at step {steps[groups.index(())]}"
                 continue
             plan = self._plan(match, records, groups, (one, other), (step, steps[0]), asked)
             if isinstance(plan, Plan):
@@ -166,27 +168,26 @@ class Builder:
         asked: Asked,
     ) -> Plan | str:
         feds = self.tokens.reference[steps[0]], self.tokens.candidate[steps[1]]
-        taken = _chosen(groups[0], asked)
-        mine, others = _ranks(records), _ranks(taken)
-        key = match, forms, _shapes(records), _shapes(taken), mine, others, feds[0].shape, feds[1].shape
+        candidate_records = _chosen(groups[0], asked)
+        shapes_and_ranks = [(_shapes(group), _ranks(group)) for group in (records, candidate_records)]
+        key = match, forms, *shapes_and_ranks, feds[0].shape, feds[1].shape
         if key not in self._plans:
-            our_shapes = [changed_shape(each.layout.shape, asked.ours) for each in records]
-            their_shapes = [changed_shape(each.layout.shape, asked.theirs) for each in taken]
+            reference_shapes = [changed_shape(shape, asked.ours) for shape in _shapes(records)]
+            candidate_shapes = [changed_shape(shape, asked.theirs) for shape in _shapes(candidate_records)]
+            widths = [features(shape, forms[0]) for shape in reference_shapes]
+            candidate_widths = [features(shape, forms[1]) for shape in candidate_shapes]
             both = rank_shards.ways(
-                rank_shards.ranks_of(records, [features(shape, forms[0]) for shape in our_shapes]),
-                rank_shards.ranks_of(taken, [features(shape, forms[1]) for shape in their_shapes]),
+                rank_shards.ranks_of(records, widths),
+                rank_shards.ranks_of(candidate_records, candidate_widths),
                 partial=self._is_partial(match),
                 trims=self._is_logits(match),
             )
             if both and asked.join not in ("", both[1].join):
-                both = (
-                    both[0],
-                    both[1]._replace(which=tuple(range(len(taken))), join=asked.join, copies=False),
-                )
+                both = both[0], both[1]._replace(which=tuple(range(len(candidate_records))), join=asked.join)
             self._plans[key] = (
-                Plan(*both, fit(our_shapes[0], their_shapes[0], *forms, feds), asked)
+                Plan(*both, fit(reference_shapes[0], candidate_shapes[0], *forms, feds), asked)
                 if both
-                else _unlike(records, taken)
+                else _unlike(records, candidate_records)
             )
         return self._plans[key]
 
@@ -201,20 +202,20 @@ class Builder:
             return False
         kind = _LAYER_NUMBER.sub("", meaning.role)
         if kind not in self._partial:
-            same = [
-                group[0].records
-                for (role, port), group in self.their_names.by_role.items()
-                if port == "out" and _LAYER_NUMBER.sub("", role) == kind and len(group[0].records) > 1
-            ]
-            around = [
-                group[0].records
-                for (role, port), group in self.their_names.by_role.items()
-                if port == "out" and _LAYER_NUMBER.sub("", role) == kind.rpartition(".")[0]
-            ]
-            self._partial[kind] = all(len({*_hashes(each)}) > 1 for each in same) and (
-                not around or any(len({*_hashes(each)}) == 1 for each in around)
-            )
+            same = [records for records in self._candidate_outputs(kind) if len(records) > 1]
+            around = self._candidate_outputs(kind.rpartition(".")[0])
+            exchanged_behind = not around or any(_ranks(records) == 1 for records in around)
+            self._partial[kind] = exchanged_behind and all(_ranks(records) > 1 for records in same)
         return self._partial[kind]
+
+    def _candidate_outputs(self, kind: str) -> list[Group]:
+        """Return what leaves the modules of one kind, those of all layers."""
+        groups = self.their_names.by_role.items()
+        return [
+            group[0].records
+            for (role, port), group in groups
+            if port == "out" and _LAYER_NUMBER.sub("", role) == kind
+        ]
 
     def _is_logits(self, match: Match) -> bool:
         return self.our_names.meant[match.ours].role in ("logits", "head") or match.ours.endswith("logits")
@@ -228,29 +229,21 @@ class Builder:
         plan: Plan,
         tokens: TokenRows | None,
     ) -> Pair | str:
-        ours = _aligned([records], plan.ours, (*plan.asked.ours, *plan.fit.ours))
-        ours = self._regrouped(0, match, ours)
-        theirs = _aligned(
-            [_chosen(group, plan.asked) for group in groups],
-            plan.theirs,
-            (*plan.asked.theirs, *plan.fit.theirs),
-        )
-        theirs = self._regrouped(1, match, theirs)
-        if _are_masks(ours.first, theirs.first):
-            ours, theirs = (each._replace(after=(*each.after, as_mask())) for each in (ours, theirs))
-        pair = Pair(
-            match.name,
-            step,
-            ours,
-            theirs,
-            match.how,
-            plan.fit.axis,
-            tokens=tokens,
-            confidence=match.confidence,
-        )
+        reference = _aligned([records], plan.ours, (*plan.asked.ours, *plan.fit.ours))
+        reference = self._regrouped(0, match, reference)
+        chosen = [_chosen(group, plan.asked) for group in groups]
+        candidate = _aligned(chosen, plan.theirs, (*plan.asked.theirs, *plan.fit.theirs))
+        candidate = self._regrouped(1, match, candidate)
+        if _are_masks(reference.first, candidate.first):
+            reference, candidate = (
+                tensor._replace(after=(*tensor.after, as_mask())) for tensor in (reference, candidate)
+            )
+        pair = Pair(match.name, step, reference, candidate, match.how, plan.fit.axis)
+        pair = pair._replace(tokens=tokens, confidence=match.confidence)
         if not pair.kept and not _hash_tells(pair):
             return NOT_KEPT
-        return self._summed_or_copied(pair, groups) if theirs.join == "sum" and not plan.asked.join else pair
+        summed = candidate.join == "sum" and not plan.asked.join
+        return self._summed_or_copied(pair, groups) if summed else pair
 
     def _regrouped(self, side: int, match: Match, aligned: Aligned) -> Aligned:
         """Return fused shards side by side as the whole fused tensor would be."""
@@ -261,9 +254,8 @@ class Builder:
 
     def _summed_or_copied(self, pair: Pair, groups: Sequence[Group]) -> Pair:
         """Return a pair of partial sums, or of copies where ranks differ in noise only: already exchanged."""
-        copies = pair._replace(
-            candidate=pair.candidate._replace(records=tuple(group[0] for group in groups), join="")
-        )
+        one_of_each = tuple(group[0] for group in groups)
+        copies = pair._replace(candidate=pair.candidate._replace(records=one_of_each, join=""))
         captures = self.ours.capture, self.theirs.capture
         alone, together = value_check.error(copies, *captures), value_check.error(pair, *captures)
         if alone < value_check.GOOD and alone < together:
@@ -274,30 +266,26 @@ class Builder:
         """Return a pair of tensors without tokens: weights, tables, or anything where tokens are not known."""
         group = self.theirs.steps.get(self._step_like(step), {}).get(match.theirs, ())
         if not group:
-            return "the candidate has it not at this step"
+            return "the candidate does not have it at this step"
         group = _chosen(group, asked)
-        ours, theirs = (
-            [changed_shape(each.layout.shape, changes) for each in some]
+        reference_shapes, candidate_shapes = (
+            [changed_shape(record.layout.shape, changes) for record in some]
             for some, changes in ((records, asked.ours), (group, asked.theirs))
         )
         weight = self.our_names.meant[match.ours].port in ("weight", "bias")
-        found = fit_whole(ours[0], theirs[0], weight=weight)
-        usual = rank_shards.Way(
-            (rank_shards._usual([each.statistics.hash for each in group]),), copies=len(group) > 1
-        )
-        ways: tuple[rank_shards.Way, rank_shards.Way] | None = (
-            (rank_shards.Way((0,)), usual) if found else None
-        )
-        if asked.join or (not found and len(group) > 1):
-            axis = rank_shards.axis_of_shards(ours[0], theirs)
+        shape_fit = fit_whole(reference_shapes[0], candidate_shapes[0], weight=weight)
+        join = ""
+        if asked.join or (not shape_fit and len(group) > 1):
+            axis = rank_shards.axis_of_shards(reference_shapes[0], candidate_shapes)
             join = asked.join or (f"concatenate {axis}" if axis is not None else "")
-            found = found or (Fit() if join else None)
-            ways = (rank_shards.Way((0,)), rank_shards.Way(tuple(range(len(group))), join)) if join else ways
-        elif found and len(group) > 1 and self._is_partial(match) and len({*_hashes(group)}) > 1:
-            ways = rank_shards.Way((0,)), rank_shards.Way(tuple(range(len(group))), "sum")
-        if found is None or ways is None:
+            shape_fit = shape_fit or (Fit() if join else None)
+        elif self._is_partial(match) and _ranks(group) > 1:
+            join = "sum"
+        if shape_fit is None:
             return _unlike(records, group)
-        return self._paired(match, step, records, [group], Plan(*ways, found, asked), None)
+        which = tuple(range(len(group))) if join else (rank_shards.usual_rank(_hashes(group)),)
+        plan = Plan(rank_shards.Way((0,)), rank_shards.Way(which, join), shape_fit, asked)
+        return self._paired(match, step, records, [group], plan, None)
 
     def _step_like(self, step: int) -> int:
         """Return the candidate's step that computed the same tokens, or the one of the same number."""
@@ -316,12 +304,8 @@ class Builder:
         table = table_at(self.theirs, at, asked.pages)
         group = self.theirs.steps[at].get(match.theirs, ())
         mine = self._forms_of(0, match.ours, asked.ours)
-        if (
-            table is None
-            or not group
-            or not mine
-            or (self._forms_of(1, match.theirs, ()) and not asked.pages)
-        ):
+        plain = self._forms_of(1, match.theirs, ()) and not asked.pages
+        if table is None or not group or not mine or plain:
             return ""
         return page_rows(self.tokens, step, records, group, table, mine[0], match)
 
@@ -338,27 +322,29 @@ class Builder:
         group = self.theirs.steps[pair.candidate.first.step].get(match.theirs, ())
         if len(group) < 2 or pair.candidate.first not in group or match.changes:
             return []
-        if any(each.layout.shape != group[0].layout.shape for each in group):
+        if any(record.layout.shape != group[0].layout.shape for record in group):
             return []
-        own = self._same_ranks(match, pair, group)
-        found = []
+        reference_by_rank = self._same_ranks(match, pair, group)
+        odd_pairs = []
         for record in rank_shards.odd_ranks(group):
-            ours = own.get(record.rank)
-            if ours is not None and ours.statistics.hash == record.statistics.hash:
+            reference_record = reference_by_rank.get(record.rank)
+            if reference_record is not None and reference_record.statistics.hash == record.statistics.hash:
                 continue
-            made = pair._replace(candidate=pair.candidate._replace(records=(record,)))
-            if ours is not None and len(set(_hashes(tuple(own.values())))) > 1:
-                found.append(made._replace(reference=pair.reference._replace(records=(ours,)), note=""))
+            odd_pair = pair._replace(candidate=pair.candidate._replace(records=(record,)))
+            if reference_record is not None and _ranks(tuple(reference_by_rank.values())) > 1:
+                reference = pair.reference._replace(records=(reference_record,))
+                odd_pairs.append(odd_pair._replace(reference=reference, note=""))
                 continue
             note = f"rank {record.rank} holds other values than rank {pair.candidate.first.rank}"
-            found.append(made._replace(note=note))
-        return found
+            odd_pairs.append(odd_pair._replace(note=note))
+        return odd_pairs
 
     def _same_ranks(self, match: Match, pair: Pair, theirs: Group) -> dict[int, Record]:
         """Return the reference's records of a tensor by rank, if it has the same ranks as the candidate."""
         group = self.ours.steps[pair.reference.first.step].get(match.ours, ())
-        alike = [each.rank for each in group] == [each.rank for each in theirs] and not pair.reference.join
-        return {each.rank: each for each in group} if alike and pair.reference.first in group else {}
+        by_rank = {record.rank: record for record in group}
+        alike = list(by_rank) == [record.rank for record in theirs] and not pair.reference.join
+        return by_rank if alike and pair.reference.first in group else {}
 
 
 def _chosen(group: Group, asked: Asked) -> Group:
@@ -375,26 +361,21 @@ def _aligned(groups: Sequence[Group], way: rank_shards.Way, changes: tuple[Chang
 
 def _are_masks(ours: Record, theirs: Record) -> bool:
     """Whether two tensors are masks of which one or both are added to scores: how negative they are says nothing."""
-    told = [record.layout.dtype == "bool" for record in (ours, theirs)]
-    if told[0] != told[1]:
+    is_bool = [record.layout.dtype == "bool" for record in (ours, theirs)]
+    if is_bool[0] != is_bool[1]:
         return True
-    return not told[0] and is_added_mask(ours) and is_added_mask(theirs)
+    return not is_bool[0] and is_added_mask(ours) and is_added_mask(theirs)
 
 
 def _hash_tells(pair: Pair) -> bool:
     """Whether hashes and statistics can be compared, where there are no values: all of both, as they are."""
-    ours, theirs = pair.reference, pair.candidate
-    plain = not (ours.changes or theirs.changes or ours.after or theirs.after or ours.join or theirs.join)
-    return (
-        plain
-        and len(ours.records) == len(theirs.records) == 1
-        and ours.first.layout.shape == theirs.first.layout.shape
-    )
+    shapes = pair.reference.first.layout.shape, pair.candidate.first.layout.shape
+    return pair.reference.is_unchanged and pair.candidate.is_unchanged and shapes[0] == shapes[1]
 
 
 def _ranks(records: Group) -> int:
-    """Return how ranks agree, as a number that distinguishes plans."""
-    return len(set(_hashes(records))) if len(records) > 1 else 1
+    """Return how many different contents the ranks hold."""
+    return len(set(_hashes(records)))
 
 
 def _hashes(records: Group) -> list[str]:
@@ -406,8 +387,8 @@ def _shapes(records: Group) -> tuple[Any, ...]:
 
 
 def _unlike(ours: Group, theirs: Group) -> str:
-    told = [
+    shape_texts = [
         f"{list(some[0].layout.shape)}" + (f" on {len(some)} ranks" if len(some) > 1 else "")
         for some in (ours, theirs)
     ]
-    return f"shape {told[0]} against {told[1]}"
+    return f"shape {shape_texts[0]} against {shape_texts[1]}"

@@ -7,19 +7,18 @@ are compared in little memory.
 from __future__ import annotations
 
 import math
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Capture
-    from trtdx.compare.nouns import Aligned, Pair
+    from trtdx.compare.nouns import Aligned, Array, Pair
     from trtdx.compare.sides.side import Side
 
-    Array = np.ndarray[Any, Any]
 
 PIECE = 1 << 20  # elements at a time
 LET_GO = 32 << 20  # bytes read of one side, after which their memory is let go
@@ -38,39 +37,43 @@ def arrays(pair: Pair, reference: Side, candidate: Side) -> Iterator[tuple[Array
     Raises:
         CaptureError: the values of one were not kept.
     """
-    return pieces(pair, reference.capture, candidate.capture)
-
-
-def pieces(pair: Pair, reference: Capture, candidate: Capture) -> Iterator[tuple[Array, Array]]:
-    """Yield both tensors of a pair in pieces of whole rows."""
-    ours = Rows(pair.reference, reference, pair.token_axis)
-    theirs = Rows(pair.candidate, candidate, pair.token_axis)
-    if pair.token_axis is None and pair.tokens is None:
-        theirs.reshape(ours.columns)
-    count = ours.count if pair.tokens is None else len(pair.tokens)
-    together, done = max(1, PIECE // max(ours.columns, 1)), 0
+    reference_rows, candidate_rows = rows_of_pair(pair, reference.capture, candidate.capture)
+    count = reference_rows.count if pair.tokens is None else len(pair.tokens)
+    together, done = max(1, PIECE // max(reference_rows.columns, 1)), 0
     for start in range(0, count, together):
         span = slice(start, min(start + together, count))
         if pair.tokens is None:
-            first, second = ours.span(span), theirs.span(span)
+            first, second = reference_rows.span(span), candidate_rows.span(span)
         else:
-            first, second = ours.take(pair.tokens.reference[span]), theirs.take(pair.tokens.candidate[span])
+            first, second = (
+                reference_rows.take(pair.tokens.reference[span]),
+                candidate_rows.take(pair.tokens.candidate[span]),
+            )
         yield first, second
         done += first.nbytes + second.nbytes
         if done >= LET_GO:
-            ours.forget()
-            theirs.forget()
+            reference_rows.forget()
+            candidate_rows.forget()
             done = 0
-    ours.forget()
-    theirs.forget()
+    reference_rows.forget()
+    candidate_rows.forget()
 
 
-def tokens_of(pair: Pair, reference: Side | None = None) -> list[Token]:
+def rows_of_pair(pair: Pair, reference: Capture, candidate: Capture) -> tuple[Rows, Rows]:
+    """Return both tensors of a pair as rows, of the same length where no tokens say which row is which."""
+    reference_rows = Rows(pair.reference, reference, pair.token_axis)
+    candidate_rows = Rows(pair.candidate, candidate, pair.token_axis)
+    if pair.tokens is None and pair.token_axis is None:
+        candidate_rows.reshape(reference_rows.columns)
+    return reference_rows, candidate_rows
+
+
+def tokens_of(pair: Pair) -> list[Token]:
     """Return the token of each row, its position counted without padding; none where tokens are not known."""
     if pair.tokens is None:
         return []
     both = zip(pair.tokens.sequence.tolist(), pair.tokens.position.tolist(), strict=True)
-    return [Token(*each) for each in both]
+    return [Token(*token) for token in both]
 
 
 class _Shard(NamedTuple):
@@ -91,8 +94,6 @@ class _Shard(NamedTuple):
         row = begin // length
         if (end - 1) // length == row:
             return self.array[row, begin - row * length : end - row * length].reshape(end - begin, -1)
-        import numpy as np
-
         return self.take(np.arange(begin, end))
 
     def take(self, rows: Array) -> Array:
@@ -111,14 +112,11 @@ class Rows:
         apart = aligned.join == "tokens"  # ranks whose rows follow each other
         self._steps = [
             [_shard(aligned, capture.values(record), axis) for record in group]
-            for _, group in groupby(aligned.records, key=lambda each: (each.step, apart and each.rank))
+            for _, group in groupby(aligned.records, key=lambda record: (record.step, apart and record.rank))
         ]
-        self._shards_in_a_row = not aligned.join or axis is not None or aligned.join == "sum"
-        if not self._shards_in_a_row:
+        if aligned.join.startswith("concatenate") and axis is None:
             self._steps = [[_whole(shards, aligned.join)] for shards in self._steps]
-        self._starts = [0]
-        for shards in self._steps:
-            self._starts.append(self._starts[-1] + shards[0].rows)
+        self._starts = [0, *accumulate(shards[0].rows for shards in self._steps)]
         self.count = self._starts[-1]
 
     @property
@@ -132,8 +130,6 @@ class Rows:
             self._steps, self._starts, self.count = [[_Shard(array, False)]], [0, len(array)], len(array)
 
     def span(self, span: slice) -> Array:
-        import numpy as np
-
         for begin, end, shards in zip(self._starts[:-1], self._starts[1:], self._steps, strict=True):
             if begin <= span.start and span.stop <= end:
                 return self._joined([shard.span(span.start - begin, span.stop - begin) for shard in shards])
@@ -141,8 +137,6 @@ class Rows:
 
     def take(self, rows: Array) -> Array:
         """Return some rows, in their order."""
-        import numpy as np
-
         if (
             len(rows)
             and rows[-1] - rows[0] == len(rows) - 1
@@ -154,26 +148,22 @@ class Rows:
         if len(self._steps) == 1:
             return self._joined([shard.take(rows) for shard in self._steps[0]])
         which = np.searchsorted(self._starts, rows, side="right") - 1
-        found: Array | None = None
+        result: Array | None = None
         for number, shards in enumerate(self._steps):
             here = np.flatnonzero(which == number)
             if not here.size:
                 continue
             part = self._joined([shard.take(rows[here] - self._starts[number]) for shard in shards])
-            if found is None:
-                found = np.empty((len(rows), part.shape[1]), part.dtype)
-            found[here] = part
-        return self._joined([]) if found is None else found
+            if result is None:
+                result = np.empty((len(rows), part.shape[1]), part.dtype)
+            result[here] = part
+        return np.zeros((0, 1)) if result is None else result
 
     def forget(self) -> None:
         for record in self._aligned.records:
             self._capture.forget(record)
 
     def _joined(self, parts: list[Array]) -> Array:
-        import numpy as np
-
-        if not parts:
-            return np.zeros((0, 1))
         if len(parts) == 1:
             array = parts[0]
         elif self._aligned.join == "sum":
@@ -186,21 +176,20 @@ class Rows:
 
 
 def _shard(aligned: Aligned, array: Array, axis: int | None) -> _Shard:
-    import numpy as np
-
     for change in aligned.changes:
         array = change.apply(array)
     if axis is None:
         if aligned.join.startswith("concatenate"):
             return _Shard(array, False)  # joined along its own axis first
-        return _Shard(array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1), False)
+        return _Shard(_as_rows(array), False)
     return _Shard(array[None] if axis == 0 else np.moveaxis(array, axis, 1), True)
 
 
 def _whole(shards: list[_Shard], join: str) -> _Shard:
     """Return shards without tokens as one: weights and the like, of which one is at hand at a time."""
-    import numpy as np
+    array = np.concatenate([shard.array for shard in shards], int(join.split()[1]))
+    return _Shard(_as_rows(array), False)
 
-    axis = int(join.split()[1])
-    array = np.concatenate([shard.array for shard in shards], axis)
-    return _Shard(array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1), False)
+
+def _as_rows(array: Array) -> Array:
+    return array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)

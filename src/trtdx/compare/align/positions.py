@@ -7,7 +7,9 @@ was fed differently, a sequence is not compared any more: what follows could onl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from trtdx.compare.nouns import TokenRows
 from trtdx.words import counted
@@ -15,11 +17,9 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from trtdx.compare.align.side_tensors import Reading
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
 
 IDS = ("input_ids", ":in.input_ids", "model:in.input_ids", "transformer:in.input_ids", "tokens", "token_ids")
 POSITIONS = ("position_ids", ":in.position_ids", "positions", "model:in.position_ids")
@@ -62,8 +62,6 @@ class Fed(NamedTuple):
         return self._before(self.total - (self.shape[1] if which == "past" else 0)) if which else self
 
     def _before(self, count: int) -> Fed:
-        import numpy as np
-
         real = np.zeros((self.shape[0], 0), bool) if self.real is None else self.real[:, :count]
         position = np.where(real, real.cumsum(1) - 1, -1).ravel()
         sequence = np.repeat(np.arange(len(real)), real.shape[1])
@@ -75,8 +73,6 @@ class Fed(NamedTuple):
 
     def last(self) -> Fed:
         """Return the last token of each sequence, which alone may have logits."""
-        import numpy as np
-
         rows = list(dict.fromkeys(self.sequence.tolist()))
         at = [int(np.flatnonzero(self.sequence == row)[self._newest(row)]) for row in rows]
         return Fed(self.step, (len(rows),), self.sequence[at], self.position[at], self.ids[at])
@@ -87,19 +83,22 @@ class Fed(NamedTuple):
 
 def fed_by_step(reading: Reading) -> dict[int, Fed]:
     """Return the tokens of each step, as far as they were captured."""
-    seen: dict[int, int] = {}
-    found: dict[int, Fed] = {}
+    counts_before: dict[int, int] = {}
+    tokens_by_step: dict[int, Fed] = {}
     for step in reading.steps:
         ids = reading.value(step, *IDS, *_embedded(reading, step))
         if ids is None or ids.ndim not in (1, 2) or ids.dtype.kind not in "iu" or not ids.size:
             continue
         lengths = _lengths(reading, step, ids)
-        packed = ids.ndim == 1 or lengths is not None
-        fed = _packed(reading, step, ids, lengths, seen) if packed else _batch(reading, step, ids, seen)
-        found[step] = fed
+        if ids.ndim == 1 or lengths is not None:
+            fed = _packed(reading, step, ids, lengths, counts_before)
+        else:
+            fed = _batch(reading, step, ids, counts_before)
+        tokens_by_step[step] = fed
         for row in set(fed.sequence.tolist()):
-            seen[row] = max(seen.get(row, 0), int(fed.position[fed.sequence == row].max()) + 1)
-    return found
+            count = int(fed.position[fed.sequence == row].max()) + 1
+            counts_before[row] = max(counts_before.get(row, 0), count)
+    return tokens_by_step
 
 
 def _embedded(reading: Reading, step: int) -> list[str]:
@@ -110,8 +109,6 @@ def _embedded(reading: Reading, step: int) -> list[str]:
 
 def _lengths(reading: Reading, step: int, ids: Array) -> Array | None:
     """Return how many tokens each of several packed sequences has, if that was captured."""
-    import numpy as np
-
     if ids.ndim == 2 and ids.shape[0] > 1:
         return None
     lengths = reading.value(step, *LENGTHS)
@@ -124,22 +121,20 @@ def _lengths(reading: Reading, step: int, ids: Array) -> Array | None:
 
 
 def _batch(reading: Reading, step: int, ids: Array, seen: dict[int, int]) -> Fed:
-    import numpy as np
-
     rows, count = ids.shape
     before = np.array([seen.get(row, 0) for row in range(rows)])[:, None]
     mask = reading.value(step, *MASKS)
     if mask is None and not seen:
         mask = reading.value(step, "prompt_mask")
-    told, real = reading.value(step, *POSITIONS), None
+    position_ids, real = reading.value(step, *POSITIONS), None
     if mask is not None and mask.ndim == 2 and mask.shape[0] == rows and mask.shape[1] >= count:
         real = mask != 0
         position = real.cumsum(1)[:, mask.shape[1] - count :] - 1
         if mask.shape[1] == count:  # it tells of these tokens alone; with a cache others came before
-            position = position + np.where(before > 0, _before(told, before, real), 0)
+            position = position + np.where(before > 0, _before(position_ids, before, real), 0)
         position = np.where(real[:, mask.shape[1] - count :], position, -1)
-    elif told is not None and told.shape == ids.shape:
-        position = told
+    elif position_ids is not None and position_ids.shape == ids.shape:
+        position = position_ids
     else:
         position = before + np.arange(count)
     sequence = np.repeat(np.arange(rows), count)
@@ -148,8 +143,6 @@ def _batch(reading: Reading, step: int, ids: Array, seen: dict[int, int]) -> Fed
 
 def _before(told: Array | None, seen: Array, real: Array) -> Array | int:
     """Return how many tokens came before those a mask tells of; none where positions say that all are fed again."""
-    import numpy as np
-
     if told is not None and told.shape == real.shape:
         first = np.take_along_axis(told, real.argmax(1)[:, None], 1)
         return np.asarray(first, np.int64)
@@ -157,11 +150,10 @@ def _before(told: Array | None, seen: Array, real: Array) -> Array | int:
 
 
 def _packed(reading: Reading, step: int, ids: Array, lengths: Array | None, seen: dict[int, int]) -> Fed:
-    import numpy as np
-
     flat = ids.ravel()
-    told = reading.value(step, *POSITIONS)
-    position = told.ravel().astype(np.int64) if told is not None and told.size == flat.size else None
+    position = reading.value(step, *POSITIONS)
+    if position is not None:
+        position = position.ravel().astype(np.int64) if position.size == flat.size else None
     if lengths is None and position is not None:
         begins = np.flatnonzero(np.diff(position, prepend=position[0] - 2) != 1)
         lengths = np.diff(np.append(begins, flat.size))
@@ -190,10 +182,10 @@ class Matching:
         self.notes: list[str] = []
         self.assumed = bool(self.reference) != bool(self.candidate)
         if self.assumed:  # a dump may not tell; most dumps are of the same prompt
-            given = self.reference or self.candidate
+            known_side = self.reference or self.candidate
             missing = "candidate" if self.reference else "reference"
-            told = (candidate if self.reference else reference).steps
-            setattr(self, missing, {step: fed for step, fed in given.items() if step in told})
+            known_steps = (candidate if self.reference else reference).steps
+            setattr(self, missing, {step: fed for step, fed in known_side.items() if step in known_steps})
             self.notes.append(
                 f"the {missing} does not tell which tokens it was fed: those of the other side are assumed"
             )
@@ -205,11 +197,8 @@ class Matching:
     def rows(self, step: int, ours: str = "", theirs: str = "") -> tuple[tuple[int, ...], TokenRows] | str:
         """Return the candidate's steps that hold a step's tokens and the rows of both, or why there are none.
 
-        Args:
-            step: of the reference.
-            ours: which tokens the reference's tensor holds: "" those of the step, "real" without padding, "last" of them the
-                last of each sequence, "history" all up to now, "past" all before.
-            theirs: which the candidate's holds.
+        A tensor holds "" the tokens of the step, "real" those without padding, "last" the last of each sequence,
+        "history" all up to now, "past" all before.
         """
         key = step, ours, theirs
         if key not in self._cache:
@@ -223,24 +212,23 @@ class Matching:
 
     def keys(self, step: int) -> tuple[Array, Array] | None:
         """Return the rows of a step of the reference that may be compared, and sequence and position of each."""
-        import numpy as np
-
         fed = self.reference.get(step)
         if fed is None:
             return None
-        limits = np.array([self._limits.get(int(row), _FAR) for row in fed.sequence])
-        rows = np.flatnonzero((fed.position >= 0) & (fed.position < limits))
+        rows = self._comparable_tokens(fed)
         return rows, np.stack([fed.sequence[rows], fed.position[rows]], 1)
 
-    def _rows(self, step: int, ours: str, theirs: str) -> tuple[tuple[int, ...], TokenRows] | str:
-        import numpy as np
+    def _comparable_tokens(self, fed: Fed) -> Array:
+        """Return the rows of tokens that are no padding and before the first that was fed differently."""
+        limits = np.array([self._limits.get(int(row), _FAR) for row in fed.sequence])
+        return np.flatnonzero((fed.position >= 0) & (fed.position < limits))
 
+    def _rows(self, step: int, ours: str, theirs: str) -> tuple[tuple[int, ...], TokenRows] | str:
         fed = self.reference.get(step)
         if fed is None:
             return "which tokens the reference was fed at this step is not known"
         fed = fed.seen(ours)
-        limits = np.array([self._limits.get(int(row), _FAR) for row in fed.sequence])
-        mine = np.flatnonzero((fed.position >= 0) & (fed.position < limits))
+        mine = self._comparable_tokens(fed)
         if not mine.size:
             return "other tokens were fed before: steps from here on are not comparable"
         keys = fed.sequence[mine] * _FAR + fed.position[mine]
@@ -261,8 +249,6 @@ class Matching:
 
     def _found(self, keys: Array, steps: Sequence[int], which: str) -> tuple[Table, Array, Array]:
         """Return where some tokens are in some steps of the candidate, and which of them are there."""
-        import numpy as np
-
         table = self._table(steps, which)
         at = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
         return table, at, table.keys[at] == keys
@@ -270,14 +256,12 @@ class Matching:
     def _choices(self, step: int, which: str) -> list[tuple[int, ...]] | str:
         """Return the steps to look in: the one of the same number if it has all of them, else all."""
         if which in ("history", "past"):  # where the step's own tokens are, the last of them
-            own = self.rows(step)
-            return own if isinstance(own, str) else [own[0][-1:]]
+            same_step = self.rows(step)
+            return same_step if isinstance(same_step, str) else [same_step[0][-1:]]
         every = tuple(self.candidate)
         return [(step,), every] if step in self.candidate else [every]
 
     def _table(self, steps: Sequence[int], which: str) -> Table:
-        import numpy as np
-
         keys, numbers, rows, offset = [], [], [], 0
         for step in steps:
             fed = self.candidate[step].seen(which)
@@ -298,37 +282,41 @@ class Matching:
 
     def _same_sequences(self) -> dict[int, int] | None:
         """Return which of the reference's sequences each of the candidate's is, where their order is another."""
-        ours, theirs = _sequences(self.reference), _sequences(self.candidate)
-        if len(ours) == len(theirs) and all(_agree(ours[row], theirs.get(row, {})) for row in ours):
+        reference, candidate = _sequences(self.reference), _sequences(self.candidate)
+        if len(reference) == len(candidate) and all(
+            _agree(reference[row], candidate.get(row, {})) for row in reference
+        ):
             return None
-        left = dict(theirs)
+        left = dict(candidate)
         renamed: dict[int, int] = {}
-        for row, tokens in ours.items():
-            same = next((each for each, others in left.items() if _agree(tokens, others)), None)
+        for row, tokens in reference.items():
+            same = next((sequence for sequence, others in left.items() if _agree(tokens, others)), None)
             if same is not None:
                 renamed[same] = row
                 del left[same]
-        if len(renamed) < min(len(ours), len(theirs)):
+        if len(renamed) < min(len(reference), len(candidate)):
             return None  # other tokens, not another order: said as such
         self.notes.append(
-            f"sequences are matched by their tokens: {counted(len(theirs), 'sequence')} of the candidate against "
-            f"{counted(len(ours), 'sequence')}"
+            f"sequences are matched by their tokens: {counted(len(candidate), 'sequence')} of the candidate against "
+            f"{counted(len(reference), 'sequence')}"
             + (f"; {counted(len(left), 'other beam or sequence')} of it are left out" if left else "")
         )
         return renamed
 
     def _first_differing(self) -> dict[int, int]:
-        ours, theirs = _sequences(self.reference), _sequences(self.candidate)
+        reference, candidate = _sequences(self.reference), _sequences(self.candidate)
         limits: dict[int, int] = {}
-        for row, tokens in theirs.items():
+        for row, tokens in candidate.items():
             name = self._name(row)
-            own = ours.get(name, {})
-            apart = [at for at, token in tokens.items() if at in own and own[at] != token]
+            reference_tokens = reference.get(name, {})
+            apart = [
+                at for at, token in tokens.items() if at in reference_tokens and reference_tokens[at] != token
+            ]
             if apart:
                 limits[name] = first = min(apart)
                 self.notes.append(
                     f"sequence {name} was fed token {tokens[first]} at position {first} where the reference was "
-                    f"fed {own[first]}: from there on it is not compared"
+                    f"fed {reference_tokens[first]}: from there on it is not compared"
                 )
         return limits
 
@@ -336,27 +324,23 @@ class Matching:
 def _agree(ours: dict[int, int], theirs: dict[int, int]) -> bool:
     """Whether two sequences begin with the same tokens, as far as both are known; they may part later."""
     first = min(ours, default=0)
-    return (
-        first in theirs
-        and ours[first] == theirs[first]
-        and _shared(ours, theirs) * 2 >= min(len(ours), len(theirs))
-    )
-
-
-def _shared(ours: dict[int, int], theirs: dict[int, int]) -> int:
-    return sum(theirs.get(at) == token for at, token in ours.items())
+    shared = sum(theirs.get(at) == token for at, token in ours.items())
+    return first in theirs and ours[first] == theirs[first] and shared * 2 >= min(len(ours), len(theirs))
 
 
 def _sequences(fed: dict[int, Fed]) -> dict[int, dict[int, int]]:
     """Return the tokens of each sequence by position; of one computed again, the first."""
-    found: dict[int, dict[int, int]] = {}
-    for each in fed.values():
+    by_sequence: dict[int, dict[int, int]] = {}
+    for step_tokens in fed.values():
         for row, at, token in zip(
-            each.sequence.tolist(), each.position.tolist(), each.ids.tolist(), strict=True
+            step_tokens.sequence.tolist(),
+            step_tokens.position.tolist(),
+            step_tokens.ids.tolist(),
+            strict=True,
         ):
             if at >= 0:
-                found.setdefault(row, {}).setdefault(at, token)
-    return found
+                by_sequence.setdefault(row, {}).setdefault(at, token)
+    return by_sequence
 
 
 def comparable_steps(ours: list[list[int]], theirs: list[list[int]]) -> int | None:

@@ -22,7 +22,6 @@ class Way(NamedTuple):
     which: tuple[int, ...]  # of the records
     join: str = ""
     columns: int = 0  # to be kept of what is joined; 0: all
-    copies: bool = False  # the others should be the same as the one taken
 
 
 class Ranks(NamedTuple):
@@ -43,17 +42,13 @@ def ranks_of(records: Sequence[Record], width_of: Sequence[int]) -> Ranks:
 def way(ranks: Ranks, wanted: int, *, partial: bool, trims: bool) -> Way | None:
     """Return how ranks make a tensor of a width; none where they do not.
 
-    Args:
-        ranks: what each of them holds.
-        wanted: numbers of a token in the whole tensor.
-        partial: each rank may hold a partial sum.
-        trims: what is wider is padded: a vocabulary.
+    Each rank may hold a `partial` sum. What is wider is padded where it `trims`: a vocabulary.
     """
     widths, total, everything = ranks.widths, sum(ranks.widths), tuple(range(len(ranks.widths)))
     if set(widths) == {wanted}:
         if len(widths) > 1 and partial and not ranks.equal:
             return Way(everything, "sum")
-        return Way((_usual(ranks.hashes),), copies=len(widths) > 1)
+        return Way((usual_rank(ranks.hashes),))
     if total == wanted:
         return Way(everything, "concatenate -1")
     distinct = wanted // widths[0] if set(widths) == {widths[0]} and widths[0] else 0
@@ -66,7 +61,7 @@ def way(ranks: Ranks, wanted: int, *, partial: bool, trims: bool) -> Way | None:
     return None
 
 
-def _usual(hashes: Sequence[str]) -> int:
+def usual_rank(hashes: Sequence[str]) -> int:
     """Return the first rank of those that most agree with."""
     return hashes.index(Counter(hashes).most_common(1)[0][0])
 
@@ -89,7 +84,7 @@ def ways(ours: Ranks, theirs: Ranks, *, partial: bool, trims: bool) -> tuple[Way
 def odd_ranks(records: Sequence[Record]) -> list[Record]:
     """Return one record of each content that is not the usual one."""
     hashes = [record.statistics.hash for record in records]
-    usual = hashes[_usual(hashes)]
+    usual = hashes[usual_rank(hashes)]
     odd: dict[str, Record] = {}
     for record in records:
         if record.statistics.hash != usual:
@@ -101,12 +96,8 @@ def axis_of_shards(ours: tuple[int, ...], theirs: Sequence[tuple[int, ...]]) -> 
     """Return the axis along which shards of a tensor without tokens, a weight, make the whole one."""
     if any(len(shape) != len(ours) for shape in theirs):
         return None
-    return next(
-        (
-            axis
-            for axis in range(len(ours))
-            if sum(shape[axis] for shape in theirs) == ours[axis]
-            and all(shape[:axis] + shape[axis + 1 :] == ours[:axis] + ours[axis + 1 :] for shape in theirs)
-        ),
-        None,
-    )
+    for axis, size in enumerate(ours):
+        rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in (ours, *theirs)}
+        if len(rest) == 1 and sum(shape[axis] for shape in theirs) == size:
+            return axis
+    return None

@@ -5,20 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.compare.layer_paths import LAYERS, layer_of, layers_in
 from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Capture, Record
+    from trtdx.compare.nouns import Array
     from trtdx.tensors.taps import Place
 
-    Array = np.ndarray[Any, Any]
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?|layer)\.(\d+)(?:\.|$)")
-_LOCAL = re.compile(r"((?:^|\.)(?:layers|h|blocks?|layer)\.)(\d+)(?=\.|:|$|_)")
+_LOCAL = re.compile(rf"((?:^|\.){LAYERS}\.)(\d+)(?=\.|:|$|_)")
 
 
 class Named(NamedTuple):
@@ -46,9 +44,7 @@ class Reading:
     def __init__(self, capture: Capture, *, layers: int = 0) -> None:
         """Index a capture.
 
-        Args:
-            capture: of one side.
-            layers: how many the other side has; more than here, and stages of a pipeline count their own from 0.
+        Where the other side has more layers than this one, stages of a pipeline count their own from 0.
         """
         self.capture, self.notes = capture, list[str]()
         self.architecture = str(capture.header.details.get("architecture", ""))
@@ -58,7 +54,7 @@ class Reading:
         self.named = self._named()
 
     def _index(self) -> None:
-        found: dict[int, dict[str, dict[int, Record]]] = {}
+        by_step: dict[int, dict[str, dict[int, Record]]] = {}
         for rank in self.capture.ranks:
             offset = self.offsets.get(rank, 0)
             names: dict[Place, str] = {}
@@ -66,12 +62,12 @@ class Reading:
                 name = names.get(record.place)
                 if name is None:
                     name = names[record.place] = _moved(record.place.name, offset)
-                here = found.setdefault(record.step, {}).setdefault(name, {})
+                here = by_step.setdefault(record.step, {}).setdefault(name, {})
                 before = here.get(rank)
                 if before is None or (record.kept and not before.kept):
                     here[rank] = record
-        for step in sorted(found):
-            tensors = {name: tuple(records.values()) for name, records in found[step].items()}
+        for step in sorted(by_step):
+            tensors = {name: tuple(records.values()) for name, records in by_step[step].items()}
             self.steps[step] = {name: tensors[name] for name in flow_order(list(tensors))}
 
     def _stages(self, layers: int) -> None:
@@ -79,32 +75,30 @@ class Reading:
         self.offsets: dict[int, int] = {}
         ranks = self.capture.ranks
         counts = {rank: layers_in(place.path for place in self.capture.files(rank).places) for rank in ranks}
-        own = max(counts.values(), default=0)
-        self.layers = own
-        if len(ranks) < 2 or not own or layers <= own or layers % own:
+        layer_count = max(counts.values(), default=0)
+        self.layers = layer_count
+        if len(ranks) < 2 or not layer_count or layers <= layer_count or layers % layer_count:
             return
-        stages = layers // own
-        if len(ranks) % stages or set(counts.values()) != {own}:
+        stages = layers // layer_count
+        if len(ranks) % stages or set(counts.values()) != {layer_count}:
             return
         beside = len(ranks) // stages
-        self.offsets = {rank: number // beside * own for number, rank in enumerate(ranks)}
+        self.offsets = {rank: number // beside * layer_count for number, rank in enumerate(ranks)}
         self.notes.append(
-            f"{self.capture.folder}: {stages} stages of a pipeline count their {own} layers from 0 each; "
-            f"those of stage 1 are taken as layers {own} to {2 * own - 1}, and so on"
+            f"{self.capture.folder}: {stages} stages of a pipeline count their {layer_count} layers from 0 each; "
+            f"those of stage 1 are taken as layers {layer_count} to {2 * layer_count - 1}, and so on"
         )
 
     def _named(self) -> dict[str, Named]:
         named: dict[str, Named] = {}
         for step, tensors in self.steps.items():
             for name, records in tensors.items():
-                known = named.get(name)
-                if known is None or _is_empty(known.records) > _is_empty(records):  # as a cache is at first
+                before = named.get(name)
+                if before is None or _is_empty(before.records) > _is_empty(records):  # as a cache is at first
                     place = records[0].place
                     offset = self.offsets.get(records[0].rank, 0)
-                    if offset:
-                        place = place._replace(
-                            path=_moved(place.path, offset), tensor=_moved(place.tensor, offset)
-                        )
+                    path, tensor = _moved(place.path, offset), _moved(place.tensor, offset)
+                    place = place._replace(path=path, tensor=tensor)
                     named[name] = Named(name, place, step, records)
         return named
 
@@ -136,19 +130,7 @@ def _is_empty(records: tuple[Record, ...]) -> bool:
 
 def _moved(name: str, offset: int) -> str:
     """Return a name with its layer counted from the pipeline's beginning."""
-    return _LOCAL.sub(lambda found: f"{found[1]}{int(found[2]) + offset}", name, count=1) if offset else name
-
-
-def layers_in(paths: Any) -> int:
-    """Return how many layers some paths tell of."""
-    found = (_LAYER.search(path) for path in paths)
-    return max((int(each[1]) + 1 for each in found if each), default=0)
-
-
-def layer_of(path: str) -> int | None:
-    """Return the number of the layer that a path is in."""
-    found = _LAYER.search(path)
-    return int(found[1]) if found else None
+    return _LOCAL.sub(lambda match: f"{match[1]}{int(match[2]) + offset}", name, count=1) if offset else name
 
 
 def flow_order(names: list[str]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trtdx.compare.align.layouts import FLAT, HOLDS, PACKED, TOKENS_FIRST, features, fit, forms
 from trtdx.compare.nouns import Aligned, Pair, TokenRows
@@ -10,13 +12,11 @@ from trtdx.compare.nouns import Aligned, Pair, TokenRows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Record
     from trtdx.compare.align.matching import Match
     from trtdx.compare.align.positions import Matching
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
 
 BY_TOKENS = "tokens"  # how such ranks are joined
 _AXES = {1: (TOKENS_FIRST,), 0: (FLAT, PACKED)}
@@ -31,32 +31,26 @@ def paired_by_tokens(
     our_form: str,
 ) -> Pair | None:
     """Return the pair of a tensor and its tokens on several ranks, or none where they do not make it whole."""
-    own = tokens.rows(step)
+    same_step = tokens.rows(step)
     shapes = [record.layout.shape for record in theirs]
-    if isinstance(own, str) or len(own[0]) != 1 or len(theirs) < 2:
+    if isinstance(same_step, str) or len(same_step[0]) != 1 or len(theirs) < 2:
         return None
-    feds = tokens.reference[step], tokens.candidate[own[0][0]]
+    feds = tokens.reference[step], tokens.candidate[same_step[0][0]]
     for axis, possible in _AXES.items():
-        whole = _whole(shapes, axis)
-        form = next((each for each in forms(whole, feds[1]) if each in possible), "") if whole else ""
-        if not form or features(ours[0].layout.shape, our_form) != features(whole, form):
+        joined_shape = _whole(shapes, axis)
+        fitting = forms(joined_shape, feds[1]) if joined_shape else []
+        form = next((form for form in fitting if form in possible), "")
+        if not form or features(ours[0].layout.shape, our_form) != features(joined_shape, form):
             continue
         rows = tokens.rows(step, HOLDS.get(our_form, ""), HOLDS.get(form, ""))
         if isinstance(rows, str):
             continue
-        found = fit(ours[0].layout.shape, whole, our_form, form, feds)
-        at = _rows([shape[axis] for shape in shapes], whole[0] if axis else 1)
+        token_fit = fit(ours[0].layout.shape, joined_shape, our_form, form, feds)
+        at = _rows([shape[axis] for shape in shapes], joined_shape[0] if axis else 1)
         where = TokenRows(rows[1].reference, at[rows[1].candidate], rows[1].sequence, rows[1].position)
-        return Pair(
-            match.name,
-            step,
-            Aligned(ours[:1], "", found.ours),
-            Aligned(theirs, BY_TOKENS, found.theirs),
-            match.how,
-            found.axis,
-            tokens=where,
-            note="each rank holds some of the tokens",
-        )
+        whole, sharded = Aligned(ours[:1], "", token_fit.ours), Aligned(theirs, BY_TOKENS, token_fit.theirs)
+        pair = Pair(match.name, step, whole, sharded, match.how, token_fit.axis)
+        return pair._replace(tokens=where, note="each rank holds some of the tokens")
     return None
 
 
@@ -72,12 +66,10 @@ def _whole(shapes: Sequence[tuple[int, ...]], axis: int) -> tuple[int, ...]:
 
 def _rows(lengths: Sequence[int], sequences: int) -> Array:
     """Return where each row of [sequences, tokens] is among the rows of shards that follow each other."""
-    import numpy as np
-
-    found = np.zeros((sequences, sum(lengths)), np.int64)
+    row_order = np.zeros((sequences, sum(lengths)), np.int64)
     begin = 0
     for length in lengths:
         rows = begin * sequences + np.arange(sequences * length).reshape(sequences, length)
-        found[:, begin : begin + length] = rows
+        row_order[:, begin : begin + length] = rows
         begin += length
-    return found.ravel()
+    return row_order.ravel()

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trtdx.capture.store.format import CaptureError
-from trtdx.compare.align.pair_rows import Rows
+from trtdx.compare.align.pair_rows import rows_of_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Capture
-    from trtdx.compare.nouns import Aligned, Pair
+    from trtdx.compare.nouns import Aligned, Array, Pair
 
-    Array = np.ndarray[Any, Any]
 
 ROWS = 16
 BAD, GOOD = 0.3, 0.1  # relative distances: more than precision does, and what it may do at some depth
@@ -26,27 +25,20 @@ MOST_ORDERS = 24
 
 def error(pair: Pair, reference: Capture, candidate: Capture) -> float:
     """Return how far the two of a pair are apart in a few rows, relative to the reference; infinite if nobody can tell."""
-    import numpy as np
-
     if not pair.kept:
         return math.inf
     try:
-        ours = Rows(pair.reference, reference, pair.token_axis)
-        theirs = Rows(pair.candidate, candidate, pair.token_axis)
-        if pair.tokens is None:
-            theirs.reshape(ours.columns)
-        count = len(pair.tokens) if pair.tokens else min(ours.count, theirs.count)
+        reference_rows, candidate_rows = rows_of_pair(pair, reference, candidate)
+        count = len(pair.tokens) if pair.tokens else min(reference_rows.count, candidate_rows.count)
         some = np.unique(np.linspace(0, count - 1, min(count, ROWS)).astype(np.int64))
-        one = ours.take(pair.tokens.reference[some] if pair.tokens else some).astype(np.float64)
-        other = theirs.take(pair.tokens.candidate[some] if pair.tokens else some).astype(np.float64)
+        one = reference_rows.take(pair.tokens.reference[some] if pair.tokens else some).astype(np.float64)
+        other = candidate_rows.take(pair.tokens.candidate[some] if pair.tokens else some).astype(np.float64)
     except (ValueError, IndexError, CaptureError):
         return math.inf
     return distance(one, other)
 
 
 def distance(one: Array, other: Array) -> float:
-    import numpy as np
-
     if one.shape != other.shape:
         return math.inf
     finite = np.isfinite(one) & np.isfinite(other)
@@ -62,8 +54,8 @@ def other_orders(aligned: Aligned) -> Iterator[tuple[str, Aligned]]:
     ranks = [record.rank for record in aligned.records]
     orders = itertools.permutations(aligned.records)
     for order in itertools.islice(orders, 1, MOST_ORDERS):
-        told = " ".join(str(record.rank) for record in order)
+        order_text = " ".join(str(record.rank) for record in order)
         yield (
-            f"ranks in the order {told} instead of {' '.join(map(str, ranks))}",
+            f"ranks in the order {order_text} instead of {' '.join(map(str, ranks))}",
             aligned._replace(records=order),
         )

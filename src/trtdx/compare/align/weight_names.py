@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from trtdx.errors import TrtdxError
 from trtdx.formats.onnx.names import WEIGHT, norm_behind
 from trtdx.formats.onnx.scopes import Between
@@ -19,12 +21,10 @@ from trtdx.formats.onnx.scopes import Between
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
-
+    from trtdx.compare.nouns import Array
     from trtdx.compare.sides.side import Spec
     from trtdx.formats.onnx.graph import Graph
 
-    Array = np.ndarray[Any, Any]
 
 CHANNELS, LENGTH = 6, 1024  # of a weight that are looked at
 ALIKE = 0.97  # correlation of a channel with its int8 form: it is more than 0.999, with 4 bits about 0.99
@@ -67,37 +67,38 @@ def modules_by_weights(known: Spec, nameless: Spec) -> dict[str, str]:
 
 
 def _claimed(graph: Graph, left: list[Seen], known: list[Seen]) -> dict[str, str]:
-    names = {each.name for each in known}
-    found: dict[str, str] = {}
-    taken = {scope[-1] for at, scope in enumerate(graph.scopes) if scope and at not in graph.inserted}
-    told = _told_by_weights(graph, left, known)
-    whole = {
+    names = {sample.name for sample in known}
+    modules: dict[str, str] = {}
+    used_modules = {scope[-1] for at, scope in enumerate(graph.scopes) if scope and at not in graph.inserted}
+    named_modules = _told_by_weights(graph, left, known)
+    attention_outputs = {
         str(graph.nodes[at].outputs[0].name)
         for at in graph.inserted
         if graph.nodes[at].op_type == "Attention"
     }
-    for each in left:
-        module = told.get(each.name) or _module(each, known)
-        if each.name in whole:  # its projections are inside it
+    for sample in left:
+        module = named_modules.get(sample.name) or _module(sample, known)
+        if sample.name in attention_outputs:  # its projections are inside it
             module = module.rpartition(".")[0]
-        if module and (module not in taken or module not in names):
-            found[each.name] = module
-            taken.add(module)
-    return found | _by_elimination(graph, [each for each in left if each.name not in found], known, found)
+        if module and (module not in used_modules or module not in names):
+            modules[sample.name] = module
+            used_modules.add(module)
+    unclaimed = [sample for sample in left if sample.name not in modules]
+    return modules | _by_elimination(graph, unclaimed, known, modules)
 
 
 def _told_by_weights(graph: Graph, left: list[Seen], known: list[Seen]) -> dict[str, str]:
     """Return the modules that the names of weights tell: "model.norm.weight"; one weight may be of two kinds of module."""
-    modules = {(each.kind, each.name) for each in known}
-    kinds = {each.name: each.kind for each in left}
-    found = {}
+    modules = {(sample.kind, sample.name) for sample in known}
+    kinds = {sample.name: sample.kind for sample in left}
+    named = {}
     for at in graph.inserted:
-        made = str(graph.nodes[at].outputs[0].name) if graph.nodes[at].outputs else ""
-        for value in graph.nodes[at].inputs if made in kinds else ():
+        output = str(graph.nodes[at].outputs[0].name) if graph.nodes[at].outputs else ""
+        for value in graph.nodes[at].inputs if output in kinds else ():
             module, _, part = str(value.name if value is not None else "").rpartition(".")
-            if part == "weight" and (kinds[made], module) in modules:
-                found[made] = module
-    return found
+            if part == "weight" and (kinds[output], module) in modules:
+                named[output] = module
+    return named
 
 
 def _by_elimination(
@@ -112,14 +113,18 @@ def _by_elimination(
     }
     scopes |= {numbers[name]: _chain(module) for name, module in found.items()}
     around = Between(graph.nodes, graph.reads, graph.made, graph.users).settle(scopes)
-    missing = {each.name: each for each in known if each.name not in found.values() and each.kind == PRODUCT}
+    missing = {
+        sample.name: sample
+        for sample in known
+        if sample.name not in found.values() and sample.kind == PRODUCT
+    }
     by_layer: dict[tuple[str, tuple[int, ...]], tuple[list[str], list[str]]] = {}
-    for each in left:
-        if each.kind == PRODUCT:
-            layer = _layer(around[numbers[each.name]])
-            by_layer.setdefault((layer, tuple(sorted(each.shape))), ([], []))[0].append(each.name)
-    for name, each in missing.items():
-        key = _layer(_chain(name)), tuple(sorted(each.shape))
+    for sample in left:
+        if sample.kind == PRODUCT:
+            layer = _layer(around[numbers[sample.name]])
+            by_layer.setdefault((layer, tuple(sorted(sample.shape))), ([], []))[0].append(sample.name)
+    for name, sample in missing.items():
+        key = _layer(_chain(name)), tuple(sorted(sample.shape))
         if key in by_layer:
             by_layer[key][1].append(name)
     return {nodes[0]: modules[0] for nodes, modules in by_layer.values() if len(nodes) == len(modules) == 1}
@@ -139,20 +144,18 @@ def _layer(scope: Iterable[str]) -> str:
 
 def _module(weight: Seen, known: list[Seen]) -> str:
     """Return the module that has a weight; "" where none or several have."""
-    import numpy as np
-
-    alike = [each for each in known if each.kind == weight.kind and each.shape == weight.shape]
+    alike = [sample for sample in known if sample.kind == weight.kind and sample.shape == weight.shape]
     if weight.kind == VECTOR:
         size = float(np.abs(weight.channels).max(initial=0.0)) or 1.0
         same = {
-            each.name
-            for each in alike
+            sample.name
+            for sample in alike
             for plus in (0.0, 1.0)  # a norm that scales by one more than its weight
-            if np.abs(each.channels + plus - weight.channels).max() <= EQUAL * size
+            if np.abs(sample.channels + plus - weight.channels).max() <= EQUAL * size
         }
         return next(iter(same)) if len(same) == 1 else ""
     scores = sorted(
-        ((float(np.median((each.channels * weight.channels).sum(1))), each.name) for each in alike),
+        ((float(np.median((sample.channels * weight.channels).sum(1))), sample.name) for sample in alike),
         reverse=True,
     )
     if not scores or scores[0][0] < ALIKE:
@@ -163,8 +166,6 @@ def _module(weight: Seen, known: list[Seen]) -> str:
 
 def _seen(name: str, shape: Sequence[int], channel: Callable[[int], Any], kind: str = PRODUCT) -> Seen:
     """Return a few channels of a matrix; only these are read."""
-    import numpy as np
-
     some = np.unique(np.linspace(0, shape[0] - 1, CHANNELS).astype(int))
     rows = np.stack([np.asarray(channel(int(at)), np.float64).reshape(-1) for at in some])
     rows -= rows.mean(1, keepdims=True)
@@ -193,9 +194,9 @@ def _weights_in(graph: Graph, numbers: Iterable[int]) -> Iterator[Seen]:
         node = graph.nodes[at]
         name = str(node.outputs[0].name) if node.outputs else ""
         for value in node.inputs if node.op_type == "Mul" else [_weight(node)]:
-            seen = None if value is None else _looked_at(graph, node, name, value)
-            if seen is not None:
-                yield seen
+            sample = None if value is None else _looked_at(graph, node, name, value)
+            if sample is not None:
+                yield sample
 
 
 def _weight(node: Any) -> Any:
@@ -205,28 +206,27 @@ def _weight(node: Any) -> Any:
 
 def _looked_at(graph: Graph, node: Any, name: str, value: Any) -> Seen | None:
     """Return the weight of a node; none where it has none that could be told from others."""
-    import numpy as np
-
     kind = KINDS.get(node.op_type, PRODUCT)
     if node.op_type == "MatMulNBits":
         rows = _rows_of_blocks(node)
         return None if rows is None else _rows(name, rows)
-    held = _held(graph, value)
-    if held is None:
+    constant = _held(graph, value)
+    if constant is None:
         return None
     if kind == VECTOR:
-        plain = held.ndim and held.size == held.shape[-1] > 1 and held.dtype.kind == "f" and np.ptp(held) > 0
+        is_row = constant.ndim and constant.size == constant.shape[-1] > 1
+        plain = is_row and constant.dtype.kind == "f" and np.ptp(constant) > 0
         written_out = node.op_type == "Mul" and not (plain and norm_behind(node))
-        row = np.asarray(held, np.float64).reshape(-1)
+        row = np.asarray(constant, np.float64).reshape(-1)
         return Seen(name, VECTOR, row.shape, row) if plain and not written_out else None
     if "Conv" in node.op_type:
-        return _rows(name, held.reshape(len(held), -1))
-    if node.op_type == "Attention" and held.ndim == MATRIX:
-        held = held[:, : held.shape[1] // 3]  # of the queries
-    if held.ndim != MATRIX or held.dtype.kind not in "fiuV":
+        return _rows(name, constant.reshape(len(constant), -1))
+    if node.op_type == "Attention" and constant.ndim == MATRIX:
+        constant = constant[:, : constant.shape[1] // 3]  # of the queries
+    if constant.ndim != MATRIX or constant.dtype.kind not in "fiuV":
         return None
     turned = kind == TABLE or bool(node.attributes.get_int("transB", 0) if "transB" in node.attributes else 0)
-    return _rows(name, held, kind) if turned else _columns(name, held)
+    return _rows(name, constant, kind) if turned else _columns(name, constant)
 
 
 def _held(graph: Graph, value: Any, depth: int = 0) -> Any:
@@ -237,60 +237,56 @@ def _held(graph: Graph, value: Any, depth: int = 0) -> Any:
     node = None if at is None else graph.nodes[at]
     if node is None or node.op_type not in PASSING or not node.inputs or node.inputs[0] is None or depth > 4:
         return None
-    held = _held(graph, node.inputs[0], depth + 1)
-    if held is None or node.op_type != "Transpose":
-        return held
+    constant = _held(graph, node.inputs[0], depth + 1)
+    if constant is None or node.op_type != "Transpose":
+        return constant
     order = node.attributes["perm"].as_ints() if "perm" in node.attributes else None
-    return held.transpose(order)
+    return constant.transpose(order)
 
 
 def _rows_of_blocks(node: Any) -> Any:
     """Return the weight of a MatMulNBits with its scales, zero points left out: channels are centred anyway."""
-    import numpy as np
-
-    held = [
-        None if each is None or each.const_value is None else each.const_value.numpy()
-        for each in node.inputs[1:3]
+    constants = [
+        None if value is None or value.const_value is None else value.const_value.numpy()
+        for value in node.inputs[1:3]
     ]
     bits = node.attributes.get_int("bits", 4)
-    if held[0] is None or held[1] is None or bits not in (4, 8):
+    if constants[0] is None or constants[1] is None or bits not in (4, 8):
         return None
-    data, rows = held[0], node.attributes.get_int("N", 0)
+    data, rows = constants[0], node.attributes.get_int("N", 0)
     numbers = data if bits == 8 else np.stack((data & 15, data >> 4), -1)
     numbers = numbers.reshape(rows, -1, data.shape[-1] * 8 // bits).astype(np.float32) - 2 ** (bits - 1)
-    whole = numbers * held[1].reshape(rows, -1, 1).astype(np.float32)
-    return whole.reshape(rows, -1)[:, : node.attributes.get_int("K", 0)]
+    weights = numbers * constants[1].reshape(rows, -1, 1).astype(np.float32)
+    return weights.reshape(rows, -1)[:, : node.attributes.get_int("K", 0)]
 
 
 def _of_graph(path: str) -> Iterator[Seen]:
     """Yield the weights of a graph's nodes by the innermost module they are in."""
     graph = _opened(path)
-    told = [at for at in range(len(graph.nodes)) if graph.scopes[at] and at not in graph.inserted]
-    numbers = {str(graph.nodes[at].outputs[0].name): at for at in told if graph.nodes[at].outputs}
-    for each in _weights_in(graph, told):
-        yield each._replace(name=graph.scopes[numbers[each.name]][-1])
+    named_nodes = [at for at in range(len(graph.nodes)) if graph.scopes[at] and at not in graph.inserted]
+    numbers = {str(graph.nodes[at].outputs[0].name): at for at in named_nodes if graph.nodes[at].outputs}
+    for sample in _weights_in(graph, named_nodes):
+        yield sample._replace(name=graph.scopes[numbers[sample.name]][-1])
 
 
 def _of_folder(folder: Path) -> Iterator[Seen]:
     """Yield the weights of a Hugging Face folder by their module, matrices in both ways that linear modules have them."""
-    import numpy as np
-
     from trtdx.optional import need
 
     opener = need("safetensors", extra="torch", to="read the weights of a model").safe_open
     for file in sorted(folder.glob("*.safetensors")):
-        with opener(str(file), framework="pt") as held:
-            for name in held.keys():  # noqa: SIM118
+        with opener(str(file), framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118
                 module, _, kind = name.rpartition(".")
-                part = held.get_slice(name)
+                part = weights.get_slice(name)
                 shape = part.get_shape()
                 if kind != "weight":
                     continue
                 if len(shape) == 1:
                     yield Seen(module, VECTOR, tuple(shape), np.asarray(part[:].double()))
                 elif len(shape) > MATRIX:
-                    whole = np.asarray(part[:].float())
-                    yield _rows(module, whole.reshape(len(whole), -1))
+                    kernel = np.asarray(part[:].float())
+                    yield _rows(module, kernel.reshape(len(kernel), -1))
                 elif "embed" in module or module.rpartition(".")[2] in ("wte", "wpe"):
                     yield _seen(module, shape, partial(_row_of, part), TABLE)
                 else:

@@ -17,9 +17,9 @@ import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.align.side_tensors import layer_of
 from trtdx.compare.judge.error_model import rounding
 from trtdx.compare.judge.metrics import is_float
+from trtdx.compare.layer_paths import layer_of
 from trtdx.compare.locate.data_flow import Flow, cache_of, parent_of, place_of
 from trtdx.compare.nouns import Judged, Verdict
 from trtdx.words import listed

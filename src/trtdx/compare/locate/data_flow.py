@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trtdx.compare.align.side_tensors import layer_of
+from trtdx.compare.layer_paths import LAYER_PATH, layer_of
 from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from trtdx.compare.nouns import Pair
     from trtdx.tensors.taps import Place
 
 
-LAYER_PATH = re.compile(r"(?:.*?\.)?(?:layers|h|blocks?|layer)\.\d+")
 _ATTENTION = re.compile(LAYER_PATH.pattern + r"\.(?:self_attn|self_attention|attention|attn)\b")
 
 
@@ -53,10 +52,6 @@ class Flow:
         """Return what enters a module."""
         return self._by_module.get((step, path, "in"), [])
 
-    def leaving(self, step: int, path: str) -> list[Pair]:
-        """Return what leaves a module."""
-        return self._by_module.get((step, path, "out"), [])
-
     def handed_on(self, pair: Pair) -> Pair | None:
         """Return the tensor that a pair is the very same as, further up: a layer's input is the output before it."""
         first = self._by_hash.get((pair.step, pair.reference.first.statistics.hash))
@@ -67,27 +62,22 @@ class Flow:
         same = self.handed_on(pair)
         if same is not None:
             return [same]
-        place, number = place_of(pair), self.at(pair)
-        cache = cache_of(pair)
+        place, cache = place_of(pair), cache_of(pair)
         if cache:
-            inside = [
-                each
-                for each in self._below.get((pair.step, self.module_of(pair)), ())
-                if self.at(each) < number
+            inside, part = self._earlier_below(pair, self.module_of(pair)), cache.split(".")[1][:1]
+            same_part = [
+                inner for inner in inside if place_of(inner).path.rpartition(".")[2].startswith(part)
             ]
-            part = cache.split(".")[1][:1]
-            own = [each for each in inside if place_of(each).path.rpartition(".")[2].startswith(part)]
-            return (own or inside) if self.module_of(pair) else []
+            return (same_part or inside) if self.module_of(pair) else []
         if place.port == "out" and place.path:
-            inner = [each for each in self._below.get((pair.step, place.path), ()) if self.at(each) < number]
-            return inner[-3:] + self.entering(pair.step, place.path)
+            return self._earlier_below(pair, place.path)[-3:] + self.entering(pair.step, place.path)
         parent = parent_of(place.path)
-        around = [each for each in self._below.get((pair.step, parent), ()) if self.at(each) < number]
+        around = self._earlier_below(pair, parent)
         return [*self.entering(pair.step, parent), *around] if parent or around else []
 
-    def inside(self, pairs: Sequence[Pair], path: str) -> list[Pair]:
-        """Return the pairs of modules inside a module."""
-        return [pair for pair in pairs if is_inside(place_of(pair).path, path)]
+    def _earlier_below(self, pair: Pair, path: str) -> list[Pair]:
+        """Return what passes the borders of a module's own parts, up to a pair."""
+        return [inner for inner in self._below.get((pair.step, path), ()) if self.at(inner) < self.at(pair)]
 
 
 def cache_of(pair: Pair) -> str:
@@ -96,21 +86,27 @@ def cache_of(pair: Pair) -> str:
     return cache_key(name) if name.startswith(("present", "past")) else ""
 
 
+def layer_of_pair(pair: Pair) -> int | None:
+    """Return the layer that a pair is in, or whose cache it is."""
+    cache = cache_of(pair)
+    return int(cache.split(".")[0]) if cache else layer_of(f"{place_of(pair).path}.")
+
+
 def _attention_paths(pairs: Iterable[Pair]) -> dict[int, str]:
     """Return the module of each layer that fills the cache, or the layer where that is not known."""
-    found: dict[int, str] = {}
+    paths: dict[int, str] = {}
     for pair in pairs:
         path = place_of(pair).path
         layer = layer_of(path)
         if layer is None:
             continue
-        whole = LAYER_PATH.match(path)
+        layer_path = LAYER_PATH.match(path)
         inner = _ATTENTION.match(path)
-        if inner is not None and whole is not None:
-            found[layer] = inner[0]
-        elif whole is not None:
-            found.setdefault(layer, whole[0])
-    return found
+        if inner is not None and layer_path is not None:
+            paths[layer] = inner[0]
+        elif layer_path is not None:
+            paths.setdefault(layer, layer_path[0])
+    return paths
 
 
 def place_of(pair: Pair) -> Place:

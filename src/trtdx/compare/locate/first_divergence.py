@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.align.side_tensors import layer_of, layers_in
 from trtdx.compare.judge.envelope import Runs
 from trtdx.compare.judge.module_replay import Replays
 from trtdx.compare.judge.verdict import IN_GRAPH, LOCAL, judge
-from trtdx.compare.locate.data_flow import Flow, cache_of, is_inside, place_of
+from trtdx.compare.layer_paths import layer_of, layers_in
+from trtdx.compare.locate.data_flow import Flow, cache_of, is_inside, layer_of_pair, place_of
 from trtdx.compare.locate.segments import SegmentRuns, replayed_side
 from trtdx.compare.nouns import Judged, Verdict, Where
 from trtdx.compare.sides.side import BORDERS, EVERYTHING, open_side
@@ -36,49 +36,25 @@ MOST_GOOD = 8
 
 
 class Located(NamedTuple):
-    """Where a comparison first goes wrong.
+    """Where a comparison first goes wrong."""
 
-    Attributes:
-        where: step, tensor, module, layer, rank and tokens; none where nothing is wrong.
-        first: the verdict on that tensor.
-        still_good: what it was computed from, and was healthy.
-        poisoned: what is wrong because of it, in data-flow order.
-        between: in words, which part of the module it is, where no module of its own computes it.
-        judged: all verdicts, as they are after this.
-        segment_runs: how often a model or a part of one was run to find the place.
-        notes: what is to be known about how it was found.
-        inner: verdicts on tensors that only the finer taps showed.
-        finer: the two sides that the inner verdicts are of, where there are such.
-    """
-
-    where: Where | None
-    first: Judged | None
-    still_good: tuple[str, ...]
-    poisoned: tuple[str, ...]
-    between: str
-    judged: list[Judged]
-    segment_runs: int
-    notes: tuple[str, ...] = ()
-    inner: tuple[Judged, ...] = ()
-    finer: tuple[Side, Side] | None = None
+    where: Where | None  # none where nothing is wrong
+    first: Judged | None  # the verdict on that tensor
+    still_good: tuple[str, ...]  # what it was computed from, and was healthy
+    poisoned: tuple[str, ...]  # what is wrong because of it, in data-flow order
+    judged: list[Judged]  # all verdicts, as they are after this
+    segment_runs: int  # how often a model or a part of one was run to find the place
+    notes: tuple[str, ...] = ()  # what is to be known about how it was found
+    inner: tuple[Judged, ...] = ()  # verdicts on tensors that only finer taps showed
+    finer: tuple[Side, Side] | None = None  # the two sides that these are of
 
 
 def locate(
-    judged: Sequence[Judged],
-    reference: Side,
-    candidate: Side,
-    *,
-    runs: Runs,
-    align: Align | None = None,
+    judged: Sequence[Judged], reference: Side, candidate: Side, *, runs: Runs, align: Align | None = None
 ) -> Located:
     """Return where two sides first go wrong.
 
-    Args:
-        judged: the verdicts of `judge`.
-        reference: one side.
-        candidate: the other.
-        runs: as `judge` was given.
-        align: pairs the tensors of two sides; without it coarse captures stay as they are.
+    Sides are run again with finer taps where `align` is there to pair their tensors; else coarse captures stay as they are.
     """
     search = _Search(list(judged), reference, candidate, runs, align)
     return search.located()
@@ -90,8 +66,8 @@ class _Search:
     def __init__(
         self, judged: list[Judged], reference: Side, candidate: Side, runs: Runs, align: Align | None
     ) -> None:
-        self.flow = Flow(each.pair for each in judged)
-        self.judged = sorted(judged, key=lambda each: self.flow.at(each.pair))
+        self.flow = Flow(result.pair for result in judged)
+        self.judged = sorted(judged, key=lambda result: self.flow.at(result.pair))
         self.reference, self.candidate, self.runs, self.align = reference, candidate, runs, align
         self.notes: list[str] = []
         self.inner: list[Judged] = []
@@ -102,51 +78,41 @@ class _Search:
         if first is not None:
             first = self._where_it_counts(first)
         if first is None:
-            return Located(None, None, (), (), "", self.judged, self.runs.segment_runs, tuple(self.notes))
+            return Located(None, None, (), (), self.judged, self.runs.segment_runs, tuple(self.notes))
         flow = self.flow
         finer = self._refined(first)
         if finer is not None:
             first, flow = finer
         good = self._still_good(first, flow)
-        module = flow.module_of(first.pair)
         where = Where(
             step=first.pair.step,
             tensor=first.pair.name,
-            module=module,
-            layer=_layer(first.pair),
+            module=flow.module_of(first.pair),
+            layer=layer_of_pair(first.pair),
             rank=first.pair.candidate.first.rank,
             tokens=first.tokens,
         )
         self._poison(first)
-        poisoned = tuple(each.pair.name for each in self.judged if each.verdict is Verdict.POISONED)
-        return Located(
-            where,
-            first,
-            tuple(each.name for each in good[-MOST_GOOD:]),
-            tuple(dict.fromkeys(poisoned))[:MOST_NAMED],
-            _between(first.pair, good),
-            self.judged,
-            self.runs.segment_runs,
-            tuple(self.notes),
-            tuple(self.inner),
-            self.finer,
-        )
+        poisoned = (result.pair.name for result in self.judged if result.verdict is Verdict.POISONED)
+        names = tuple(pair.name for pair in good[-MOST_GOOD:]), tuple(dict.fromkeys(poisoned))[:MOST_NAMED]
+        runs, notes = self.runs.segment_runs, tuple(self.notes)
+        return Located(where, first, *names, self.judged, runs, notes, tuple(self.inner), self.finer)
 
     def _first(self) -> Judged | None:
         """Return the first that is wrong and stays so when its module is replayed."""
         replays = Replays(self.reference, self.candidate, self.runs)
         ill: set[int] = set()
         try:
-            for number, each in enumerate(self.judged):
-                if each.verdict in (Verdict.WRONG, Verdict.POISONED):
+            for number, result in enumerate(self.judged):
+                if result.verdict in (Verdict.WRONG, Verdict.POISONED):
                     ill.add(number)
-                if each.verdict is not Verdict.WRONG:
+                if result.verdict is not Verdict.WRONG:
                     continue
-                if not each.basis.startswith(("honest", "error model")) or self._spent:
-                    return each
-                again = replays.confirmed(each, self.flow, ill)
+                if not result.basis.startswith(("honest", "error model")) or self._spent:
+                    return result
+                again = replays.confirmed(result, self.flow, ill)
                 if again is None:
-                    return each
+                    return result
                 self.judged[number] = again
                 if again.verdict is Verdict.WRONG:
                     return again
@@ -160,11 +126,14 @@ class _Search:
         place = place_of(first.pair)
         if place.port != "in" or "rotary" not in place.path.rpartition(".")[2]:
             return first
-        held = first.pair.candidate.first.statistics.hash
-        for each in self.judged:
-            same = each.pair.step == first.pair.step and each.pair.candidate.first.statistics.hash == held
-            if same and "rotary" not in place_of(each.pair).path and each.verdict is not Verdict.NOISE:
-                return each._replace(verdict=Verdict.WRONG)
+        values_hash = first.pair.candidate.first.statistics.hash
+        for result in self.judged:
+            same = (
+                result.pair.step == first.pair.step
+                and result.pair.candidate.first.statistics.hash == values_hash
+            )
+            if same and "rotary" not in place_of(result.pair).path and result.verdict is not Verdict.NOISE:
+                return result._replace(verdict=Verdict.WRONG)
         return first
 
     @property
@@ -172,31 +141,26 @@ class _Search:
         return self.runs.segment_runs >= MOST_RUNS
 
     def _still_good(self, first: Judged, flow: Flow) -> list[Pair]:
-        verdicts = {id(each.pair): each.verdict for each in (*self.judged, *self.inner)}
+        verdicts = {id(result.pair): result.verdict for result in (*self.judged, *self.inner)}
         before = [
-            each
-            for each in flow.before(first.pair)
-            if verdicts.get(id(each)) in (Verdict.SAME, Verdict.NOISE)
+            pair
+            for pair in flow.before(first.pair)
+            if verdicts.get(id(pair)) in (Verdict.SAME, Verdict.NOISE)
         ]
-        same = {id(each): each.reference.first.statistics.hash for each in before}
-        seen: set[str] = set()
-        return [each for each in before if not (same[id(each)] in seen or seen.add(same[id(each)]))]  # type: ignore[func-returns-value]
+        by_hash: dict[str, Pair] = {}
+        for pair in before:
+            by_hash.setdefault(pair.reference.first.statistics.hash, pair)
+        return list(by_hash.values())
 
     def _poison(self, first: Judged) -> None:
         """Mark what is wrong after the first as poisoned by it, unless its own operation is wrong as well."""
         begun = False
-        for number, each in enumerate(self.judged):
-            begun |= each.pair.step > first.pair.step or self._same(each, first)
-            if (
-                begun
-                and each.verdict is Verdict.WRONG
-                and each.basis not in (LOCAL, IN_GRAPH)
-                and not self._same(each, first)
-            ):
-                self.judged[number] = each._replace(verdict=Verdict.POISONED)
-
-    def _same(self, each: Judged, first: Judged) -> bool:
-        return each.pair.name == first.pair.name and each.pair.step == first.pair.step
+        for number, result in enumerate(self.judged):
+            is_first = (result.pair.name, result.pair.step) == (first.pair.name, first.pair.step)
+            begun |= result.pair.step > first.pair.step or is_first
+            own_mistake = is_first or result.basis in (LOCAL, IN_GRAPH)
+            if begun and result.verdict is Verdict.WRONG and not own_mistake:
+                self.judged[number] = result._replace(verdict=Verdict.POISONED)
 
     def _refined(self, first: Judged) -> tuple[Judged, Flow] | None:
         """Return the first wrong tensor inside a part of the model that the captures show from outside only."""
@@ -209,11 +173,8 @@ class _Search:
         if replayed is not None:
             return replayed
         try:
-            sides = [
-                self._finer(side, name)
-                for side, name in ((self.reference, segment), (self.candidate, segment))
-            ]
-            return self._judged_inside(first, segment, *sides)
+            sides = [self._finer(side, segment) for side in (self.reference, self.candidate)]
+            return self._judged_inside(segment, *sides)
         except TrtdxError as err:
             self.notes.append(f"{segment.text} could not be looked into: {err}")
             return None
@@ -224,17 +185,17 @@ class _Search:
             return None
         step, counted = first.pair.step, self.runs.segment_runs
         try:
-            ours = self._replayed(self.reference, segment, step)
-            theirs = self._replayed(self.candidate, segment, step)
+            reference = self._replayed(self.reference, segment, step)
+            candidate = self._replayed(self.candidate, segment, step)
             folder = self.runs.folder / f"inside-replay-{self.runs.segment_runs}"
-            runs = SegmentRuns(self.runs, ours, theirs, folder, segment.module, step)
-            found = self._wrong_inside(segment, runs, ours, theirs)
+            runs = SegmentRuns(self.runs, reference, candidate, folder, segment.module, step)
+            refined = self._wrong_inside(runs, reference, candidate)
         except (TrtdxError, RuntimeError):  # of torch, which was given what it does not take
             self.runs.segment_runs = counted
             return None
-        if found is not None:
+        if refined is not None:
             self.notes.append(f"{segment.text} was computed again from its inputs, with taps inside")
-        return found
+        return refined
 
     def _replayed(self, side: Side, segment: Segment, step: int) -> Side:
         self.runs.segment_runs += 1
@@ -254,8 +215,8 @@ class _Search:
             return Segment(module, 0, 0)
         before = [
             number
-            for each in self.flow.pairs[: self.flow.at(first.pair)]
-            if each.step == first.pair.step and (number := _layer(each)) is not None
+            for pair in self.flow.pairs[: self.flow.at(first.pair)]
+            if pair.step == first.pair.step and (number := layer_of_pair(pair)) is not None
         ]
         last = layers_in(f"{path}." for path in hidden) if layer is None else layer + 1
         begin = max((number for number in before if number < last - (layer is not None)), default=-1) + 1
@@ -267,8 +228,8 @@ class _Search:
         """Return a part of a layer that has parts itself of which none was captured."""
         if self.reference.capture.header.selector in (BORDERS, EVERYTHING) or not module:
             return None
-        seen = any(is_inside(place_of(pair).path, module) for pair in self.flow.pairs)
-        hides = not seen and any(is_inside(path, module) for path in self._hidden(module))
+        is_captured = any(is_inside(place_of(pair).path, module) for pair in self.flow.pairs)
+        hides = not is_captured and any(is_inside(path, module) for path in self._hidden(module))
         return Segment(module, 0, 0) if hides else None
 
     def _is_open(self, step: int, layer: int) -> bool:
@@ -284,48 +245,41 @@ class _Search:
         """Return the modules of the reference that were not captured, and are computed before one that is."""
         engine = self.reference.spec.open("")
         try:
-            paths = dict.fromkeys(each.path for each in engine.places() if not each.tensor and each.path)
+            paths = dict.fromkeys(place.path for place in engine.places() if not place.tensor and place.path)
         finally:
             engine.close()
         capture = self.reference.capture
-        seen = {place.path for rank in capture.ranks for place in capture.files(rank).places}
+        captured = {place.path for rank in capture.ranks for place in capture.files(rank).places}
         before = list(paths)[: list(paths).index(until) + 1] if until in paths else list(paths)
-        return [path for path in paths if path not in seen and (path in before or is_inside(path, until))]
+        return [path for path in paths if path not in captured and (path in before or is_inside(path, until))]
 
     def _finer(self, side: Side, segment: Segment) -> Side:
         """Return a side run again with taps at all borders in one segment."""
-        self.runs.segment_runs += 1
+        runs = self.runs
+        runs.segment_runs += 1
+        folder, forced = runs.folder / f"segment-{runs.segment_runs}", self.reference.tokens() or None
         return open_side(
-            self.runs.host,
-            side.spec,
-            self.runs.question,
-            self.runs.folder / f"segment-{self.runs.segment_runs}",
-            forced=self.reference.tokens() or None,
-            selector=segment.selector,
+            runs.host, side.spec, runs.question, folder, forced=forced, selector=segment.selector
         )
 
     def _judged_inside(
-        self, first: Judged, segment: Segment, reference: Side, candidate: Side
+        self, segment: Segment, reference: Side, candidate: Side
     ) -> tuple[Judged, Flow] | None:
         folder = self.runs.folder / f"inside-{self.runs.segment_runs}"
         runs = Runs(
             self.runs.host, self.runs.question, folder, reference, candidate, selector=segment.selector
         )
         self.notes.append(f"{segment.text} was run again with taps inside")
-        return self._wrong_inside(segment, runs, reference, candidate)
+        return self._wrong_inside(runs, reference, candidate)
 
-    def _wrong_inside(
-        self, segment: Segment, runs: Runs, reference: Side, candidate: Side
-    ) -> tuple[Judged, Flow] | None:
+    def _wrong_inside(self, runs: Runs, reference: Side, candidate: Side) -> tuple[Judged, Flow] | None:
         assert self.align is not None
         pairs = list(self.align(reference, candidate))
-        self.inner, self.finer = (
-            judge(pairs, reference, candidate, runs=runs, only_local=True),
-            (reference, candidate),
-        )
+        self.inner = judge(pairs, reference, candidate, runs=runs, only_local=True)
+        self.finer = reference, candidate
         self.runs.segment_runs += len(runs.made)
-        wrong = next((each for each in self.inner if each.verdict is Verdict.WRONG), None)
-        return (wrong, Flow(each.pair for each in self.inner)) if wrong is not None else None
+        wrong = next((result for result in self.inner if result.verdict is Verdict.WRONG), None)
+        return (wrong, Flow(result.pair for result in self.inner)) if wrong is not None else None
 
 
 class Segment(NamedTuple):
@@ -359,20 +313,3 @@ def container_of(path: str, layer: int) -> str:
     """Return what holds the layers, if a path is of this layer: "model.layers"."""
     head, dot, _ = f"{path}.".partition(f".{layer}.")
     return head if dot and layer_of(path) == layer else ""
-
-
-def _layer(pair: Pair) -> int | None:
-    cache = cache_of(pair)
-    return int(cache.split(".")[0]) if cache else layer_of(f"{place_of(pair).path}.")
-
-
-def _between(pair: Pair, good: Sequence[Pair]) -> str:
-    """Return in words what computes a tensor that leaves no module: a sum of residuals, the core of attention."""
-    place = place_of(pair)
-    if place.port == "out" or not good:
-        return ""
-    leaving = [each.name for each in good if place_of(each).port == "out"] or [each.name for each in good]
-    return f"between {', '.join(leaving[-3:])} and {pair.name}"
-
-
-__all__ = ["MOST_RUNS", "Located", "locate"]

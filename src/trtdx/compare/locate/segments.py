@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 def replayed_side(side: Side, scope: str, selector: str, step: int, folder: Path) -> Side:
     """Return a capture of one module of a side, computed alone from its captured inputs.
 
-    Args:
-        side: with values of what enters the module, and a model.
-        scope: the module's path, or its end.
-        selector: what to look at inside it.
-        step: of which step the inputs are.
-        folder: where the new capture goes.
+    The side has values of what enters the module, and a model. The scope is the module's path, or its end.
 
     Raises:
         TrtdxError: it cannot be computed alone.
@@ -69,7 +64,7 @@ def _copy_fed(capture: Capture, writer: CaptureWriter, step: int) -> None:
 
 
 class _Casting:
-    """An engine on torch that takes floating-point numbers of any type for those of its weights; others as they are."""
+    """An engine whose floating-point inputs are cast to the type of its weights, if it is torch's."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -79,9 +74,8 @@ class _Casting:
 
     def replay(self, scope: str, inputs: Mapping[str, Array], *, step: int = 0) -> Any:
         if self._engine.kind == "torch":
-            dtype = next(
-                (each.dtype for each in self._engine.model.parameters() if each.is_floating_point()), None
-            )
+            parameters = self._engine.model.parameters()
+            dtype = next((weight.dtype for weight in parameters if weight.is_floating_point()), None)
             inputs = {name: _cast(array, dtype) for name, array in inputs.items()}
         return self._engine.replay(scope, inputs, step=step)
 
@@ -97,16 +91,7 @@ class SegmentRuns(Runs):
     """Runs of one module of the reference instead of the whole: only local ones, which need no more."""
 
     def __init__(self, around: Runs, reference: Side, candidate: Side, folder: Path, scope: str, step: int):
-        """Plan runs.
-
-        Args:
-            around: runs of the whole.
-            reference: the module's capture, of the reference; `candidate` of the candidate.
-            candidate: see there.
-            folder: where the captures go.
-            scope: the module.
-            step: of which step.
-        """
+        """Plan runs."""
         super().__init__(
             around.host, around.question, folder, reference, candidate, selector=f"{scope}, {scope}.**"
         )

@@ -28,12 +28,7 @@ def suspect_at(
 ) -> Suspect:
     """Return the module at a place, with what entered and left it on both sides.
 
-    Args:
-        where: the first wrong place.
-        pairs: of the whole comparison.
-        reference: one side.
-        candidate: the other.
-        again: computes the candidate once more and gives what left the module.
+    The callable computes the candidate once more and returns what left the module.
     """
     path, step = where.module, where.step
     inside = [
@@ -44,8 +39,8 @@ def suspect_at(
         if not _is_in_a_layer_of(pair.name, path)
     ]
     entering = [pair for pair in inside if pair.name.startswith(f"{path}:in")]
-    found = {pair.name: in_reference_layout(pair, reference, candidate) for pair in inside}
-    arrays = {name: array for name, array in found.items() if array is not None}
+    values = {pair.name: in_reference_layout(pair, reference, candidate) for pair in inside}
+    arrays = {name: array for name, array in values.items() if array is not None}
     return Suspect(
         path=path,
         reference=reference,
@@ -68,13 +63,13 @@ def _masks(
     path: str, step: int, pairs: Sequence[Pair], reference: Side, candidate: Side
 ) -> dict[str, tuple[Array, Array]]:
     """Return who sees whom on both sides, as it was captured, where both have the same rows."""
-    found = {}
+    masks = {}
     for pair in pairs:
         one, other = pair.reference.first, pair.candidate.first
         same = pair.kept and len(pair.candidate.records) == 1 and one.layout.shape == other.layout.shape
         if pair.step == step and same and _is_in(pair.name, path) and is_mask(pair):
-            found[pair.name] = reference.capture.values(one), candidate.capture.values(other)
-    return found
+            masks[pair.name] = reference.capture.values(one), candidate.capture.values(other)
+    return masks
 
 
 def _is_in(name: str, path: str) -> bool:
@@ -82,21 +77,16 @@ def _is_in(name: str, path: str) -> bool:
 
 
 def _is_in_a_layer_of(name: str, path: str) -> bool:
-    """Whether a tensor passes inside one of the layers that a module holds: it has a layer's borders, and there are many."""
+    """Whether a tensor is inside one of the numbered layers that a module holds: there are too many of them."""
     inner = name.partition(":")[0][len(path) + 1 if path else 0 :]
     return any(part.isdigit() for part in inner.split(".")[:-1])
 
 
 def _entering(side: Side, path: str, step: int) -> dict[str, Array]:
-    records = [
-        record
-        for record in side.capture.records(step=step, rank=side.capture.ranks[0])
-        if record.place.path == path and record.place.port == "in" and record.kept
-    ]
-    own = [
-        record for record in records if not record.place.tensor
-    ]  # what the run itself was given is there twice
-    return {record.name: side.capture.values(record) for record in own or records}
+    records = side.kept_records(path, "in", step)
+    # What the run itself was given is there twice.
+    module_records = [record for record in records if not record.place.tensor]
+    return {record.name: side.capture.values(record) for record in module_records or records}
 
 
 def _cache(side: Side, step: int) -> dict[str, Array]:
@@ -112,5 +102,5 @@ def _counts(side: Side, step: int) -> Array | None:
     """Return which tokens of the prompt count, [batch, sequence]; of later steps all do."""
     if step:
         return None
-    found = [each for each in side.capture.records(step=0, name=PROMPT_MASK) if each.kept]
-    return side.capture.values(found[0]).copy() if found else None  # torch warns of what is read-only
+    masks = [record for record in side.capture.records(step=0, name=PROMPT_MASK) if record.kept]
+    return side.capture.values(masks[0]).copy() if masks else None  # torch warns of what is read-only

@@ -84,18 +84,18 @@ def _curves(rows: Sequence[tuple[int, TensorRow]], floor: float) -> Iterator[Cur
 
 
 def _points(rows: Sequence[tuple[int, TensorRow]], *verdicts: str) -> tuple[list[float], list[float | None]]:
-    found = [(number, row.observed) for number, row in rows if row.verdict in verdicts]
-    return [number for number, _ in found], [observed for _, observed in found]
+    points = [(number, row.observed) for number, row in rows if row.verdict in verdicts]
+    return [number for number, _ in points], [observed for _, observed in points]
 
 
 def _drifting(rows: Sequence[TensorRow]) -> tuple[int, list[tuple[int, TensorRow]]]:
     """Return a step and its rows by depth: the first step at which one is wrong, or else the first."""
     judged = [row for row in rows if row.verdict != "unknown"]
     layers = [(number, row) for row in judged if (number := layer_of_row(row.tensor)) is not None]
-    found = layers if len({number for number, _ in layers}) > 1 else list(enumerate(judged))
-    bad = next((row.step for _, row in found if row.verdict in _BAD), None)
-    step = bad if bad is not None else min((row.step for _, row in found), default=0)
-    return step, [(number, row) for number, row in found if row.step == step]
+    by_depth = layers if len({number for number, _ in layers}) > 1 else list(enumerate(judged))
+    bad = next((row.step for _, row in by_depth if row.verdict in _BAD), None)
+    step = bad if bad is not None else min((row.step for _, row in by_depth), default=0)
+    return step, [(number, row) for number, row in by_depth if row.step == step]
 
 
 def check_picture(path: str) -> None:
@@ -145,8 +145,8 @@ def _verdict(report: ComparisonReport) -> str:
 def _finding(finding: Finding) -> Iterator[str]:
     head = f"{finding.severity.value}[{finding.code}]"
     rows = "".join(
-        f"<li><span class='dim'>{escape(each.where)}:</span> {escape(each.text)}</li>"
-        for each in finding.evidence[:MOST_EVIDENCE]
+        f"<li><span class='dim'>{escape(evidence.where)}:</span> {escape(evidence.text)}</li>"
+        for evidence in finding.evidence[:MOST_EVIDENCE]
     )
     yield f'<p><span class="wrong">{escape(head)}</span> {escape(finding.slug)}</p><ul>{rows}</ul>'
     fixes = "".join(

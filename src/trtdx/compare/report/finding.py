@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trtdx.compare.locate.first_divergence import Located
     from trtdx.compare.nouns import Explained, Judged, Pair
     from trtdx.model import Finding
-    from trtdx.rule import RuleBook
+    from trtdx.rule import Rule, RuleBook
 
 UNTESTED, NOT_FINITE = "DX925", "DX960"
 NO_STAND_IN = "nothing stands for the reference that causes could be tried out in"
@@ -38,14 +38,7 @@ class Tested(NamedTuple):
 
 
 def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> Finding:
-    """Return the finding of the first wrong place.
-
-    Args:
-        located: where it is.
-        tested: what may explain it.
-        again: the command that compares once more.
-        book: the words.
-    """
+    """Return the finding of the first wrong place."""
     where, first = located.where, located.first
     assert where is not None
     assert first is not None
@@ -65,24 +58,29 @@ def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> 
     if best is not None:
         values |= {"share": percent(best.share), **best.values}
     values |= {name: in_words(str(values[name])) for name in ("tensor", "module")}
-    evidence = (_seen(where, first), *_explaining(tested, best, book), *_around(located))
+    evidence = (_seen(where, first), *_explaining(tested, best, book), *neighbour_evidence(located))
     sure = first.confidence * (best.share if best else 0.9)
-    made = finding_from(book.get(code), Violation(evidence, values, confidence=round(sure, 3)))
-    install = (Fix(Stage.INSTALL, "install torch: causes are then tried out in it", tested.install),)
-    return msgspec.structs.replace(
-        made, where=where, fixes=(*install, *made.fixes) if tested.install else made.fixes
-    )
+    finding = finding_at(where, book.get(code), Violation(evidence, values, confidence=round(sure, 3)))
+    if not tested.install:
+        return finding
+    install = Fix(Stage.INSTALL, "install torch: causes are then tried out in it", tested.install)
+    return msgspec.structs.replace(finding, fixes=(install, *finding.fixes))
+
+
+def finding_at(where: Where, rule: Rule, violation: Violation) -> Finding:
+    """Return a finding with its place."""
+    return msgspec.structs.replace(finding_from(rule, violation), where=where)
 
 
 def graver(finding: Finding, located: Located, answers: Answers) -> Finding:
     """Return a finding as an error where the answer changes or numbers are not finite, with the proof of it."""
-    strange = any(each.difference is not None and each.difference.not_finite for each in located.judged)
+    strange = any(result.difference is not None and result.difference.not_finite for result in located.judged)
     if not answers.changed and not strange:
         return finding
-    told = f"{answers.changed} of {counted(answers.compared, 'token')} would be chosen otherwise, beyond near ties"
-    proof = Evidence(
-        "the answer changes", told if answers.changed else "NaN or infinite numbers follow from it"
-    )
+    text = "NaN or infinite numbers follow from it"
+    if answers.changed:
+        text = f"{answers.changed} of {counted(answers.compared, 'token')} would be chosen otherwise, beyond near ties"
+    proof = Evidence("the answer changes", text)
     return msgspec.structs.replace(finding, severity=Severity.ERROR, evidence=(*finding.evidence, proof))
 
 
@@ -95,17 +93,18 @@ def not_finite_on_both(each: Judged, book: RuleBook) -> Finding:
         "elements": elements,
         "step": pair.step,
     }
-    told = "so in the reference: neither side can be judged by what comes of it"
+    text = "so in the reference: neither side can be judged by what comes of it"
     where = Where(step=pair.step, tensor=pair.name)
-    made = finding_from(book.get(NOT_FINITE), Violation((Evidence(str(where), told),), values))
-    return msgspec.structs.replace(made, where=where)
+    return finding_at(where, book.get(NOT_FINITE), Violation((Evidence(str(where), text),), values))
 
 
 def _not_finite(pair: Pair) -> str:
     """Return how many numbers of the candidate's tensor are not finite, in words; "" where all are."""
-    seen = pair.candidate.first.statistics
-    infinite = seen.pos_inf + seen.neg_inf
-    return f"{seen.nan} NaN" if seen.nan else counted(infinite, "infinite value") if infinite else ""
+    statistics = pair.candidate.first.statistics
+    infinite = statistics.pos_inf + statistics.neg_inf
+    return (
+        f"{statistics.nan} NaN" if statistics.nan else counted(infinite, "infinite value") if infinite else ""
+    )
 
 
 def _seen(where: Where, first: Judged) -> Evidence:
@@ -118,16 +117,16 @@ def _seen(where: Where, first: Judged) -> Evidence:
 
 def _explaining(tested: Tested, best: Explained | None, book: RuleBook) -> Iterator[Evidence]:
     """Yield how much the cause explains, beside what comes next; else what differs in the files, or why nothing."""
-    rest = [each for each in tested.causes if each is not best and each.share >= WORTH_NAMING]
+    rest = [cause for cause in tested.causes if cause is not best and cause.share >= WORTH_NAMING]
     nearest = f"{rest[0].code} {book.get(rest[0].code).slug}: {percent(rest[0].share)}" if rest else "none"
     if best is not None and best.values.get("witness") == ALONE:
         tried = tested.problem or f"nothing that was tried out explains it; nearest: {nearest}"
         yield Evidence("in the files alone", f"{best.values['files']}; {tried}")
     elif best is not None:
-        told = (
+        text = (
             f"{best.how or best.code} explains {percent(best.share)} of the difference; runner-up: {nearest}"
         )
-        yield Evidence(f"tried out {best.values.get('tried_in') or 'in the reference'}", told)
+        yield Evidence(f"tried out {best.values.get('tried_in') or 'in the reference'}", text)
         alike = [code for code in best.values.get("alike", "").replace(",", " ").split() if book.knows(code)]
         if alike:
             names = ", ".join(f"{code} {book.get(code).slug}" for code in alike)
@@ -142,9 +141,12 @@ def _explaining(tested: Tested, best: Explained | None, book: RuleBook) -> Itera
         yield Evidence("in the files", listed(tested.in_files, 4, "; "))
 
 
-def _around(located: Located) -> Iterator[Evidence]:
+def neighbour_evidence(
+    located: Located, before: str = "still good", after: str = "wrong because of it"
+) -> Iterator[Evidence]:
+    """Yield what stands before the first wrong tensor and what follows from it."""
     if located.still_good:
-        yield Evidence("still good", listed(located.still_good, 4))
+        yield Evidence(before, listed(located.still_good, 4))
     if located.poisoned:
         count = counted(len(located.poisoned), "tensor")
-        yield Evidence("wrong because of it", f"{count}: {listed(located.poisoned, 3)}")
+        yield Evidence(after, f"{count}: {listed(located.poisoned, 3)}")

@@ -76,28 +76,28 @@ def compare(
         TrtdxError: a side cannot be read or run; its `fix` says what to do.
     """
     host = RealHost()
-    with tempfile.TemporaryDirectory(prefix="trtdx-compare-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="trtdx-compare-") as scratch:
+        folder = Path(scratch)
         fed = str(saved_arrays(inputs, folder / "inputs.npz")) if isinstance(inputs, Mapping) else inputs
         sides = (
             spec_of(host, reference, folder / "reference"),
             spec_of(host, candidate, folder / "candidate", copied=False),
         )
+        question = Question(
+            prompts=_prompts(tokens), new_tokens=_at_least_one(new_tokens), inputs=str(fed or "")
+        )
         plan = Plan(
             reference=_told(reference, "REF"),
             candidate=_told(candidate, "CAND"),
             sides=sides,
-            question=Question(
-                prompts=_prompts(tokens), new_tokens=_at_least_one(new_tokens), inputs=str(fed) if fed else ""
-            ),
-            mapping=str(mapping) if mapping else "",
-            keep=str(keep) if keep else str(folder / "captures"),
+            question=question,
+            mapping=str(mapping or ""),
+            keep=str(keep or folder / "captures"),
             attribute=causes,
         )
         tolerance = Tolerances(atol, rtol) if rtol is not None or atol is not None else None
-        report = run_comparison(
-            host, plan, load_book(host, []), tolerance=tolerance, progress=progress or _quiet
-        )
+        book = load_book(host, [])
+        report = run_comparison(host, plan, book, tolerance=tolerance, progress=progress or _quiet)
     return Comparison(report)
 
 
@@ -179,8 +179,8 @@ class Comparison:
 
 def _told(given: Given, else_called: str) -> str:
     """Return a side as a command line has it; what lives in this process only has a stand-in there."""
-    found = getattr(given, "folder", given)  # of an opened capture
-    return str(found) if isinstance(found, (str, PathLike)) else else_called
+    path = getattr(given, "folder", given)  # of an opened capture
+    return str(path) if isinstance(path, (str, PathLike)) else else_called
 
 
 def _package(name: str) -> Any:
@@ -215,8 +215,8 @@ def _prompts(tokens: Any) -> tuple[tuple[int, ...], ...]:
     if rows and not any(hasattr(row, "__iter__") for row in rows):
         rows = [rows]
     try:
-        return parse_ids([" ".join(str(int(each)) for each in row) for row in rows])
+        return parse_ids([" ".join(str(int(token)) for token in row) for row in rows])
     except (TypeError, ValueError) as err:
         raise InputError(
-            f"{tokens!r} are no token ids", fix="give whole numbers: [1, 15, 27], or several rows of them"
+            f"{tokens!r} are not token ids", fix="give whole numbers: [1, 15, 27], or several rows of them"
         ) from err

@@ -81,9 +81,9 @@ class Coverage(msgspec.Struct, frozen=True):
 
     @classmethod
     def measured(cls, judged: Sequence[Judged], unmatched: Sequence[Unmatched]) -> Coverage:
-        compared = {each.pair.name for each in judged if each.verdict is not Verdict.UNKNOWN}
-        lonely = {each.name for each in unmatched if each.side == "reference"}
-        return cls(len(compared), len(compared | lonely | {each.pair.name for each in judged}))
+        compared = {result.pair.name for result in judged if result.verdict is not Verdict.UNKNOWN}
+        lonely = {tensor.name for tensor in unmatched if tensor.side == "reference"}
+        return cls(len(compared), len(compared | lonely | {result.pair.name for result in judged}))
 
 
 class ComparisonReport(Report, frozen=True, kw_only=True):
@@ -104,15 +104,15 @@ class ComparisonReport(Report, frozen=True, kw_only=True):
         """The first tensor that is wrong, if one is; of those that only finer taps showed there is no row."""
         where = self.findings[0].where if self.findings else None
         if isinstance(where, Where):
-            found = (row for row in self.tensors if (row.tensor, row.step) == (where.tensor, where.step))
-            return next(found, None)
+            rows = (row for row in self.tensors if (row.tensor, row.step) == (where.tensor, where.step))
+            return next(rows, None)
         return None
 
 
 def missing_parts(*sides: Side) -> tuple[str, ...]:
     """Return what is missing of captures that were cut off, and of which."""
-    told = (f"{side.spec.path}: {note}" for side in sides for note in side.capture.partial)
-    return tuple(dict.fromkeys(told))
+    notes = (f"{side.spec.path}: {note}" for side in sides for note in side.capture.partial)
+    return tuple(dict.fromkeys(notes))
 
 
 def about_section(notes: Sequence[str]) -> Section:
@@ -127,13 +127,13 @@ def about_section(notes: Sequence[str]) -> Section:
 
 def tensor_row(each: Judged) -> TensorRow:
     """Return a verdict as a row."""
-    first, other, found = each.pair.reference.first, each.pair.candidate.first, each.difference
+    first, other, difference = each.pair.reference.first, each.pair.candidate.first, each.difference
     more: dict[str, Any] = {}
-    if found is not None:
+    if difference is not None:
         more = {
-            "max_abs": found.sums.max_abs, "max_rel": found.sums.max_rel, "rms": found.rms, "cosine": found.cosine,
-            "relative_l2": found.relative_l2, "ulp_p50": found.ulp_p50, "ulp_p99": found.ulp_p99,
-            "not_finite": found.not_finite,
+            "max_abs": difference.sums.max_abs, "max_rel": difference.sums.max_rel, "rms": difference.rms, "cosine": difference.cosine,
+            "relative_l2": difference.relative_l2, "ulp_p50": difference.ulp_p50, "ulp_p99": difference.ulp_p99,
+            "not_finite": difference.not_finite,
         }  # fmt: skip
     return TensorRow(
         tensor=each.pair.name, candidate=other.name, step=each.pair.step, how=each.pair.how,
@@ -146,29 +146,29 @@ def tensor_row(each: Judged) -> TensorRow:
 
 def way_section(judged: Sequence[Judged], first: Judged | None) -> Section:
     """Return the table down to the first difference and what follows; where nothing is wrong, what came nearest to it."""
-    ordered = [each for each in judged if each.verdict is not Verdict.UNKNOWN or each is first]
+    ordered = [result for result in judged if result.verdict is not Verdict.UNKNOWN or result is first]
     columns = ("step", "tensor", "observed", "expected", "ratio", "verdict")
     if first is None:
-        noisy = [each for each in ordered if each.verdict is not Verdict.SAME]
-        nearest = sorted(noisy, key=lambda each: -each.ratio / (each.limit or 1.0))[:NEAREST]
+        noisy = [result for result in ordered if result.verdict is not Verdict.SAME]
+        nearest = sorted(noisy, key=lambda result: -result.ratio / (result.limit or 1.0))[:NEAREST]
         return Section("way", "nearest to their limits", columns, tuple(map(_way_row, nearest)))
-    at = next((number for number, each in enumerate(ordered) if each.pair == first.pair), 0)
+    at = next((number for number, result in enumerate(ordered) if result.pair == first.pair), 0)
     shown = ordered[max(0, at - BEFORE) : at + AFTER + 1]
     return Section("way", "down to the first difference", columns, tuple(map(_way_row, shown)))
 
 
 def _way_row(each: Judged) -> tuple[Cell, ...]:
     numbers: tuple[float | None, ...] = (each.observed, each.expected, each.ratio)
-    told = (None,) * 3 if each.verdict is Verdict.SAME else tuple(map(_number, numbers))
+    cells = (None,) * 3 if each.verdict is Verdict.SAME else tuple(map(_number, numbers))
     rank = each.pair.candidate.first.rank
     name = f"{each.pair.name} rank {rank}" if rank and not each.pair.candidate.join else each.pair.name
-    return (each.pair.step, name, *told, each.verdict.value)
+    return (each.pair.step, name, *cells, each.verdict.value)
 
 
 def layer_of_row(tensor: str) -> int | None:
     """Return the layer that a tensor leaves, if it is what leaves a whole layer."""
-    found = _LAYER.search(tensor)
-    return int(found[1]) if found else None
+    match = _LAYER.search(tensor)
+    return int(match[1]) if match else None
 
 
 def drift_section(judged: Sequence[Judged]) -> Section:
@@ -177,14 +177,14 @@ def drift_section(judged: Sequence[Judged]) -> Section:
     It is the first step at which a layer is wrong, or else the first. Of many layers a few are shown, among them
     those around the first that is wrong.
     """
-    layers = [(number, each) for each in judged if (number := layer_of_row(each.pair.name)) is not None]
-    bad = next((each.pair.step for _, each in layers if each.verdict in _BAD), None)
-    step = bad if bad is not None else min((each.pair.step for _, each in layers), default=0)
-    here = [(number, each) for number, each in layers if each.pair.step == step]
-    if all(each.verdict is Verdict.SAME for _, each in here):
+    layers = [(number, result) for result in judged if (number := layer_of_row(result.pair.name)) is not None]
+    bad = next((result.pair.step for _, result in layers if result.verdict in _BAD), None)
+    step = bad if bad is not None else min((result.pair.step for _, result in layers), default=0)
+    here = [(number, result) for number, result in layers if result.pair.step == step]
+    if all(result.verdict is Verdict.SAME for _, result in here):
         here = []
     shown = _some_layers(here)
-    rows = tuple((number, *_drift_cells(each)) for number, each in shown)
+    rows = tuple((number, *_drift_cells(result)) for number, result in shown)
     title = "drift over the layers" + (f" at step {step}" if step else "")
     note = f"{len(shown)} of {len(here)} layers" if len(shown) < len(here) else ""
     return Section("drift", title, ("layer", "observed", "expected", "ratio; | is its limit"), rows, note)
@@ -200,12 +200,8 @@ def _some_layers(layers: Sequence[tuple[int, Judged]]) -> list[tuple[int, Judged
     """Return few layers of many: spread evenly, and those around the first that is wrong."""
     if len(layers) <= MOST_LAYERS:
         return list(layers)
-    bad = next((number for number, (_, each) in enumerate(layers) if each.verdict in _BAD), None)
-    around = (
-        {number for number in (bad - 1, bad, bad + 1) if 0 <= number < len(layers)}
-        if bad is not None
-        else set()
-    )
+    bad = next((number for number, (_, result) in enumerate(layers) if result.verdict in _BAD), None)
+    around = set() if bad is None else {bad - 1, bad, bad + 1} & set(range(len(layers)))
     spread = MOST_LAYERS - len(around)
     even = {round(number * (len(layers) - 1) / (spread - 1)) for number in range(spread)}
     return [layers[number] for number in sorted(around | even)]
@@ -231,8 +227,8 @@ def _number(value: float | None) -> float | None:
 def alignment_section(alignment: Alignment) -> Section:
     """Return what has no counterpart, grouped by reason."""
     counts: dict[tuple[str, str], list[str]] = {}
-    for each in alignment.unmatched:
-        counts.setdefault((each.side, each.reason), []).append(each.name)
+    for tensor in alignment.unmatched:
+        counts.setdefault((tensor.side, tensor.reason), []).append(tensor.name)
     rows = tuple((side, len(names), names[0], reason) for (side, reason), names in counts.items())
     more = len(rows) - MOST_REASONS
     note = f"and for {counted(more, 'other reason')}; --json has all" if more > 0 else ""
@@ -245,13 +241,13 @@ def verdict_text(
     located: Located, judged: Sequence[Judged], finding: Finding | None, unmatched: Sequence[Unmatched] = ()
 ) -> str:
     """Return the verdict in one sentence."""
-    counts = {verdict: sum(each.verdict is verdict for each in judged) for verdict in Verdict}
+    counts = {verdict: sum(one.verdict is verdict for one in judged) for verdict in Verdict}
     compared = len(judged) - counts[Verdict.UNKNOWN]
     if located.where is None and finding is not None:
         return finding.message
     if located.where is None or finding is None:
         if not compared:
-            why = Counter(each.reason for each in unmatched).most_common(1)
+            why = Counter(tensor.reason for tensor in unmatched).most_common(1)
             return f"nothing could be compared: {why[0][0] if why else 'there are no tensors to compare'}"
         share = Coverage.measured(judged, unmatched)
         if share.compared < MOSTLY * share.total:

@@ -25,6 +25,7 @@ from trtdx.compare.judge.metrics import measure
 from trtdx.compare.judge.verdict import judge
 from trtdx.compare.locate.first_divergence import locate
 from trtdx.compare.nouns import Judged, TokenRows, Verdict, Where
+from trtdx.compare.report.finding import finding_at, neighbour_evidence
 from trtdx.compare.report.report import (
     ComparisonReport,
     Lonely,
@@ -87,10 +88,10 @@ def compare_with_baseline(
 
 
 def _run_again(host: Host, asked: Regression, baseline: Side, folder: Path) -> tuple[Side, Question]:
-    given = parse_side(host, asked.model) if asked.model else None
-    if given is not None and not given.is_model:
-        return open_side(host, given, Question(), folder / "now"), Question()
-    spec = spec_of_baseline(baseline.capture, given)
+    model = parse_side(host, asked.model) if asked.model else None
+    if model is not None and not model.is_model:
+        return open_side(host, model, Question(), folder / "now"), Question()
+    spec = spec_of_baseline(baseline.capture, model)
     fed: Fed = fed_in(baseline.capture)
     now = rerun(spec, baseline.capture, fed, folder / "now")
     return now, fed.question(folder)
@@ -105,13 +106,13 @@ class _Change:
         self.changes = changes_between(baseline.capture.header, now.capture.header)
 
     def report(self, runs: Runs, tolerance: Tolerances | None) -> ComparisonReport:
-        found = align(self.now, self.baseline)
-        pairs = judge(found.pairs, self.now, self.baseline, runs=runs, tolerance=tolerance)
+        alignment = align(self.now, self.baseline)
+        pairs = judge(alignment.pairs, self.now, self.baseline, runs=runs, tolerance=tolerance)
         padded = self._is_padded()  # a prompt; later steps have a token of each row
-        judged = [judged_by_statistics(each, padded=padded and not each.pair.step) for each in pairs]
+        judged = [judged_by_statistics(result, padded=padded and not result.pair.step) for result in pairs]
         located = locate(judged, self.now, self.baseline, runs=runs)
-        located = located._replace(judged=[self._turned(each) for each in located.judged])
-        lonely = [_turned_side(each) for each in found.unmatched if each.reason != EMPTY]
+        located = located._replace(judged=[self._turned(result) for result in located.judged])
+        lonely = [_turned_side(tensor) for tensor in alignment.unmatched if tensor.reason != EMPTY]
         finding = self._finding(located, lonely)
         if finding is None:
             self._check_told(located.judged)
@@ -124,7 +125,7 @@ class _Change:
             findings=(finding,) if finding else (),
             sections=self._sections(located) if finding else (),
             tensors=tuple(map(tensor_row, located.judged)),
-            unmatched=tuple(Lonely(each.side, each.name, each.step, each.reason) for each in lonely),
+            unmatched=tuple(Lonely(*tensor) for tensor in lonely),
             segment_runs=located.segment_runs,
         )
 
@@ -137,43 +138,35 @@ class _Change:
     def _finding(self, located: Located, lonely: Sequence[Unmatched]) -> Finding | None:
         if located.where is not None:
             return self._changed(located, located.where)
-        gone = [each for each in lonely if each.side == "reference" and each.step in self._whole_steps()]
+        gone = [
+            tensor for tensor in lonely if tensor.side == "reference" and tensor.step in self._whole_steps()
+        ]
         return self._missing(gone) if gone or not located.judged else None
 
     def _changed(self, located: Located, where: Where) -> Finding:
-        first = next(
-            each for each in located.judged if each.pair.name == where.tensor and each.pair.step == where.step
-        )
-        evidence = [Evidence(str(where), _how_much(first)), self._since()]
-        if located.still_good:
-            evidence.append(Evidence("unchanged before it", listed(located.still_good, 4)))
-        if located.poisoned:
-            count = counted(len(located.poisoned), "tensor")
-            evidence.append(Evidence("changed because of it", f"{count}: {listed(located.poisoned, 3)}"))
-        evidence += self._tokens()
+        first = next(result for result in located.judged if _is_at(result, where))
+        around = neighbour_evidence(located, "unchanged before it", "changed because of it")
+        evidence = Evidence(str(where), _how_much(first)), self._since(), *around, *self._tokens()
         values = {"tensor": where.tensor, "step": where.step, **self._words()}
-        rule = self.book.get(CHANGED)
-        made = finding_from(rule, Violation(tuple(evidence), values, confidence=round(first.confidence, 3)))
-        return msgspec.structs.replace(made, where=where)
+        violation = Violation(evidence, values, confidence=round(first.confidence, 3))
+        return finding_at(where, self.book.get(CHANGED), violation)
 
     def _missing(self, gone: Sequence[Unmatched]) -> Finding:
         """Return the finding of a run that has not all that the baseline has."""
         first = gone[0].name if gone else "all of it"
-        seen = Evidence(
-            f"step {gone[0].step}, {first}" if gone else self.asked.baseline,
-            f"{gone[0].reason}; {counted(len(gone), 'such tensor')}"
-            if gone
-            else "no tensor has a counterpart",
-        )
+        missing = Evidence(self.asked.baseline, "no tensor has a counterpart")
+        if gone:
+            text = f"{gone[0].reason}; {counted(len(gone), 'such tensor')}"
+            missing = Evidence(f"step {gone[0].step}, {first}", text)
         values = {"tensor": first, "count": len(gone), **self._words()}
-        return finding_from(self.book.get(MISSING), Violation((seen, self._since()), values))
+        return finding_from(self.book.get(MISSING), Violation((missing, self._since()), values))
 
     def _since(self) -> Evidence:
         return Evidence("since the baseline", listed(self.changes, 4, "; ") or NOTHING_TOLD)
 
     def _words(self) -> dict[str, str]:
-        told = {"again": self._command(), "baseline": self.asked.baseline}
-        return told | ({"changes": listed(self.changes, 2, "; ")} if self.changes else {})
+        values = {"again": self._command(), "baseline": self.asked.baseline}
+        return values | ({"changes": listed(self.changes, 2, "; ")} if self.changes else {})
 
     def _tokens(self) -> list[Evidence]:
         """Return where other tokens are chosen now; they were not gone on with."""
@@ -185,24 +178,24 @@ class _Change:
         return []
 
     def _sections(self, located: Located) -> tuple[Section, ...]:
-        first = next((each for each in located.judged if _is_at(each, located.where)), None)
+        first = next((result for result in located.judged if _is_at(result, located.where)), None)
         changes = Section(
-            "changes", "changed since the baseline", ("",), tuple((each,) for each in self.changes)
+            "changes", "changed since the baseline", ("",), tuple((change,) for change in self.changes)
         )
-        found = (changes, drift_section(located.judged), way_section(located.judged, first))
-        return tuple(section for section in found if section.rows)
+        sections = (changes, drift_section(located.judged), way_section(located.judged, first))
+        return tuple(section for section in sections if section.rows)
 
     def _whole_steps(self) -> set[int]:
         return {note.step for note in self.baseline.capture.notes(rank=self.baseline.capture.ranks[0])} or {0}
 
     def _is_padded(self) -> bool:
         """Whether rows of padding are among what statistics were made of."""
-        found = [each for each in self.baseline.capture.records(step=0, name=PROMPT_MASK) if each.kept]
-        return any(not self.baseline.capture.values(each).all() for each in found)
+        masks = [record for record in self.baseline.capture.records(step=0, name=PROMPT_MASK) if record.kept]
+        return any(not self.baseline.capture.values(mask).all() for mask in masks)
 
     def _check_told(self, judged: Sequence[Judged]) -> None:
         """Refuse to call a run unchanged where nobody can tell."""
-        unsure = [each for each in judged if each.verdict is Verdict.UNKNOWN]
+        unsure = [result for result in judged if result.verdict is Verdict.UNKNOWN]
         if unsure:
             raise InputError(
                 f"{counted(len(unsure), 'tensor')} of {len(judged)} are not bitwise what {self.asked.baseline} has, first "
@@ -221,22 +214,24 @@ class _Change:
             )
 
     def _changed_text(self, finding: Finding) -> str:
-        since = f"; since then: {listed(self.changes, 2, '; ')}" if self.changes else ""
-        return f"changed since {self.asked.baseline}: {finding.message}{since}"
+        return f"changed since {self.asked.baseline}: {finding.message}{self._since_text}"
+
+    @property
+    def _since_text(self) -> str:
+        return f"; since then: {listed(self.changes, 2, '; ')}" if self.changes else ""
 
     def _unchanged_text(self, judged: Sequence[Judged], runs: Runs) -> str:
-        same = sum(each.verdict is Verdict.SAME for each in judged)
-        told = f"unchanged since {self.asked.baseline}: {counted(len(judged), 'tensor')}"
+        same = sum(result.verdict is Verdict.SAME for result in judged)
+        text = f"unchanged since {self.asked.baseline}: {counted(len(judged), 'tensor')}"
         if same == len(judged):
-            return f"{told}, all bitwise the same"
+            return f"{text}, all bitwise the same"
         by = (
             "their statistics differ by no more than rounding (the baseline has no values)"
-            if any(each.basis == "statistics" for each in judged)
+            if any(result.basis == "statistics" for result in judged)
             else "the others differ by no more than a re-run may"
         )
-        since = f"; since then: {listed(self.changes, 2, '; ')}" if self.changes else ""
         unsure = f"; {runs.problem}" if runs.problem else ""
-        return f"{told}, {same} bitwise the same, {by}{since}{unsure}"
+        return f"{text}, {same} bitwise the same, {by}{self._since_text}{unsure}"
 
     def _command(self) -> str:
         model = [self.asked.model] if self.asked.model else []
@@ -251,10 +246,10 @@ def _how_much(first: Judged) -> str:
     """Return by how much a tensor changed, in words."""
     if first.basis == "statistics" or first.difference is None:
         return first.note or f"{first.basis}: changed"
-    found = first.difference
-    far = f"relative L2 {found.relative_l2:.3g}, largest difference {found.sums.max_abs:.3g}"
-    if found.not_finite:
-        return f"{counted(found.not_finite, 'element')} not finite on one side only; {far}"
+    difference = first.difference
+    far = f"relative L2 {difference.relative_l2:.3g}, largest difference {difference.sums.max_abs:.3g}"
+    if difference.not_finite:
+        return f"{counted(difference.not_finite, 'element')} not finite on one side only; {far}"
     return f"{far}; {first.ratio:.3g} times what a re-run explains ({first.basis})"
 
 

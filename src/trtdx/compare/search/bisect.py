@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Run = Callable[[dict[str, str]], "Outcome"]
 
 MOST_RUNS = 48
+Item = TypeVar("Item")
 
 
 class Option(NamedTuple):
@@ -51,26 +52,19 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Bisected(NamedTuple):
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        flips: the fewest options to change, and to what, so that the verdict is another one; none where nothing helps.
-        given: the values with which it fails.
-        runs: how many runs were made now; those of an earlier search are not among them.
-        tried: all runs, those of an earlier search too.
-        sure: whether every one of `flips` was seen to be needed; else the runs were used up before.
-        problem: why nothing was found, if so.
-    """
-
-    flips: dict[str, str]
-    given: dict[str, str]
-    runs: int
-    tried: tuple[Tried, ...]
-    sure: bool = True
-    problem: str = ""
+    flips: dict[
+        str, str
+    ]  # the fewest options to change, and to what, for another verdict; none where nothing helps
+    given: dict[str, str]  # the values with which it fails
+    runs: int  # made now; those of an earlier search are not among them
+    tried: tuple[Tried, ...]  # all runs, those of an earlier search too
+    sure: bool = True  # every one of `flips` was seen to be needed; else the runs were used up before
+    problem: str = ""  # why nothing was found, if so
 
 
-class _UsedUpError(Exception):
+class RunLimitError(Exception):
     """No more runs may be made."""
 
 
@@ -82,12 +76,7 @@ class Log:
     ) -> None:
         """Start with what a file has.
 
-        Args:
-            run: runs and judges one set of options.
-            host: where the file is.
-            file: where runs are kept.
-            about: what is being asked; runs of another question are not taken.
-            most: how many may be made.
+        Runs of another question, as `about` says, are not taken.
         """
         self._run, self._host, self._file, self._about, self._most = run, host, file, about, most
         self.tried: dict[str, Tried] = {}
@@ -97,10 +86,10 @@ class Log:
 
     def outcome(self, options: Mapping[str, str]) -> Outcome:
         """Return how a set of options does, from a run that was made or a new one."""
-        key = json.dumps(dict(sorted(options.items())))
+        key = json.dumps(dict(options), sort_keys=True)
         if key not in self.tried:
             if self.runs >= self._most:
-                raise _UsedUpError
+                raise RunLimitError
             self.runs += 1
             self.tried[key] = Tried(dict(options), self._run(dict(options)))
             self._save()
@@ -111,19 +100,19 @@ class Log:
         with self._host.open(self._file) as stream:
             data = stream.read()
         try:
-            kept = msgspec.json.decode(data, type=_Kept)
+            run_file = msgspec.json.decode(data, type=_Kept)
         except msgspec.MsgspecError as err:
             raise InputError(f"{self._file} holds no runs: {err}", fix="name another file") from err
-        if kept.about != self._about:
+        if run_file.about != self._about:
             raise InputError(
-                f"{self._file} has the runs of another question: {kept.about}", fix="name another file"
+                f"{self._file} has the runs of another question: {run_file.about}", fix="name another file"
             )
-        self.tried = {json.dumps(dict(sorted(each.options.items()))): each for each in kept.tried}
+        self.tried = {json.dumps(run.options, sort_keys=True): run for run in run_file.tried}
 
     def _save(self) -> None:
         if self._host is not None and self._file:
-            kept = _Kept(self._about, tuple(self.tried.values()))
-            self._host.write(self._file, msgspec.json.format(msgspec.json.encode(kept)))
+            run_file = _Kept(self._about, tuple(self.tried.values()))
+            self._host.write(self._file, msgspec.json.format(msgspec.json.encode(run_file)))
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -132,21 +121,16 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def bisect(options: Sequence[Option], log: Log) -> Bisected:
-    """Return the fewest options that have to be changed for another verdict than "wrong".
-
-    Args:
-        options: what may be changed.
-        log: makes the runs.
-    """
-    given = {each.name: each.values[0] for each in options}
-    search = _Search(options, given, log)
+    """Return the fewest options that have to be changed for another verdict than "wrong"."""
+    failing_values = {option.name: option.values[0] for option in options}
+    search = _Search(options, failing_values, log)
     try:
         problem = search.find()
-    except _UsedUpError:
+    except RunLimitError:
         search.sure = False
         problem = "" if search.mended else f"{counted(log.runs, 'run')} were not enough"
     changed = {} if problem else search.changes()
-    return Bisected(changed, given, log.runs, tuple(log.tried.values()), search.sure, problem)
+    return Bisected(changed, failing_values, log.runs, tuple(log.tried.values()), search.sure, problem)
 
 
 class _Search:
@@ -154,7 +138,7 @@ class _Search:
 
     def __init__(self, options: Sequence[Option], given: dict[str, str], log: Log) -> None:
         self.options, self.given, self.log = options, given, log
-        self.far = {at: len(each.values) - 1 for at, each in enumerate(options)}
+        self.far = {at: len(option.values) - 1 for at, option in enumerate(options)}
         self.mended: list[int] = []
         self.sure = True
 
@@ -163,8 +147,8 @@ class _Search:
 
     def mends(self, some: Sequence[int], far: Mapping[int, int] | None = None) -> bool:
         """Whether it is right with some options changed."""
-        told = far or self.far
-        changed = {self.options[at].name: self.options[at].values[told[at]] for at in some}
+        distances = far or self.far
+        changed = {self.options[at].name: self.options[at].values[distances[at]] for at in some}
         return self.log.outcome(self.given | changed).wrong is False
 
     def find(self) -> str:
@@ -172,7 +156,7 @@ class _Search:
         first = self.log.outcome(self.given)
         if not first.wrong:
             return first.note if first.wrong is None else "it is not wrong with the options that were given"
-        everything = [at for at, each in enumerate(self.options) if len(each.values) > 1]
+        everything = [at for at, option in enumerate(self.options) if len(option.values) > 1]
         if not everything:
             return "there is no option to change"
         self.mended = everything if self.mends(everything) else self._alone(everything)
@@ -205,22 +189,22 @@ class _Search:
                 low = middle + 1
 
 
-def smallest(items: Sequence[int], works: Callable[[Sequence[int]], bool]) -> list[int]:
+def smallest(items: Sequence[Item], works: Callable[[Sequence[Item]], bool]) -> list[Item]:
     """Return a part of some items that works and of which no item can be left out (ddmin)."""
-    kept, parts = list(items), 2
-    while len(kept) > 1:
-        size = math.ceil(len(kept) / parts)
-        chunks = [kept[first : first + size] for first in range(0, len(kept), size)]
-        found = next((chunk for chunk in chunks if works(chunk)), None)
-        if found is not None:
-            kept, parts = found, 2
+    remaining, parts = list(items), 2
+    while len(remaining) > 1:
+        size = math.ceil(len(remaining) / parts)
+        chunks = [remaining[first : first + size] for first in range(0, len(remaining), size)]
+        smaller = next((chunk for chunk in chunks if works(chunk)), None)
+        if smaller is not None:
+            remaining, parts = smaller, 2
             continue
-        rests = [[at for at in kept if at not in chunk] for chunk in chunks] if len(chunks) > 2 else []
-        found = next((rest for rest in rests if works(rest)), None)
-        if found is not None:
-            kept, parts = found, max(parts - 1, 2)
+        rests = [[at for at in remaining if at not in chunk] for chunk in chunks] if len(chunks) > 2 else []
+        smaller = next((rest for rest in rests if works(rest)), None)
+        if smaller is not None:
+            remaining, parts = smaller, max(parts - 1, 2)
         elif size == 1:
             break
         else:
-            parts = min(len(kept), 2 * parts)
-    return kept
+            parts = min(len(remaining), 2 * parts)
+    return remaining

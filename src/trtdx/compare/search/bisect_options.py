@@ -56,30 +56,30 @@ OPTIMISERS = (
 
 def options_of(spec: Spec) -> list[Option]:
     """Return what can be changed about how a model is run, from what its own options say."""
-    given = spec.options
+    stated = spec.options
     if spec.kind == "hf":
-        attention = given.get("attention", "sdpa")
+        attention = stated.get("attention", "sdpa")
         return [
             Option("attention", (attention, "eager" if attention != "eager" else "sdpa")),
-            Option("compiled", (given.get("compiled", ""), "" if given.get("compiled") else "1")),
-            Option("threads", (given.get("threads", "0"), "1")),
+            Option("compiled", (stated.get("compiled", ""), "" if stated.get("compiled") else "1")),
+            Option("threads", (stated.get("threads", "0"), "1")),
         ]
     if spec.kind != "onnx":
         return []
     levels = ("all", "extended", "basic", "none")
-    level = given.get("level", "all")
-    precise = given.get("session.x64quantprecision", "0")
-    found = [
-        Option("level", (level, *(each for each in _away(levels, level)))),
+    level = stated.get("level", "all")
+    precise = stated.get("session.x64quantprecision", "0")
+    options = [
+        Option("level", (level, *(other_level for other_level in _away(levels, level)))),
         Option("session.x64quantprecision", (precise, "1" if precise != "1" else "0")),
-        Option("threads", (given.get("threads", "0"), "1")),
+        Option("threads", (stated.get("threads", "0"), "1")),
     ]
-    settings = [each for each in given if "." in each and each != "session.x64quantprecision"]
-    return found + [Option(each, (given[each], "")) for each in settings]
+    settings = [name for name in stated if "." in name and name != "session.x64quantprecision"]
+    return options + [Option(name, (stated[name], "")) for name in settings]
 
 
 def _away(values: Sequence[str], start: str) -> list[str]:
-    """Return the other values in the order in which they lie further away from one; the longer side."""
+    """Return the values on the longer side of one, the nearest first."""
     if start not in values:
         return list(values)
     at = values.index(start)
@@ -95,12 +95,12 @@ def optimisers_of(spec: Spec) -> list[Option]:
 def parse_option(text: str) -> Option:
     """Return an option as a user writes it: NAME=GIVEN,OTHER,...; a value may be empty."""
     name, equals, values = text.partition("=")
-    found = tuple(values.split(","))
-    if not equals or not name or len(found) < 2:
+    choices = tuple(values.split(","))
+    if not equals or not name or len(choices) < 2:
         raise InputError(
             f"{text!r} is not an option", fix="write NAME=FAILING,OTHER,... with the failing value first"
         )
-    return Option(name, found)
+    return Option(name, choices)
 
 
 def changed_spec(spec: Spec, options: Mapping[str, str]) -> Spec:
@@ -116,13 +116,13 @@ def changed_spec(spec: Spec, options: Mapping[str, str]) -> Spec:
 def filled(template: str, options: Mapping[str, str], out: str) -> list[str]:
     """Return a command with its placeholders filled in; an argument that becomes empty is left out."""
     try:
-        made = [part.format_map({**options, OUT: out}) for part in shlex.split(template)]
+        argv = [part.format_map({**options, OUT: out}) for part in shlex.split(template)]
     except (KeyError, IndexError, ValueError) as err:
         raise InputError(
             f"{template!r} cannot be filled in: {err}",
             fix=f"name every placeholder with --option, and {{{OUT}}}",
         ) from err
-    return [part for part in made if part]
+    return [part for part in argv if part]
 
 
 def bisect_candidate(
@@ -158,16 +158,16 @@ def bisect_candidate(
             fix="name options: --option NAME=FAILING,OTHER; use onnx: or hf: or a command",
         )
     about = f"{plan.reference} against {plan.candidate}; {plan.question}"
-    court.start({each.name: each.values[0] for each in options})
+    court.start({option.name: option.values[0] for option in options})
     log = Log(court, host=host, file=file, about=about, most=most)
-    found = bisect(options, log)
-    if court.spec is not None and court.spec.kind == "onnx" and "level" in found.flips and found.sure:
+    result = bisect(options, log)
+    if court.spec is not None and court.spec.kind == "onnx" and "level" in result.flips and result.sure:
         inner = bisect(optimisers_of(court.spec), log)
         if inner.flips and not inner.problem:
-            found = inner._replace(given={**found.given, **inner.given})
+            result = inner._replace(given={**result.given, **inner.given})
         else:
-            found = found._replace(runs=log.runs, tried=inner.tried)
-    return report_of(found)
+            result = result._replace(runs=log.runs, tried=inner.tried)
+    return report_of(result)
 
 
 class _Judge:
@@ -196,8 +196,8 @@ class _Judge:
     def __call__(self, options: dict[str, str]) -> Outcome:
         if self._first is not None and self._first[0] == options:
             return self._first[1]
-        told = ", ".join(f"{name}={value}" for name, value in options.items() if value not in ("", "on"))
-        self.progress(f"trying {told}")
+        text = ", ".join(f"{name}={value}" for name, value in options.items() if value not in ("", "on"))
+        self.progress(f"trying {text}")
         with tempfile.TemporaryDirectory(prefix="trtdx-bisect-") as folder:
             try:
                 return self._judged(options, Path(folder))
@@ -234,7 +234,7 @@ class _Judge:
         judged = judge(pairs, reference, side, runs=runs, tolerance=self.tolerance)
         if not judged:
             return Outcome(None, "nothing could be compared")
-        wrong = next((each for each in judged if each.verdict is Verdict.WRONG), None)
+        wrong = next((result for result in judged if result.verdict is Verdict.WRONG), None)
         if wrong is not None:
             return Outcome(True, f"step {wrong.pair.step}, {wrong.pair.name}")
         return Outcome(False, f"{counted(len(judged), 'result')} right")
@@ -255,24 +255,20 @@ class _Judge:
 
 def report_of(found: Bisected) -> Report:
     """Return a search as a report: the verdict in a sentence, and every run."""
-    told = " and ".join(f"{name}={value or '(none)'}" for name, value in found.flips.items())
+    flips = " and ".join(f"{name}={value or '(none)'}" for name, value in found.flips.items())
     was = ", ".join(f"{name}={found.given[name] or '(none)'}" for name in found.flips)
     runs = counted(found.runs, "run")
     if found.flips:
         more = "" if found.sure else "; fewer may do, but there were no runs left"
-        text = f"with {told} instead of {was} the candidate is right ({runs}{more})"
+        text = f"with {flips} instead of {was} the candidate is right ({runs}{more})"
     else:
         text = f"{found.problem} ({runs})"
-    rows = tuple(
-        (
-            ", ".join(
-                f"{name}={value}" for name, value in each.options.items() if value != found.given.get(name)
-            )
-            or "as given",
-            {True: "wrong", False: "right", None: "could not be judged"}[each.outcome.wrong],
-            each.outcome.note,
-        )
-        for each in found.tried
-    )
-    section = Section("bisect", "what was tried", ("changed", "verdict", "where or why"), rows)
+    verdicts = {True: "wrong", False: "right", None: "could not be judged"}
+    rows = []
+    for tried in found.tried:
+        changed = [
+            f"{name}={value}" for name, value in tried.options.items() if value != found.given.get(name)
+        ]
+        rows.append((", ".join(changed) or "as given", verdicts[tried.outcome.wrong], tried.outcome.note))
+    section = Section("bisect", "what was tried", ("changed", "verdict", "where or why"), tuple(rows))
     return Report(summary=Summary(text), sections=(section,))

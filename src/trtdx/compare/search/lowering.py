@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.judge.error_model import accumulated, rounding
 from trtdx.errors import UnknownNameError
@@ -11,7 +11,7 @@ from trtdx.formats.onnx.probes import shadowed
 from trtdx.formats.onnx.quantise import quantisable, quantised, quantised_twins, ranges_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import onnx_ir as ir
 
@@ -19,65 +19,42 @@ if TYPE_CHECKING:
     from trtdx.formats.onnx.quantise import Ranges
 
 INT8 = "int8"
-INT8_SHARE = (
-    0.01  # what a product of well-behaved numbers is off by, each channel of its weights with its own scale
-)
+INT8_SHARE = 0.01  # what a product of well-behaved numbers is off by, each channel with a scale of its own
 
 
-class Lowering(Protocol):
-    """One way, of one model."""
+class Lowering(NamedTuple):
+    """One way to compute one model in less."""
 
     operations: list[str]
     share: float  # what an honest operation is off by, relative
-
-    def convert(self, keep: Collection[str]) -> ir.Model:
-        """Return the model in less, but for some operations."""
-
-    def shadowed(self) -> tuple[ir.Model, dict[str, str]]:
-        """Return the model with every operation done a second time in less."""
-
-    def own(self, true: Array) -> float:
-        """Return the relative error that an operation with this result is expected to make."""
-
-
-class Floats:
-    """All operations in a smaller float."""
-
-    def __init__(self, model: ir.Model, dtype: str) -> None:
-        self._model, self._dtype = model, dtype
-        self.operations, self.share = lowered(model, dtype), rounding(dtype)
-
-    def convert(self, keep: Collection[str]) -> ir.Model:
-        return convert(self._model, self._dtype, keep)
-
-    def shadowed(self) -> tuple[ir.Model, dict[str, str]]:
-        return shadowed(self._model, self._dtype)
-
-    def own(self, true: Array) -> float:
-        return accumulated(self._dtype, true.shape[-1] if true.ndim else 1)
-
-
-class Integers:
-    """Products with constant weights in int8: weights by channel, what is multiplied by one scale."""
-
-    def __init__(self, model: ir.Model, ranges: Ranges) -> None:
-        self._model, self._ranges = model, ranges
-        self.operations, self.share = [each.operation for each in quantisable(model)], INT8_SHARE
-
-    def convert(self, keep: Collection[str]) -> ir.Model:
-        return quantised(self._model, self._ranges, keep)
-
-    def shadowed(self) -> tuple[ir.Model, dict[str, str]]:
-        return quantised_twins(self._model, self._ranges)
-
-    def own(self, true: Array) -> float:
-        return self.share
+    convert: Callable[[Collection[str]], ir.Model]  # the model in less, but for some operations
+    shadowed: Callable[
+        [], tuple[ir.Model, dict[str, str]]
+    ]  # the model with every operation done again in less
+    own: Callable[[Array], float]  # the relative error that an operation with this result is expected to make
 
 
 def lowering_of(model: ir.Model, dtype: str, engine: Any, samples: Sequence[Mapping[str, Array]]) -> Lowering:
     """Return the way that a type means; for int8 the samples tell how large numbers are."""
     if dtype == INT8:
-        return Integers(model, ranges_of(model, engine, samples))
+        return _int8_products(model, ranges_of(model, engine, samples))
     if dtype not in TYPES:
         raise UnknownNameError("type to search for", dtype, (*TYPES, INT8))
-    return Floats(model, dtype)
+    return Lowering(
+        lowered(model, dtype),
+        rounding(dtype),
+        convert=lambda keep: convert(model, dtype, keep),
+        shadowed=lambda: shadowed(model, dtype),
+        own=lambda true: accumulated(dtype, true.shape[-1] if true.ndim else 1),
+    )
+
+
+def _int8_products(model: ir.Model, ranges: Ranges) -> Lowering:
+    """Return products with constant weights in int8: weights by channel, what is multiplied by one scale."""
+    return Lowering(
+        [product.operation for product in quantisable(model)],
+        INT8_SHARE,
+        convert=lambda keep: quantised(model, ranges, keep),
+        shadowed=lambda: quantised_twins(model, ranges),
+        own=lambda true: INT8_SHARE,
+    )

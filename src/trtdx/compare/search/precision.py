@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.search.bisect import smallest
+from trtdx.compare.search.bisect import RunLimitError, smallest
 from trtdx.compare.search.lowering import Lowering, lowering_of
 from trtdx.compare.search.precision_runs import Meter, apart, finite, is_real, samples_of
 from trtdx.compare.sides.side import Spec
@@ -31,8 +31,10 @@ from trtdx.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import onnx_ir as ir
+
     from trtdx.compare.sides.side import Question
-    from trtdx.engines.engine import Array
+    from trtdx.engines.engine import Array, Engine
     from trtdx.host import Host
 
     Told = Callable[[str], None]
@@ -67,32 +69,17 @@ class Health(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        keep: the operations to keep in float32, by the tensor they make, in the graph's order.
-        dtype: the lower precision.
-        health: of the model with these kept; `before`: of the one with none kept.
-        runs: how often a whole converted model was run.
-        operations: how many there are.
-        locals: how each operation does by itself, worst first.
-        sure: whether each of `keep` makes a finite number infinite by itself, or was seen to be needed for the results.
-        file: where the model is.
-    """
-
-    keep: tuple[str, ...]
-    dtype: str
-    health: Health
-    before: Health
-    runs: int
-    operations: int
-    locals: tuple[Local, ...]
-    sure: bool
-    file: str
-
-
-class _UsedUpError(Exception):
-    """No more runs may be made."""
+    keep: tuple[str, ...]  # the operations to keep in float32, by the tensor they make, in the graph's order
+    dtype: str  # the lower precision
+    health: Health  # of the model with these kept
+    before: Health  # of the one with none kept
+    runs: int  # of a whole converted model
+    operations: int  # how many there are
+    locals: tuple[Local, ...]  # how each operation does by itself, worst first
+    sure: bool  # each of `keep` overflows by itself, or was seen to be needed for the results
+    file: str = ""  # where the model is
 
 
 def precision_search(
@@ -124,11 +111,11 @@ def precision_search(
     """
     with tempfile.TemporaryDirectory(prefix="trtdx-precision-") as folder:
         search = _Search(host, model, dtype, question, Path(folder), engine or _best_engine(), progress)
-        found = search.found(most)
-        made = search.lowering.convert(found.keep)
-        scrub(made, keep=(SCOPES, CLASSES))
-        save(made, Path(out))
-    return found._replace(file=out)
+        result = search.found(most)
+        mixed = search.lowering.convert(result.keep)
+        scrub(mixed, keep=(SCOPES, CLASSES))
+        save(mixed, Path(out))
+    return result._replace(file=out)
 
 
 def _best_engine() -> str:
@@ -145,14 +132,7 @@ class _Search:
     """One search."""
 
     def __init__(
-        self,
-        host: Host,
-        path: str,
-        dtype: str,
-        question: Question,
-        folder: Path,
-        engine: str,
-        progress: Told,
+        self, host: Host, path: str, dtype: str, question: Question, folder: Path, engine: str, progress: Told
     ) -> None:
         self.model, self.dtype, self.folder = open_model(path), dtype, folder
         self.engine, self.progress = engine, progress
@@ -162,7 +142,7 @@ class _Search:
         self.order = self.lowering.operations
         if not self.order:
             raise InputError(f"{path} has no operation that could be computed in {dtype}")
-        if any(not finite(array) for each in self.truth for array in each.values()):
+        if any(not finite(array) for results in self.truth for array in results.values()):
             raise InputError(f"{path} has results that are not finite in float32 already")
         self.masks: set[str] = set()  # what holds numbers that stand for minus infinity
         self.runs = 0
@@ -177,43 +157,32 @@ class _Search:
         self.expected = self._expected()
         before = self.health(())
         keep, sure = ([], True) if before.fine else self._least(local)
-        kept = set(keep)
-        ordered = tuple(name for name in self.order if name in kept)
-        return Searched(
-            ordered,
-            self.dtype,
-            self.health(ordered),
-            before,
-            self.runs,
-            len(self.order),
-            tuple(local),
-            sure,
-            "",
-        )
+        kept_set = set(keep)
+        ordered = tuple(name for name in self.order if name in kept_set)
+        health = self.health(ordered)
+        return Searched(ordered, self.dtype, health, before, self.runs, len(self.order), tuple(local), sure)
 
     def _least(self, local: Sequence[Local]) -> tuple[list[str], bool]:
         """Return the fewest operations that are enough, and whether each is needed.
 
         Where a finite number becomes none by itself, nothing is to be searched for.
         """
-        always = [each.operation for each in local if math.isinf(each.ratio)]
+        always = [drift.operation for drift in local if math.isinf(drift.ratio)]
         if always and self.health(always).fine:
             return always, True
-        ranking = [each.operation for each in local if not math.isinf(each.ratio)]
-        suspicious = sum(each.suspicious for each in local) - len(always)
-        count = self._enough(always, ranking, suspicious)
-        best = ranking[:count]
+        ranking = [drift.operation for drift in local if not math.isinf(drift.ratio)]
+        suspicious = sum(drift.suspicious for drift in local) - len(always)
+        best = ranking[: self._enough(always, ranking, suspicious)]
 
-        def works(some: Sequence[int]) -> bool:
+        def works(some: Sequence[str]) -> bool:
             nonlocal best
-            fine = self.health([*always, *(ranking[at] for at in some)]).fine
-            if fine:
-                best = [ranking[at] for at in some]
+            fine = self.health([*always, *some]).fine
+            best = list(some) if fine else best
             return fine
 
         try:
-            smallest(range(count), works)
-        except _UsedUpError:
+            smallest(best, works)
+        except RunLimitError:
             return [*always, *best], False
         return [*always, *best], True
 
@@ -239,27 +208,29 @@ class _Search:
 
     def locals(self) -> list[Local]:
         """Return how each operation does by itself, worst first."""
-        made, shadows = self.lowering.shadowed()
-        file = self.folder / "shadowed.onnx"
-        save(made, file)
+        shadowed, shadows = self.lowering.shadowed()
         meter = Meter(shadows, self.lowering.own)
-        engine = Spec(self.engine, str(file), _options(self.engine)).open("**:* & is:tensor")
+        engine = self._open_model(shadowed, self.folder / "shadowed.onnx", selector="**:* & is:tensor")
         engine.sink = meter
         for feeds in self.samples:
             meter.seen.clear()
             engine.run(feeds)
         engine.close()
         self.masks = meter.masks
-        found = [Local(name, *meter.worst.get(name, (0.0, 0.0))) for name in self.order]
-        at = {name: number for number, name in enumerate(self.order)}
-        return sorted(found, key=lambda each: (-each.ratio, at[each.operation]))
+        drifts = [Local(name, *meter.worst.get(name, (0.0, 0.0))) for name in self.order]
+        return sorted(drifts, key=lambda drift: -drift.ratio)
+
+    def _open_model(self, model: ir.Model, file: Path, *, kind: str = "", selector: str = "") -> Engine:
+        """Return a model, written to a file, on the engine of the search or on another."""
+        save(model, file)
+        kind = kind or self.engine
+        return Spec(kind, str(file), {"level": "none"} if kind == "onnx" else {}).open(selector)
 
     def _expected(self) -> list[dict[str, tuple[float, float]]]:
         """Return how far off each result is where every tensor is moved by about one rounding."""
-        file = self.folder / "noise.onnx"
         moving = [name for name in self.order if name not in self.masks]
-        save(with_noise(self.model, moving, self.lowering.share), file)
-        engine = Spec("onnx", str(file), {"level": "none"}).open()
+        noisy = with_noise(self.model, moving, self.lowering.share)
+        engine = self._open_model(noisy, self.folder / "noise.onnx", kind="onnx")
         moved = [engine.run(feeds) for feeds in self.samples]
         engine.close()
         return [
@@ -276,7 +247,7 @@ class _Search:
         key = frozenset(keep)
         if key not in self._health:
             if self.runs >= self._most:
-                raise _UsedUpError
+                raise RunLimitError
             self.runs += 1
             self.progress(f"run {self.runs}: {len(key)} of {len(self.order)} operations in float32")
             self._health[key] = self._measured(key)
@@ -284,8 +255,7 @@ class _Search:
 
     def _measured(self, keep: frozenset[str]) -> Health:
         file = self.folder / f"run-{self.runs}.onnx"
-        save(self.lowering.convert(keep), file)
-        engine = Spec(self.engine, str(file), _options(self.engine)).open()
+        engine = self._open_model(self.lowering.convert(keep), file)
         worst = Health(0.0, "")
         for feeds, true, expected in zip(self.samples, self.truth, self.expected, strict=True):
             results = engine.run(feeds)
@@ -296,10 +266,6 @@ class _Search:
         engine.close()
         file.unlink()
         return worst
-
-
-def _options(engine: str) -> dict[str, str]:
-    return {"level": "none"} if engine == "onnx" else {}
 
 
 def report_of(found: Searched) -> Report:
@@ -314,11 +280,11 @@ def report_of(found: Searched) -> Report:
             f"{counted(len(found.keep), 'operation')} of {found.operations} to keep in float32: "
             f"{listed(found.keep, MOST_TOLD)}; in {found.dtype} alone {found.before.output} is {ratio} ({runs}{fewer})"
         )
-    kept = set(found.keep)
-    shown = [each for each in found.locals if each.suspicious or each.operation in kept][: 4 * MOST_TOLD]
+    kept_in = dict.fromkeys(found.keep, "float32")
+    shown = [drift for drift in found.locals if drift.suspicious or drift.operation in kept_in]
     rows = tuple(
-        (each.operation, "float32" if each.operation in kept else found.dtype, each.ratio, each.largest)
-        for each in shown
+        (drift.operation, kept_in.get(drift.operation, found.dtype), drift.ratio, drift.largest)
+        for drift in shown[: 4 * MOST_TOLD]
     )
     columns = ("operation", "kept in", "error by itself over one rounding's", "largest number")
     section = Section(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trtdx.capture.run import is_decoder
-from trtdx.capture.session.inputs import MADE_UP_PROMPT, feeds_from, made_up_feeds
-from trtdx.engines.generate import completed_feeds, generate
+from trtdx.capture.session.inputs import MADE_UP_PROMPT
+from trtdx.compare.sides.side import question_feeds
+from trtdx.engines.generate import generate
 from trtdx.tensors.difference import difference
 
 if TYPE_CHECKING:
@@ -39,21 +42,19 @@ class Meter:
         if name in self.wanted:
             self.seen[name] = seen.tensor.copy()
         elif name in self.shadows and self.shadows[name] in self.seen:
-            own = self.shadows[name]
-            self._measure(own, self.seen.pop(own), seen.tensor)
+            exact_name = self.shadows[name]
+            self._measure(exact_name, self.seen.pop(exact_name), seen.tensor)
 
     def _measure(self, name: str, true: Array, low: Array) -> None:
-        import numpy as np
-
         low = low.astype(np.float32)
         masked = (np.abs(true) > A_MASK) & (np.sign(low) == np.sign(true)) & (np.abs(low) > 1e4)
         if (np.abs(true) > A_MASK).any():
             self.masks.add(name)
         low, true = np.where(masked, 0, low), np.where(masked, 0, true)
-        found = difference(true.astype(np.float32), low)
+        error = difference(true.astype(np.float32), low)
         largest = float(np.abs(true, where=np.isfinite(true), out=np.zeros_like(true)).max(initial=0.0))
-        own = self.own(true)
-        ratio = math.inf if found.not_finite else 0.0 if not found.sums.compared else found.relative_l2 / own
+        ratio = error.relative_l2 / self.own(true) if error.sums.compared else 0.0
+        ratio = math.inf if error.not_finite else ratio
         before = self.worst.get(name, (0.0, 0.0))
         self.worst[name] = max(before[0], ratio), max(before[1], largest)
 
@@ -65,9 +66,8 @@ def samples_of(host: Host, engine: Engine, question: Question) -> tuple[list[dic
     """
     recorder = _Recorder(engine)
     if question.inputs or not is_decoder(engine):
-        given = feeds_from(host, question.inputs) if question.inputs else [made_up_feeds(engine.inputs)]
-        for feeds in given:
-            recorder.run(completed_feeds(engine, feeds))
+        for feeds in question_feeds(host, engine, question):
+            recorder.run(feeds)
     else:
         for _ in generate(recorder, question.prompts or (MADE_UP_PROMPT,), question.new_tokens):
             pass
@@ -97,21 +97,17 @@ def is_real(array: Array) -> bool:
 
 
 def finite(array: Array) -> bool:
-    import numpy as np
-
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def apart(true: Array, other: Array, least: float) -> tuple[float, float]:
     """Return the relative error of a whole result and of its worst row; infinite where it is not finite."""
-    import numpy as np
-
     if not finite(other):
         return math.inf, math.inf
     width = true.shape[-1] if true.ndim > 1 else max(true.size, 1)
-    right, wrong = (np.asarray(each, np.float64).reshape(-1, width) for each in (true, other))
+    right, wrong = (np.asarray(array, np.float64).reshape(-1, width) for array in (true, other))
     norms, errors = np.sqrt((right**2).mean(1)), np.sqrt(((wrong - right) ** 2).mean(1))
     usual = float(np.sqrt((norms**2).mean())) or 1.0
-    whole = float(np.sqrt((errors**2).mean())) / usual
+    overall = float(np.sqrt((errors**2).mean())) / usual
     worst = float((errors / np.maximum(norms, 0.1 * usual)).max())
-    return max(whole, least), max(worst, least)
+    return max(overall, least), max(worst, least)

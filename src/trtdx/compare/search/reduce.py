@@ -12,14 +12,15 @@ between the first wrong tensor and those before it that the reference has too; o
 
 from __future__ import annotations
 
-import math
 import tempfile
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.session.replay import replay_from
 from trtdx.compare.align.align import align
+from trtdx.compare.align.layouts import squeezed_shape
 from trtdx.compare.search.precision_runs import samples_of
 from trtdx.compare.search.reduce_files import (
     Found,
@@ -41,7 +42,7 @@ from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.places import module_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trtdx.compare.nouns import Pair
     from trtdx.compare.run import Plan
@@ -58,23 +59,11 @@ MOST_RISEN = 3  # modules around the first wrong one that are tried where it is 
 
 
 def reduce(
-    host: Host,
-    plan: Plan,
-    where: Where,
-    folder: str,
-    book: RuleBook,
-    *,
-    progress: Told = lambda text: None,
+    host: Host, plan: Plan, where: Where, folder: str, book: RuleBook, *, progress: Told = lambda text: None
 ) -> Reduced:
     """Write the smallest failing part of a candidate.
 
-    Args:
-        host: where files are.
-        plan: the comparison.
-        where: its first wrong place: `report.findings[0].where`.
-        folder: a new or empty folder.
-        book: the words of findings, to try the command.
-        progress: told in words what is being done.
+    The first wrong place is `report.findings[0].where`; the folder is a new or an empty one.
 
     Raises:
         InputError: the candidate cannot be run, or no part of it fails by itself.
@@ -82,7 +71,7 @@ def reduce(
     spec = parse_side(host, plan.candidate)
     target = _new_folder(folder)
     if spec.kind == "hf":
-        done = Reduced(folder, *reduce_torch(host, plan, where, target))
+        done = reduce_torch(host, plan, where, target)._replace(folder=folder)
         write_words(done, where, target)
         return done
     if spec.kind not in GRAPHS:
@@ -91,15 +80,15 @@ def reduce(
             fix="give the candidate as onnx:FILE, trt:FILE or hf:DIR",
         )
     with tempfile.TemporaryDirectory(prefix="trtdx-reduce-") as scratch:
-        found = _Search(host, plan, spec, where, Path(scratch), progress).found()
-    if found is None:
+        failing = _Search(host, plan, spec, where, Path(scratch), progress).found()
+    if failing is None:
         raise InputError(
             f"no part around {where.tensor} fails by itself with the inputs it had",
             fix="the mistake may be in the whole: report it with the model and --keep DIR",
         )
-    write_case(found, target)
-    command, confirmed = command_for(host, spec, found.case, target, book)
-    done = reduced_from(found, folder, command, confirmed)
+    write_case(failing, target)
+    command, confirmed = command_for(host, spec, failing.case, target, book)
+    done = reduced_from(failing, folder, command, confirmed)
     write_words(done, where, target)
     return done
 
@@ -124,8 +113,8 @@ class _Search:
         self.host, self.plan, self.spec, self.where, self.scratch = host, plan, spec, where, scratch
         self.progress = progress
         self.reference = parse_side(host, plan.reference)
-        self.engine = _opened(spec)
-        self.graph = self.engine.graph
+        engine: Any = spec.open()
+        self.engine, self.graph = engine, engine.graph
 
     def found(self) -> Found | None:
         truths = [self.reference] if self.reference.kind in GRAPHS else []
@@ -150,13 +139,13 @@ class _Search:
 
     def _windows(self) -> list[list[int]]:
         """Return the operations of the module, of the modules around it, and of the whole."""
-        modules, found = module_nodes(self.graph), []
+        modules, windows = module_nodes(self.graph), []
         path = self._path()
         for _ in range(MOST_RISEN):
             if path in modules:
-                found.append(modules[path])
+                windows.append(modules[path])
             path = path.rpartition(".")[0]
-        return [*found, list(range(len(self.graph.nodes)))]
+        return [*windows, list(range(len(self.graph.nodes)))]
 
     def _path(self) -> str:
         try:
@@ -166,17 +155,14 @@ class _Search:
 
     def _by_graph(self, truth: Spec) -> Case | None:
         try:
-            right = _opened(truth)
+            right: Any = truth.open()
             samples, _ = samples_of(self.host, self.spec.open(), self.plan.question)
         except TrtdxError:
             return None
         same = self._same(truth)
         for nodes in self._windows():
-            data = [
-                at
-                for at in nodes
-                if any(self.graph.kind(v) is Kind.DATA for v in self.graph.nodes[at].outputs)
-            ]
+            outputs = {at: map(self.graph.kind, self.graph.nodes[at].outputs) for at in nodes}
+            data = [at for at, kinds in outputs.items() if Kind.DATA in kinds]
             values = [self._values(right, same, data, feeds) for feeds in samples]
             reducer = Reducer(self.engine, values, truth=partial(_part_there, right, same))
             case = reducer.reduced(data)
@@ -195,37 +181,33 @@ class _Search:
     ) -> dict[str, Array]:
         """Return the right values of what enters some operations and of what they make."""
         names = tensors_of(self.graph, nodes)
-        found = {name: feeds[name] for name in names if name in feeds}
-        shapes = [n for n in names if n not in found and self.graph.kind(self.graph.values[n]) is Kind.SHAPE]
+        right_values = {name: feeds[name] for name in names if name in feeds}
+        shapes = [
+            n for n in names if n not in right_values and self.graph.kind(self.graph.values[n]) is Kind.SHAPE
+        ]
         if shapes:
-            exact = _opened(Spec("onnx", self.spec.path, {"level": "none"}))
-            found |= exact.part(shapes, feeds)
+            right_values |= self._exact_part(shapes, feeds)
         there = right.graph.values
         rest = {
             name: same[name]
             for name in names
-            if name not in found
+            if name not in right_values
             and same.get(name) in there
             and right.graph.kind(there[same[name]]) is Kind.DATA
         }
-        given = {name: array for name, array in feeds.items() if name in right.inputs}
+        right_feeds = {name: array for name, array in feeds.items() if name in right.inputs}
         try:
-            made = right.part(list(dict.fromkeys(rest.values())), given) if rest else {}
+            computed = right.part(list(dict.fromkeys(rest.values())), right_feeds) if rest else {}
         except TrtdxError:
-            return found
-        return found | {name: made[told] for name, told in rest.items()}
+            return right_values
+        return right_values | {name: computed[other_name] for name, other_name in rest.items()}
 
     def _by_borders(self, reference: Side) -> Case | None:
         """Return what lies between the first wrong tensor and those before it that the reference has, too."""
-        candidate = open_side(
-            self.host,
-            self.spec,
-            self.plan.question,
-            self.scratch / "candidate",
-            forced=reference.tokens() or None,
-        )
+        folder, forced = self.scratch / "candidate", reference.tokens() or None
+        candidate = open_side(self.host, self.spec, self.plan.question, folder, forced=forced)
         tensor_of = {tap.place: tap.value for tap in self.engine.all_taps}
-        known: dict[str, Array] = {}
+        known_values: dict[str, Array] = {}
         last = None
         for pair in align(reference, candidate).pairs:
             tensor = tensor_of.get(pair.candidate.first.place)
@@ -234,95 +216,75 @@ class _Search:
             right = in_candidate_layout(pair, reference, candidate)
             if pair.name == self.where.tensor and right is not None:
                 last = self.graph.made.get(self.graph.values[tensor])
-            known |= {} if right is None else {tensor: right}
+            known_values |= {} if right is None else {tensor: right}
         if last is None:
             return None
         samples, _ = samples_of(self.host, self.spec.open(), self.plan.question)
         feeds = samples[self.where.step] if self.where.step < len(samples) else samples[-1]
-        part = part_between(self.graph, last, {*known, *feeds})
-        shapes = [name for name in part.inputs if name not in known and name not in feeds]
-        exact = _opened(Spec("onnx", self.spec.path, {"level": "none"}))
-        sample = {**feeds, **(exact.part(shapes, feeds) if shapes else {}), **known}
-        reducer = Reducer(self.engine, [sample])
-        case = reducer.case(part)
-        return None if case is None else reducer.with_fewer_rows(case)
+        part = part_between(self.graph, last, {*known_values, *feeds})
+        shapes = [name for name in part.inputs if name not in known_values and name not in feeds]
+        sample = {**feeds, **(self._exact_part(shapes, feeds) if shapes else {}), **known_values}
+        return Reducer(self.engine, [sample]).small_case(part)
+
+    def _exact_part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return tensors of the candidate's graph, computed without any optimisation."""
+        exact: Any = Spec("onnx", self.spec.path, {"level": "none"}).open()
+        tensors: dict[str, Array] = exact.part(names, feeds)
+        return tensors
 
     def _by_module(self, side: Side) -> Case | None:
         """Return the whole module with what the reference's takes and gives, of each step that can be replayed."""
         part: Part | None = None
         samples = []
         for step in sorted({record.step for record in side.capture.records()}):
-            spy = _Spy(self.engine)
             try:
-                done = replay_from(side.capture, spy.engine, self.where.module, step=step)
+                with _part_feeds(self.engine) as fed:
+                    done = replay_from(side.capture, self.engine, self.where.module, step=step)
             except TrtdxError:
                 continue
-            finally:
-                spy.leave()
-            right = {each.name: side.capture.values(each.captured) for each in done.leaving if each.captured}
+            records = {output.name: output.captured for output in done.leaving}
+            right = {name: side.capture.values(record) for name, record in records.items() if record}
             if right:
-                part = Part((), tuple(spy.taken), tuple(right))
-                samples.append({**spy.taken, **right})
-        if part is None:
-            return None
-        reducer = Reducer(self.engine, samples)
-        case = reducer.case(part)
-        return None if case is None else reducer.with_fewer_rows(case)
+                part = Part((), tuple(fed), tuple(right))
+                samples.append({**fed, **right})
+        return None if part is None else Reducer(self.engine, samples).small_case(part)
 
 
 def _part_there(
     right: Any, same: Mapping[str, str], names: Sequence[str], feeds: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Return some tensors of the candidate's as the truth computes them from others."""
-    given = {same.get(name, name): array for name, array in feeds.items()}
-    made = right.part([same[name] for name in names], given)
-    return {name: made[same[name]] for name in names}
+    right_feeds = {same.get(name, name): array for name, array in feeds.items()}
+    computed = right.part([same[name] for name in names], right_feeds)
+    return {name: computed[same[name]] for name in names}
 
 
 def in_candidate_layout(pair: Pair, reference: Side, candidate: Side) -> Array | None:
     """Return the reference's values of a pair where both sides have them in one layout."""
-    ours, theirs = pair.reference, pair.candidate
-    if (
-        not pair.kept
-        or len(ours.records) != 1
-        or ours.changes
-        or theirs.changes
-        or ours.after
-        or theirs.after
-    ):
+    reference_tensor, candidate_tensor = pair.reference, pair.candidate
+    if not (pair.kept and reference_tensor.is_unchanged and candidate_tensor.is_unchanged):
         return None
-    array = reference.capture.values(ours.first)
-    shape = theirs.first.layout.shape
-    return (
-        array.reshape(shape)
-        if array.size == math.prod(shape) and _squeezed(array.shape) == _squeezed(shape)
-        else None
-    )
+    array = reference.capture.values(reference_tensor.first)
+    shape = candidate_tensor.first.layout.shape
+    return array.reshape(shape) if squeezed_shape(array.shape) == squeezed_shape(shape) else None
 
 
-def _squeezed(shape: Sequence[int]) -> list[int]:
-    return [size for size in shape if size != 1]
+@contextmanager
+def _part_feeds(engine: Any) -> Iterator[dict[str, Array]]:
+    """Give what the part of a graph is fed that an engine computes last."""
+    fed: dict[str, Array] = {}
+    compute = engine.part
 
+    def part(names: Sequence[str], feeds: Mapping[str, Array]) -> Any:
+        fed.clear()
+        fed.update(feeds)
+        return compute(names, feeds)
 
-def _opened(spec: Spec) -> Any:
-    """Return an engine that computes parts of a graph."""
-    return spec.open()
-
-
-class _Spy:
-    """Sees what the parts of a graph are fed that an engine computes last."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine, self.taken = engine, dict[str, Any]()
-        self._plain = engine.part
-        engine.part = self._part
-
-    def _part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> Any:
-        self.taken = dict(feeds)
-        return self._plain(names, feeds)
-
-    def leave(self) -> None:
-        self.engine.part = self._plain
+    engine.part = part
+    try:
+        yield fed
+    finally:
+        engine.part = compute
 
 
 def _engine(spec: Spec) -> str:

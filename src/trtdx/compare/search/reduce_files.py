@@ -6,6 +6,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from trtdx.compare.sides.side import Spec
 from trtdx.engines.onnxruntime.segments import extracted
 from trtdx.errors import TrtdxError
@@ -28,28 +30,17 @@ if TYPE_CHECKING:
 
 
 class Reduced(NamedTuple):
-    """What was written.
-
-    Attributes:
-        folder: where.
-        command: what shows the mistake, from inside that folder.
-        operators: the kinds of operators that are left.
-        inputs: the shapes of what is fed.
-        observed: the relative error; `allowed`: what precision explains.
-        against: whose values are taken for right.
-        runs: how often a part was computed.
-        confirmed: whether the command was seen to find the mistake.
-    """
+    """What was written."""
 
     folder: str
-    command: str
-    operators: tuple[str, ...]
-    inputs: dict[str, tuple[int, ...]]
-    observed: float
-    allowed: float
-    against: str
-    runs: int
-    confirmed: bool
+    command: str  # what shows the mistake, from inside that folder
+    operators: tuple[str, ...]  # the kinds that are left
+    inputs: dict[str, tuple[int, ...]]  # the shapes of what is fed
+    observed: float  # the relative error
+    allowed: float  # what precision explains
+    against: str  # whose values are taken for right
+    runs: int  # how often a part was computed
+    confirmed: bool  # the command was seen to find the mistake
 
 
 class Found(NamedTuple):
@@ -72,8 +63,8 @@ def write_case(found: Found, target: Path) -> None:
     for value in (*part.inputs, *part.outputs):
         value.name = names[str(value.name)]
     save(model, target / "model.onnx")
-    save_arrays(target / "inputs", [{names[name]: each[name] for name in each} for each in case.inputs])
-    results = [{f":out.{names[name]}": each[name] for name in each} for each in case.expected]
+    save_arrays(target / "inputs", [{names[name]: sample[name] for name in sample} for sample in case.inputs])
+    results = [{f":out.{names[name]}": sample[name] for name in sample} for sample in case.expected]
     save_arrays(target / "expected", results)
 
 
@@ -85,19 +76,17 @@ def _plain_name(name: str) -> str:
 
 def save_arrays(stem: Path, samples: Sequence[Mapping[str, Array]]) -> Path:
     """Write arrays of one sample or of several; types that NumPy's own format lacks go into safetensors."""
-    import numpy as np
-
     named: dict[str, Any] = {
         (f"step{at}/{name}" if len(samples) > 1 else name): array
-        for at, each in enumerate(samples)
-        for name, array in each.items()
+        for at, sample in enumerate(samples)
+        for name, array in sample.items()
     }
     if all(array.dtype.kind in "fiub" for array in named.values()):
         np.savez(stem.with_suffix(".npz"), **named)
         return stem.with_suffix(".npz")
     numpy_format = need("safetensors.numpy", extra="torch", to="write bfloat16 arrays")
-    whole = {name: np.ascontiguousarray(array) for name, array in named.items()}
-    numpy_format.save_file(whole, stem.with_suffix(".safetensors"))
+    contiguous = {name: np.ascontiguousarray(array) for name, array in named.items()}
+    numpy_format.save_file(contiguous, stem.with_suffix(".safetensors"))
     return stem.with_suffix(".safetensors")
 
 
@@ -112,34 +101,26 @@ def command_for(host: Host, spec: Spec, case: Case, target: Path, book: RuleBook
     plan = Plan(
         reference=str(expected), candidate=local.text, question=Question(inputs=str(inputs)), attribute=False
     )
-    told = Spec(spec.kind, "model.onnx", spec.options).text
-    plain = f"trtdx compare {expected.name} {shlex.quote(told)} --inputs {inputs.name}"
+    local_text = Spec(spec.kind, "model.onnx", spec.options).text
+    plain = f"trtdx compare {expected.name} {shlex.quote(local_text)} --inputs {inputs.name}"
     try:
         if compare(host, plan, book).findings:
             return plain, True
-        most = (
-            case.observed * max(float(abs(each).max(initial=0.0)) for each in case.expected[0].values()) / 100
-        )
-        found = compare(host, plan, book, tolerance=Tolerances(atol=most)).findings
+        largest = max(float(abs(array).max(initial=0.0)) for array in case.expected[0].values())
+        most = case.observed * largest / 100
+        findings = compare(host, plan, book, tolerance=Tolerances(atol=most)).findings
     except TrtdxError:
         return plain, False
-    return f"{plain} --atol {most:.3g}", bool(found)
+    return f"{plain} --atol {most:.3g}", bool(findings)
 
 
 def reduced_from(found: Found, folder: str, command: str, confirmed: bool) -> Reduced:
     case, graph = found.case, found.graph
     part = extracted(graph, case.part.inputs, case.part.outputs)
-    return Reduced(
-        folder,
-        command,
-        tuple(node.op_type for node in part),
-        {name: tuple(array.shape) for name, array in case.inputs[0].items()},
-        case.observed,
-        case.allowed,
-        found.against,
-        case.runs,
-        confirmed,
-    )
+    operators = tuple(node.op_type for node in part)
+    shapes = {name: tuple(array.shape) for name, array in case.inputs[0].items()}
+    errors = case.observed, case.allowed
+    return Reduced(folder, command, operators, shapes, *errors, found.against, case.runs, confirmed)
 
 
 def write_words(done: Reduced, where: Where, target: Path) -> None:

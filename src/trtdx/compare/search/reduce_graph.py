@@ -7,8 +7,11 @@ samples are tried, and a part fails if one of them does.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from trtdx.compare.judge.error_model import accumulated, coarser
 from trtdx.compare.search.bisect import smallest
@@ -21,12 +24,12 @@ from trtdx.tensors.dtypes import FLOATS, numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    import numpy as np
+    import onnx_ir as ir
 
+    from trtdx.compare.nouns import Array
     from trtdx.engines.onnxruntime.replay import InParts
     from trtdx.formats.onnx.graph import Graph
 
-    Array = np.ndarray[Any, Any]
     Sample = Mapping[str, Array]
     Truth = Callable[[Sequence[str], Mapping[str, Array]], Mapping[str, Array]]
 
@@ -68,47 +71,46 @@ def wrong(true: Array, other: Array) -> tuple[bool, float, float]:
         return True, float("inf"), 0.0
     if not true.size:
         return False, 0.0, 0.0
-    found = difference(true, other)
+    distance = difference(true, other)
     if not {true.dtype.name, other.dtype.name} <= FLOATS:
-        return found.sums.max_abs > 1, found.relative_l2, 0.0
+        return distance.sums.max_abs > 1, distance.relative_l2, 0.0
     allowed = accumulated(coarser(true.dtype.name, other.dtype.name), true.shape[-1] if true.ndim else 1)
-    if found.not_finite:
+    if distance.not_finite:
         return True, float("inf"), allowed
-    return found.relative_l2 > LIMIT * allowed, found.relative_l2, allowed
+    return distance.relative_l2 > LIMIT * allowed, distance.relative_l2, allowed
+
+
+def _has_differences(expected: Mapping[str, Array], computed: Mapping[str, Array]) -> bool:
+    return any(wrong(right, computed[name])[0] for name, right in expected.items())
 
 
 def part_of(graph: Graph, nodes: Iterable[int], last: int) -> Part:
     """Return a set of operations, of which those that do not lead to the last are left out."""
     chosen = set(nodes) | {last}
+    return _part_back_from(graph, last, lambda value: graph.made.get(value) in chosen)
+
+
+def part_between(graph: Graph, last: int, known: Collection[str]) -> Part:
+    """Return the operations from tensors that are known to the last; numbers that tell shapes are fed, too."""
+    before = set(known) - {str(value.name) for value in graph.nodes[last].outputs}
+    return _part_back_from(
+        graph, last, lambda value: graph.kind(value) is Kind.DATA and str(value.name) not in before
+    )
+
+
+def _part_back_from(graph: Graph, last: int, is_inside: Callable[[ir.Value], bool]) -> Part:
+    """Return the operations that lead to the last through the values that are inside; what enters them is fed."""
     outputs = tuple(str(value.name) for value in graph.nodes[last].outputs if value.name)
     reached, waiting, inputs = {last}, [last], dict[str, None]()
     while waiting:
         for value in graph.reads[waiting.pop()]:
             at = graph.made.get(value)
-            if at is not None and at in chosen:
+            if at is not None and is_inside(value):
                 if at not in reached:
                     reached.add(at)
                     waiting.append(at)
             elif graph.kind(value) is not Kind.CONSTANT:
                 inputs[str(value.name)] = None
-    return Part(tuple(sorted(reached)), tuple(inputs), outputs)
-
-
-def part_between(graph: Graph, last: int, known: Collection[str]) -> Part:
-    """Return the operations from tensors that are known to the last; numbers that tell shapes are fed, too."""
-    own = {str(value.name) for value in graph.nodes[last].outputs}
-    reached, waiting, inputs = {last}, [last], dict[str, None]()
-    while waiting:
-        for value in graph.reads[waiting.pop()]:
-            kind, at, name = graph.kind(value), graph.made.get(value), str(value.name)
-            if kind is Kind.CONSTANT:
-                continue
-            if kind is Kind.SHAPE or at is None or (name in known and name not in own):
-                inputs[name] = None
-            elif at not in reached:
-                reached.add(at)
-                waiting.append(at)
-    outputs = tuple(str(value.name) for value in graph.nodes[last].outputs if value.name)
     return Part(tuple(sorted(reached)), tuple(inputs), outputs)
 
 
@@ -118,24 +120,19 @@ class Reducer:
     def __init__(self, engine: InParts, samples: Sequence[Sample], truth: Truth | None = None) -> None:
         """Start with the right values.
 
-        Args:
-            engine: the candidate's.
-            samples: the right value of every tensor in question, by name, for each sample.
-            truth: computes the right values of a part's outputs from its inputs, where that can be done.
+        Samples have the right value of every tensor in question. The truth computes those of a part's outputs from its
+        inputs, where that can be done.
         """
         self.truth = truth
         self.engine, self.graph = engine, engine.graph
-        self.samples = [{name: self._typed(name, each[name]) for name in each} for each in samples]
+        self.samples = [{name: self._typed(name, sample[name]) for name in sample} for sample in samples]
         self.right = samples
         self.runs = 0
-        self.problem = ""
 
     def _typed(self, name: str, array: Array) -> Array:
         """Return a right value in the type that the candidate's tensor has."""
         dtype = dtype_of_value(self.graph.values[name])
         if dtype and "float" in dtype and array.dtype.name in FLOATS and array.dtype.name != dtype:
-            import numpy as np
-
             with np.errstate(over="ignore"):  # of what overflows there, the candidate is to blame
                 return array.astype(numpy_dtype(dtype))
         return array
@@ -145,8 +142,7 @@ class Reducer:
         self.runs += 1
         try:
             return self.engine.part(part.outputs, {name: feeds[name] for name in part.inputs})
-        except (TrtdxError, KeyError, ValueError) as err:
-            self.problem = str(err)
+        except (TrtdxError, KeyError, ValueError):
             return None
 
     def fails(self, part: Part) -> bool:
@@ -157,27 +153,25 @@ class Reducer:
 
     def _worst(self, part: Part, sample: int) -> tuple[float, float] | None:
         """Return how far off a part is with a sample, and what is allowed; none where it is right."""
-        made = self.computed(part, self.samples[sample])
-        if made is None:
+        computed, right = self.computed(part, self.samples[sample]), self.right[sample]
+        if computed is None:
             return None
-        found = [
-            wrong(self.right[sample][name], made[name]) for name in part.outputs if name in self.right[sample]
-        ]
-        bad = [each[1:] for each in found if each[0]]
+        errors = [wrong(right[name], computed[name]) for name in part.outputs if name in right]
+        bad = [error[1:] for error in errors if error[0]]
         return max(bad) if bad else None
 
     def first_wrong(self, nodes: Sequence[int]) -> int | None:
         """Return the first of some operations whose result differs, all of them computed at once."""
-        found: list[int] = []
+        first_nodes: list[int] = []
         names = {str(value.name): at for at in nodes for value in self.graph.nodes[at].outputs if value.name}
         for right, feeds in zip(self.right, self.samples, strict=True):
             there = [name for name in names if name in right]
-            whole = _whole(self.graph, nodes)
-            made = self.computed(Part(tuple(nodes), whole, tuple(there)), feeds)
-            if made is not None:
-                bad = (names[name] for name in there if wrong(right[name], made[name])[0])
-                found += list(islice(bad, 1))
-        return min(found, default=None)
+            entering = _whole(self.graph, nodes)
+            computed = self.computed(Part(tuple(nodes), entering, tuple(there)), feeds)
+            if computed is not None:
+                bad = (names[name] for name in there if wrong(right[name], computed[name])[0])
+                first_nodes += list(islice(bad, 1))
+        return min(first_nodes, default=None)
 
     def reduced(self, nodes: Sequence[int]) -> Case | None:
         """Return the smallest part of some operations that fails; none where none does."""
@@ -187,13 +181,10 @@ class Reducer:
         part = self._shortest(part_of(self.graph, [at for at in nodes if at <= last], last))
         if len(part.nodes) > 1:
             inner = [at for at in part.nodes if at != last]
-            kept = smallest(range(len(inner)), lambda some: self._still(some, inner, last))
-            smaller = part_of(self.graph, [inner[at] for at in kept], last)
+            needed = smallest(inner, lambda some: self.fails(part_of(self.graph, some, last)))
+            smaller = part_of(self.graph, needed, last)
             part = smaller if len(smaller.nodes) < len(part.nodes) and self.fails(smaller) else part
         return self.case(part)
-
-    def _still(self, some: Sequence[int], inner: Sequence[int], last: int) -> bool:
-        return self.fails(part_of(self.graph, [inner[at] for at in some], last))
 
     def _last(self, nodes: Sequence[int]) -> int | None:
         """Return the operation a failing part ends in: the first wrong one, or the first of which all before it fails.
@@ -201,19 +192,12 @@ class Reducer:
         Watching changes what is fused, so what differs when everything is watched may be right alone.
         """
         first = self.first_wrong(nodes)
-        if first is not None and self.fails(part_of(self.graph, [at for at in nodes if at <= first], first)):
+        if first is not None and self._fails_to(nodes, first):
             return first
         ends = [at for at in nodes if self._watched(at)]
         if not ends or not self._fails_to(nodes, ends[-1]):
             return None
-        low, high = 0, len(ends) - 1  # the end at `high` fails
-        while low < high:
-            middle = (low + high) // 2
-            if self._fails_to(nodes, ends[middle]):
-                high = middle
-            else:
-                low = middle + 1
-        return ends[high]
+        return ends[bisect_left(ends[:-1], True, key=lambda end: self._fails_to(nodes, end))]
 
     def _watched(self, at: int) -> bool:
         return any(value.name in self.right[0] for value in self.graph.nodes[at].outputs)
@@ -227,15 +211,13 @@ class Reducer:
         alone = part_of(self.graph, (), last)
         if self.fails(alone):
             return alone
-        low, high, best = 1, len(nodes), part  # so many operations: too few, enough
-        while high - low > 1:
-            middle = (low + high) // 2
-            tried = part_of(self.graph, nodes[-middle:], last)
-            if self.fails(tried):
-                high, best = middle, tried
-            else:
-                low = middle
-        return best
+
+        def with_last(count: int) -> Part:
+            return part_of(self.graph, nodes[-count:], last)
+
+        return with_last(
+            bisect_left(range(len(nodes)), True, 2, key=lambda count: self.fails(with_last(count)))
+        )
 
     def case(self, part: Part) -> Case | None:
         """Return a part with the first sample that fails; of several, one is enough."""
@@ -246,6 +228,11 @@ class Reducer:
                 expected = {name: self.right[at][name] for name in part.outputs if name in self.right[at]}
                 return Case(part, [inputs], [expected], *worst, self.runs, at)
         return None
+
+    def small_case(self, part: Part) -> Case | None:
+        """Return a part with as few rows of the first sample that fails as still fail; none where all are right."""
+        case = self.case(part)
+        return None if case is None else self.with_fewer_rows(case)
 
     def with_fewer_rows(self, case: Case) -> Case:
         """Return a case with inputs cut along the axes that may have any length, as far as it still fails.
@@ -259,10 +246,10 @@ class Reducer:
         for symbol in self._symbols(case.part):
             if self.truth is not None or len(case.part.inputs) == 1 or self._leading(case.part, symbol):
                 rows = self._cut(case.part, symbol, rows)
-        made = self.computed(case.part, rows.inputs)
-        if made is None:
+        computed = self.computed(case.part, rows.inputs)
+        if computed is None:
             return case
-        worst = max(wrong(right, made[name])[1:] for name, right in rows.expected.items())
+        worst = max(wrong(right, computed[name])[1:] for name, right in rows.expected.items())
         return Case(case.part, [rows.inputs], [rows.expected], *worst, self.runs, case.sample)
 
     def _leading(self, part: Part, symbol: str) -> bool:
@@ -283,46 +270,44 @@ class Reducer:
         while end - first > 1:
             middle = (first + end) // 2
             halves = ((first, middle), (middle, end))
-            found = next((each for each in halves if self._same_cut(part, symbol, each, rows)), None)
-            if found is None:
+            failing_half = next((half for half in halves if self._same_cut(part, symbol, half, rows)), None)
+            if failing_half is None:
                 break
-            first, end = found
+            first, end = failing_half
         return rows if (first, end) == (0, length) else self._sliced_rows(rows, symbol, first, end)
 
     def _sliced_rows(self, rows: Rows, symbol: str, first: int, end: int) -> Rows:
-        return Rows(*(self._sliced(each, symbol, first, end) for each in rows))
+        return Rows(*(self._sliced(arrays, symbol, first, end) for arrays in rows))
 
     def _same_cut(self, part: Part, symbol: str, span: tuple[int, int], rows: Rows) -> bool:
         less = self._sliced_rows(rows, symbol, *span)
-        whole, made = self.computed(part, rows.inputs), self.computed(part, less.inputs)
-        if made is None or whole is None or self.runs > 2 * MOST_RUNS:
+        before_cut, computed = self.computed(part, rows.inputs), self.computed(part, less.inputs)
+        if computed is None or before_cut is None or self.runs > 2 * MOST_RUNS:
             return False
-        before = self._sliced(whole, symbol, *span)
-        if any(
-            before[name].shape == whole[name].shape or wrong(before[name], made[name])[0] for name in made
-        ):
+        before = self._sliced(before_cut, symbol, *span)
+        is_cut = all(before[name].shape != before_cut[name].shape for name in computed)
+        if not is_cut or _has_differences(before, computed):
             return False
-        fails = any(wrong(right, made[name])[0] for name, right in less.expected.items())
-        return fails and self._stays_right(part, less)
+        return _has_differences(less.expected, computed) and self._stays_right(part, less)
 
     def _stays_right(self, part: Part, less: Rows) -> bool:
         """Whether what should come out of fewer rows is what should come out of them among the rest."""
         if self.truth is None:
             return True
         try:
-            made = self.truth(part.outputs, less.right)
+            computed = self.truth(part.outputs, less.right)
         except (TrtdxError, KeyError, ValueError):
             return False
-        return not any(wrong(right, made[name])[0] for name, right in less.expected.items())
+        return not _has_differences(less.expected, computed)
 
     def _sliced(self, arrays: Mapping[str, Array], symbol: str, first: int, end: int) -> dict[str, Array]:
-        found = {}
+        sliced = {}
         for name, array in arrays.items():
             index = [slice(None)] * array.ndim
             for axis, _ in self._axes(name, symbol, array):
                 index[axis] = slice(first, end)
-            found[name] = array[tuple(index)]
-        return found
+            sliced[name] = array[tuple(index)]
+        return sliced
 
     def _axes(self, name: str, symbol: str, array: Array) -> list[tuple[int, int]]:
         dims = self.graph.values[name].shape
@@ -344,5 +329,5 @@ def _whole(graph: Graph, nodes: Sequence[int]) -> tuple[str, ...]:
 
 def tensors_of(graph: Graph, nodes: Sequence[int]) -> list[str]:
     """Return every tensor in question: what enters some operations, and what each makes."""
-    made = [str(value.name) for at in nodes for value in graph.nodes[at].outputs if value.name]
-    return list(dict.fromkeys((*_whole(graph, nodes), *made)))
+    outputs = [str(value.name) for at in nodes for value in graph.nodes[at].outputs if value.name]
+    return list(dict.fromkeys((*_whole(graph, nodes), *outputs)))

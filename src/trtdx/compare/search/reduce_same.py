@@ -31,50 +31,47 @@ class _Made(NamedTuple):
 
 def same_tensors(graph: Graph, other: Graph) -> dict[str, str]:
     """Return the tensors of a graph that another has, too, and what they are called there."""
-    found = _at_borders(graph, other)
-    ours, there = _by_maker(graph), _by_maker(other)
+    same = _at_borders(graph, other)
+    reference_makers, there = _by_maker(graph), _by_maker(other)
     for at in range(len(graph.nodes)):
-        for key, values in _keys(graph, at, found):
-            others = there.get(key, [])
-            mine = ours[key._replace(inputs=tuple(_entering(graph, at)))]
-            for value in values:
-                name = str(value.name)
-                match = _match(graph, value, mine, other, others) or _exchanged(key, value, other)
-                if match:
-                    found.setdefault(name, match)
-    return found
+        for key, value in _keys(graph, at, same):
+            mine = reference_makers[key._replace(inputs=tuple(_entering(graph, at)))]
+            match = _match(graph, value, mine, other, there.get(key, [])) or _exchanged(key, value, other)
+            if match:
+                same.setdefault(str(value.name), match)
+    return same
 
 
 def _at_borders(graph: Graph, other: Graph) -> dict[str, str]:
-    found = {
+    same = {
         str(value.name): str(value.name)
         for value in (*graph.inputs, *graph.outputs)
         if value.name in other.values and _alike(value, other.values[value.name])
     }
-    ours, theirs = _leaving(graph), _leaving(other)
-    for path, name in ours.items():
-        if path in theirs and _alike(graph.values[name], other.values[theirs[path]]):
-            found.setdefault(name, theirs[path])
-    return found
+    reference_outputs, other_outputs = _leaving(graph), _leaving(other)
+    for path, name in reference_outputs.items():
+        if path in other_outputs and _alike(graph.values[name], other.values[other_outputs[path]]):
+            same.setdefault(name, other_outputs[path])
+    return same
 
 
 def _leaving(graph: Graph) -> dict[str, str]:
     """Return what leaves each module that one tensor leaves, in one call."""
-    found: dict[str, list[str]] = {}
+    names_by_module: dict[str, list[str]] = {}
     for tap in all_taps(graph):
         if tap.place.path and tap.place.port == "out" and not tap.place.tensor:
-            found.setdefault(tap.place.path, []).append(tap.value)
-    return {path: names[0] for path, names in found.items() if len(names) == 1}
+            names_by_module.setdefault(tap.place.path, []).append(tap.value)
+    return {path: names[0] for path, names in names_by_module.items() if len(names) == 1}
 
 
 def _by_maker(graph: Graph) -> dict[_Made, list[ir.Value]]:
     """Return the tensors of a graph by what makes them, in its own names."""
-    found: dict[_Made, list[ir.Value]] = {}
-    known = {name: name for name in graph.values}
+    tensors: dict[_Made, list[ir.Value]] = {}
+    all_names = {name: name for name in graph.values}
     for at in range(len(graph.nodes)):
-        for key, values in _keys(graph, at, known):
-            found.setdefault(key, []).extend(values)
-    return found
+        for key, value in _keys(graph, at, all_names):
+            tensors.setdefault(key, []).append(value)
+    return tensors
 
 
 def _entering(graph: Graph, at: int) -> list[str]:
@@ -91,7 +88,7 @@ def _source(graph: Graph, value: ir.Value) -> ir.Value:
     return value
 
 
-def _keys(graph: Graph, at: int, known: dict[str, str]) -> list[tuple[_Made, list[ir.Value]]]:
+def _keys(graph: Graph, at: int, known: dict[str, str]) -> list[tuple[_Made, ir.Value]]:
     """Return what makes each output of a node, its inputs by the names that are known; nothing where one is not."""
     node = graph.nodes[at]
     entering = _entering(graph, at)
@@ -100,7 +97,7 @@ def _keys(graph: Graph, at: int, known: dict[str, str]) -> list[tuple[_Made, lis
     module = graph.scopes[at][-1] if graph.scopes[at] else ""
     inputs = tuple(known[name] for name in entering)
     return [
-        (_Made(node.op_type, module, inputs, number), [value])
+        (_Made(node.op_type, module, inputs, number), value)
         for number, value in enumerate(node.outputs)
         if value.name and graph.kind(value) is Kind.DATA
     ]
@@ -112,8 +109,8 @@ def _match(
     """Return which of another graph's tensors is a value; of several, the one with the same numbers beside it."""
     if len(mine) > 1 or len(others) > 1:
         numbers = _numbers(graph, value)
-        mine = [each for each in mine if _numbers(graph, each) == numbers]
-        others = [each for each in others if _numbers(other, each) == numbers]
+        mine = [candidate for candidate in mine if _numbers(graph, candidate) == numbers]
+        others = [candidate for candidate in others if _numbers(other, candidate) == numbers]
     if len(mine) != len(others) or value not in mine:
         return None
     match = others[mine.index(value)]
@@ -122,9 +119,11 @@ def _match(
 
 def _exchanged(key: _Made, value: ir.Value, other: Graph) -> str:
     """Return a tensor of the same name that another operation makes of the same tensors; "" where there is none."""
-    theirs = other.values.get(str(value.name))
-    at = other.made.get(theirs) if theirs is not None else None
-    if at is None or theirs is None or not _alike(value, theirs) or other.nodes[at].op_type == key.operator:
+    namesake = other.values.get(str(value.name))
+    at = other.made.get(namesake) if namesake is not None else None
+    if at is None or namesake is None or not _alike(value, namesake):
+        return ""
+    if other.nodes[at].op_type == key.operator:
         return ""
     module = other.scopes[at][-1] if other.scopes[at] else ""
     return str(value.name) if (module, tuple(_entering(other, at))) == (key.module, key.inputs) else ""
@@ -132,12 +131,12 @@ def _exchanged(key: _Made, value: ir.Value, other: Graph) -> str:
 
 def _numbers(graph: Graph, value: ir.Value) -> list[list[int]]:
     """Return the small constants of integers that a tensor's operation uses."""
-    found = []
-    for each in graph.nodes[graph.made[value]].inputs:
-        constant = each.const_value if each is not None else None
+    constants = []
+    for entering in graph.nodes[graph.made[value]].inputs:
+        constant = entering.const_value if entering is not None else None
         if constant is not None and constant.dtype.name.startswith("INT") and constant.size <= MOST_NUMBERS:
-            found.append([int(number) for number in constant.numpy().reshape(-1)])
-    return found
+            constants.append([int(number) for number in constant.numpy().reshape(-1)])
+    return constants
 
 
 def _alike(one: ir.Value, other: ir.Value) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.session.replay import replay_from
+from trtdx.compare.search.reduce_files import Reduced
 from trtdx.compare.search.reduce_graph import wrong
 from trtdx.compare.sides.side import open_side, parse_side
 from trtdx.errors import InputError
@@ -66,49 +67,44 @@ sys.exit(bool(not error <= {limit:.3g}))
 '''
 
 
-def reduce_torch(
-    host: Host, plan: Plan, where: Where, target: Path
-) -> tuple[str, tuple[str, ...], dict[str, tuple[int, ...]], float, float, str, int, bool]:
-    """Write a module of a torch candidate; returns what `Reduced` has after its folder."""
+def reduce_torch(host: Host, plan: Plan, where: Where, target: Path) -> Reduced:
+    """Write a module of a torch candidate."""
     specs = parse_side(host, plan.reference), parse_side(host, plan.candidate)
     with tempfile.TemporaryDirectory(prefix="trtdx-reduce-") as scratch:
         side = open_side(host, specs[1], plan.question, Path(scratch) / "candidate")
-        given = _entering(side, where)
-        observed, right = _leaving(side, where)
+        inputs = _entering(side, where)
+        observed = _leaving(side, where)
         if specs[0].is_model:
             right = _expected(specs[0], side, where)
         else:
-            right = _leaving(open_side(host, specs[0], plan.question, Path(scratch) / "reference"), where)[1]
+            right = _leaving(open_side(host, specs[0], plan.question, Path(scratch) / "reference"), where)
     bad, error, allowed = wrong(right, observed)
     if not bad:
         raise InputError(f"{where.module} is right by itself with the inputs it had")
-    _write(specs[1], where, target, given, right, allowed, (error * max(allowed, 1e-30)) ** 0.5)
-    shapes = {name: tuple(array.shape) for name, array in given.items()}
+    _write(specs[1], where, target, inputs, right, allowed, (error * max(allowed, 1e-30)) ** 0.5)
+    shapes = {name: tuple(array.shape) for name, array in inputs.items()}
     done = host.run([sys.executable, str(target / "reproduce.py")], timeout_s=MOST_SECONDS)
-    against = "the reference's module"
-    return "python reproduce.py", (where.module,), shapes, error, allowed, against, 2, done.status == 1
+    return Reduced(
+        str(target), "python reproduce.py", (where.module,), shapes, error, allowed, "the reference's module",
+        runs=2, confirmed=done.status == 1,
+    )  # fmt: skip
 
 
 def _entering(side: Side, where: Where) -> dict[str, Array]:
-    records = side.capture.records(step=where.step, rank=side.capture.ranks[0])
-    found = {
-        record.name.rpartition(":")[2]: side.capture.values(record)
-        for record in records
-        if record.place.path == where.module and record.place.port == "in" and record.kept
-    }
-    if not found:
+    records = side.kept_records(where.module, "in", where.step)
+    inputs = {record.name.rpartition(":")[2]: side.capture.values(record) for record in records}
+    if not inputs:
         raise InputError(
             f"what enters {where.module or 'the model'} is not there", fix="reduce an ONNX export of it"
         )
-    return found
+    return inputs
 
 
-def _leaving(side: Side, where: Where) -> tuple[Array, Array]:
-    for record in side.capture.records(step=where.step, rank=side.capture.ranks[0]):
-        if record.place.path == where.module and record.place.port == "out" and record.kept:
-            array = side.capture.values(record)
-            return array, array
-    raise InputError(f"what leaves {where.module or 'the model'} is not there")
+def _leaving(side: Side, where: Where) -> Array:
+    records = side.kept_records(where.module, "out", where.step)
+    if not records:
+        raise InputError(f"what leaves {where.module or 'the model'} is not there")
+    return side.capture.values(records[0])
 
 
 def _expected(spec: Spec, candidate: Side, where: Where) -> Array:
@@ -141,9 +137,9 @@ def _write(
     tensors.save_file(weights, target / "module.safetensors")
     tensors.save_file({name: _tensor(array) for name, array in given.items()}, target / "inputs.safetensors")
     tensors.save_file({"out": _tensor(right)}, target / "expected.safetensors")
-    told = engine.model.config.to_dict()
+    settings = engine.model.config.to_dict()
     attention = str(getattr(engine.model.config, "_attn_implementation", "") or "eager")
-    clean = {name: value for name, value in told.items() if not LOCAL.match(name)}
+    clean = {name: value for name, value in settings.items() if not LOCAL.match(name)}
     (target / "config.json").write_text(json.dumps(clean, indent=1, default=str), encoding="utf-8")
     dtype = str(next(iter(engine.model.parameters())).dtype).removeprefix("torch.")
     text = SCRIPT.format(attention=attention, dtype=dtype, path=where.module, allowed=allowed, limit=limit)

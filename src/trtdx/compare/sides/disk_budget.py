@@ -1,7 +1,7 @@
 """How much a comparison may write: captures of both sides, and of the reference run again, are kept until it is done.
 
 Where the values of all module borders do not fit, fewer are captured: the parts of each layer, layers alone, some of the
-layers. What is suspicious then is run again with finer taps (locate.py).
+layers. What is suspicious is then run again with finer taps (locate/first_divergence.py).
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.align.side_tensors import layer_of
-from trtdx.compare.locate.data_flow import LAYER_PATH
+from trtdx.compare.layer_paths import LAYER_PATH, layer_of
 from trtdx.compare.sides.side import BORDERS, open_side
 from trtdx.words import size_in_words
 
@@ -35,12 +34,12 @@ class Level(NamedTuple):
     inputs: bool = True
 
     def has(self, place: Place) -> bool:
-        found = LAYER_PATH.match(place.path)
+        layer = LAYER_PATH.match(place.path)
         if not self.inputs and place.port != "out":
             return False
-        if found is None:
+        if layer is None:
             return True
-        number, below = layer_of(place.path) or 0, place.path[found.end() :].count(".")
+        number, below = layer_of(place.path) or 0, place.path[layer.end() :].count(".")
         return below <= self.depth and (number + 1) % self.every == 0
 
 
@@ -60,9 +59,7 @@ class Budget:
     def __init__(self, folder: Path, asked: int | None = None) -> None:
         """Set a limit.
 
-        Args:
-            folder: where captures go.
-            asked: bytes; a share of what is free there where it is not told.
+        By itself it is a share of what is free in the folder.
         """
         self.total = asked if asked is not None else int(SHARE * shutil.disk_usage(folder).free)
         self.each = self.total // CAPTURES
@@ -108,8 +105,8 @@ def _needed(side: Side, levels: Sequence[Level]) -> list[int]:
     sizes: dict[str, tuple[int, list[Place]]] = {}
     for record in side.capture.records():
         if not record.place.tensor and record.place.path:
-            kept = sizes.setdefault(record.statistics.hash, (record.layout.bytes, []))
-            kept[1].append(record.place)
+            same_values = sizes.setdefault(record.statistics.hash, (record.layout.bytes, []))
+            same_values[1].append(record.place)
     return [sum(size for size, places in sizes.values() if any(map(level.has, places))) for level in levels]
 
 
@@ -128,12 +125,13 @@ def selector_of(spec: Spec, level: int) -> str:
 
 def _together(names: list[str]) -> list[str]:
     """Return names with those of several layers as one: ".model.layers[3,7]:out"."""
-    found: dict[tuple[str, str], list[str]] = {}
+    numbers_of: dict[tuple[str, str], list[str]] = {}
     for name in names:
         match = LAYER_PATH.match(name[1:])
         head, _, number = (match[0] if match else "").rpartition(".")
         rest = name[1 + len(match[0]) :] if match else name
-        found.setdefault((head, rest), []).append(number)
+        numbers_of.setdefault((head, rest), []).append(number)
     return [
-        f".{head}[{','.join(numbers)}]{rest}" if head else rest for (head, rest), numbers in found.items()
+        f".{head}[{','.join(numbers)}]{rest}" if head else rest
+        for (head, rest), numbers in numbers_of.items()
     ]

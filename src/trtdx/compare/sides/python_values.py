@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trtdx.capture.dumps.files import name_parts
 from trtdx.capture.store.format import Header
 from trtdx.capture.store.reader import Capture
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Live(Spec, frozen=True):
-    """A torch module of the caller's. What tries out mistakes in it, or other types, gets a copy."""
+    """A torch module of the caller's. Runs that change it, to try out mistakes or other types, get a copy."""
 
     module: Any = None
     copied: bool = True
@@ -40,22 +42,19 @@ class Live(Spec, frozen=True):
         return TorchEngine(self._copy(**changed) if self.copied or changed else self.module, selector)
 
     def _copy(self, dtype: str = "", attention: str = "", **_: str) -> Any:
-        made = copy.deepcopy(self.module)
+        module = copy.deepcopy(self.module)
         if dtype:
-            made = made.to(getattr(need("torch", extra="torch", to="run a module"), dtype))
-        if attention and hasattr(made, "set_attn_implementation"):
-            made.set_attn_implementation(attention)
-        return made
+            module = module.to(getattr(need("torch", extra="torch", to="run a module"), dtype))
+        if attention and hasattr(module, "set_attn_implementation"):
+            module.set_attn_implementation(attention)
+        return module
 
 
 def spec_of(host: Host, given: Any, folder: Path, *, copied: bool = True) -> Spec:
     """Return what was handed in as one side of a comparison.
 
-    Args:
-        host: where paths are looked at.
-        given: a text or path, an opened capture, a torch module, or arrays by name.
-        folder: where arrays are written as a capture, and a module's settings.
-        copied: whether a module is to be copied before it is run: the reference's is taken apart.
+    It may be a text or path, an opened capture, a torch module, or arrays by name. Arrays go into the folder as a
+    capture, and a module's settings too. A module is copied before it is run where it is taken apart: the reference's.
 
     Raises:
         InputError: it is nothing that can be compared.
@@ -79,8 +78,8 @@ def _settings_of(module: Any, folder: Path) -> Path:
     """Write a module's config where that of a model's folder is."""
     folder.mkdir(parents=True)
     config: Any = getattr(module, "config", None)
-    told = config.to_json_string() if hasattr(config, "to_json_string") else "{}"
-    (folder / "config.json").write_text(told, "utf-8")
+    text = config.to_json_string() if hasattr(config, "to_json_string") else "{}"
+    (folder / "config.json").write_text(text, "utf-8")
     return folder
 
 
@@ -89,7 +88,7 @@ def _capture_of(arrays: Mapping[str, Any], folder: Path) -> None:
     if not arrays:
         raise InputError("there are no arrays in it", fix="give arrays by name")
     named = sorted(
-        ((*name_parts(str(name)), array) for name, array in arrays.items()), key=lambda each: each[:2]
+        ((*name_parts(str(name)), array) for name, array in arrays.items()), key=lambda parts: parts[:2]
     )
     with CaptureWriter(folder, Header(run="arrays", details={"format": "arrays"}), parquet=False) as writer:
         for _, step, name, array in named:
@@ -98,25 +97,17 @@ def _capture_of(arrays: Mapping[str, Any], folder: Path) -> None:
 
 def saved_arrays(arrays: Mapping[str, Any], file: Path) -> Path:
     """Write what a model is fed as an npz file."""
-    import numpy as np
-
     np.savez(file, **{str(name): _plain(str(name), array) for name, array in arrays.items()})
     return file
 
 
 def _plain(name: str, array: Any) -> Any:
     """Return an array or tensor as an array of numbers."""
-    import numpy as np
-
     if hasattr(array, "detach"):  # torch
-        array = array.detach().cpu().contiguous()
-        if str(array.dtype) == "torch.bfloat16":
-            import ml_dtypes
-            import torch
+        from trtdx.engines.torch.values import array_from_tensor
 
-            return array.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return array.numpy()
-    made = np.ascontiguousarray(array)
-    if made.dtype.kind in "OSUmM":
-        raise InputError(f"{name} is not an array of numbers but of {made.dtype}")
-    return made
+        return array_from_tensor(array.contiguous())
+    plain = np.ascontiguousarray(array)
+    if plain.dtype.kind in "OSUmM":
+        raise InputError(f"{name} is not an array of numbers but of {plain.dtype}")
+    return plain

@@ -9,6 +9,7 @@ import msgspec
 from trtdx.compare.attribute.files.hf_folders import raw_settings
 from trtdx.compare.attribute.ideas.config_settings import OTHER_SETTING, SILENT, Setting
 from trtdx.compare.attribute.twin.twin import model_of
+from trtdx.compare.report.finding import finding_at
 from trtdx.compare.report.report import ComparisonReport
 from trtdx.knowledge.violation import Violation, finding_from
 from trtdx.model import Evidence, Summary, Where
@@ -38,7 +39,8 @@ def refused_report(
     """Return what a candidate's weights that do not fit its config say: the refusal is the finding."""
     settings = _settings(specs)
     stated = [
-        f"{each.name} is {_short(each.found)}, in the reference {_short(each.expected)}" for each in settings
+        f"{setting.name} is {_short(setting.found)}, in the reference {_short(setting.expected)}"
+        for setting in settings
     ]
     biases = bool(err.unexpected) and all(name.endswith("bias") for name in err.unexpected)
     named = [name.rpartition(".")[0] for name in (*err.unexpected, *err.missing, *err.mismatched)]
@@ -46,29 +48,25 @@ def refused_report(
     module = next((path for path in order if path in named), named[0] if named else "")
     what = f"{err.message}; {listed(stated, 3, '; ')}" if stated else err.message
     where = Where(step=0, tensor=f"{module}:out" if module else "the weights", module=module)
-    evidence = (Evidence(str(where), err.message), *(Evidence("config.json", each) for each in stated[:3]))
+    evidence = (Evidence(str(where), err.message), *(Evidence("config.json", text) for text in stated[:3]))
     values = {"what": what, "module": module}
     code = NO_BIAS if biases else UNFIT
     if code == UNFIT and len(settings) == 1 and settings[0].code not in (NO_BIAS, OTHER_SETTING):
-        told = settings[0].values  # what the configs state outright
-        code, values = settings[0].code, {**told, "module": module, "what": f"{told['what']}; {err.message}"}
-    made = finding_from(book.get(code), Violation(evidence, values, confidence=0.95))
-    return _report(msgspec.structs.replace(made, where=where), what)
-
-
-def _report(finding: Finding, text: str) -> ComparisonReport:
-    return ComparisonReport(summary=Summary(f"nothing was compared: {text}"), findings=(finding,))
+        code, stated_values = settings[0].code, settings[0].values  # what the configs state outright
+        values = {**stated_values, "module": module, "what": f"{stated_values['what']}; {err.message}"}
+    finding = finding_at(where, book.get(code), Violation(evidence, values, confidence=0.95))
+    return ComparisonReport(summary=Summary(f"nothing was compared: {what}"), findings=(finding,))
 
 
 def _settings(specs: tuple[Spec, Spec]) -> list[Setting]:
     """Return what the two configs state differently, as they stand."""
     if any(spec.kind != "hf" for spec in specs):
         return []
-    own, theirs = (raw_settings(spec.path) for spec in specs)
+    reference, candidate = (raw_settings(spec.path) for spec in specs)
     return [
-        Setting(name, own[name], theirs.get(name))
-        for name in own
-        if own[name] != theirs.get(name) and not name.startswith("_") and name not in SILENT
+        Setting(name, reference[name], candidate.get(name))
+        for name in reference
+        if reference[name] != candidate.get(name) and not name.startswith("_") and name not in SILENT
     ]
 
 
@@ -82,15 +80,17 @@ def other_architecture(reference: Side, candidate: Side, book: RuleBook) -> Find
     folders = [spec.path for spec in specs if spec is not None and spec.kind == "hf"]
     if len(folders) < 2:
         return None
-    own, theirs = (raw_settings(folder) for folder in folders)
+    reference_settings, candidate_settings = (raw_settings(folder) for folder in folders)
     apart = [
-        f"{_short(value)} and {_short(other)} {told}"
-        for told, names in SIZES.items()
-        if (value := _first(own, names)) != (other := _first(theirs, names)) and value and other
+        f"{_short(value)} and {_short(other)} {size_name}"
+        for size_name, names in SIZES.items()
+        if (value := _first(reference_settings, names)) != (other := _first(candidate_settings, names))
+        and value
+        and other
     ]
     if not apart:
         return None
-    kinds = [str(each.get("model_type", "?")) for each in (own, theirs)]
+    kinds = [str(settings.get("model_type", "?")) for settings in (reference_settings, candidate_settings)]
     what = "; ".join([*([f"{kinds[0]} and {kinds[1]}"] if kinds[0] != kinds[1] else []), *apart])
     evidence = tuple(
         Evidence(f"{folder}/config.json", str(kind)) for folder, kind in zip(folders, kinds, strict=True)
@@ -99,5 +99,10 @@ def other_architecture(reference: Side, candidate: Side, book: RuleBook) -> Find
 
 
 def _first(settings: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    held = settings.get("text_config") if isinstance(settings.get("text_config"), dict) else settings
-    return next((held[name] for name in names if held and held.get(name) is not None), None)
+    model_settings = (
+        settings.get("text_config") if isinstance(settings.get("text_config"), dict) else settings
+    )
+    return next(
+        (model_settings[name] for name in names if model_settings and model_settings.get(name) is not None),
+        None,
+    )

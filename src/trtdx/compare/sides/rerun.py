@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.capture.run import header_details
-from trtdx.capture.session.record import Recorder
+import numpy as np
+
 from trtdx.capture.session.selection import Wanted, parse_positions, parse_steps
-from trtdx.capture.session.steps import PROMPT, PROMPT_MASK, Session, step_notes
-from trtdx.capture.store.format import CaptureError, Header
-from trtdx.capture.store.writer import CaptureWriter
-from trtdx.compare.sides.side import EVERYTHING, KINDS, Question, Side, Spec
+from trtdx.capture.session.steps import PROMPT, PROMPT_MASK, step_notes
+from trtdx.capture.store.format import CaptureError
+from trtdx.compare.sides.packages import ENGINES
+from trtdx.compare.sides.side import EVERYTHING, Question, Side, Spec, record_session
 from trtdx.engines.generate import start_state
 from trtdx.engines.opening import find_model
 from trtdx.errors import InputError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from trtdx.capture.session.steps import Session
+    from trtdx.capture.store.format import Header
     from trtdx.capture.store.reader import Capture
     from trtdx.engines.engine import Array, Engine
     from trtdx.engines.state import Sampling
@@ -36,8 +38,6 @@ class Fed(NamedTuple):
 
     def question(self, folder: Path) -> Question:
         """Return the same as a question; arrays go into a file of the folder."""
-        import numpy as np
-
         if self.prompt is not None and self.mask is not None:
             rows = zip(self.prompt, self.mask, strict=True)
             prompts = tuple(tuple(row[mask != 0].tolist()) for row, mask in rows)
@@ -59,7 +59,7 @@ def spec_of_baseline(capture: Capture, given: Spec | None = None) -> Spec:
         InputError: the capture does not say what was run, or that is not there.
     """
     header = capture.header
-    kind = next((kind for kind, engine in KINDS.items() if engine == header.engine), "")
+    kind = next((kind for kind, engine in ENGINES.items() if engine == header.engine), "")
     if len(capture.ranks) > 1:
         raise InputError(
             f"{capture.folder} was made by {len(capture.ranks)} ranks, which are not started again here",
@@ -73,35 +73,37 @@ def spec_of_baseline(capture: Capture, given: Spec | None = None) -> Spec:
 
 
 def _model_of(capture: Capture, kind: str) -> str:
-    told = capture.header.details.get("model")
-    if not kind or not isinstance(told, str) or not told:
+    model = capture.header.details.get("model")
+    if not kind or not isinstance(model, str) or not model:
         raise InputError(
             f"{capture.folder} does not say which model it is of"
             + (f": {capture.partial[0]}" if capture.partial else ""),
             fix=f"name it, or a new capture of it: trtdx compare --baseline {capture.folder} MODEL",
         )
     try:
-        find_model(told)
+        find_model(model)
     except InputError as err:
         raise InputError(
-            f"{capture.folder} is of {told}, which cannot be run from here: {err.message}",
+            f"{capture.folder} is of {model}, which cannot be run from here: {err.message}",
             fix=f"name where it is now: trtdx compare --baseline {capture.folder} MODEL",
         ) from err
-    return told
+    return model
 
 
 def _options(header: Header) -> dict[str, str]:
     """Return the options of a side that give the same run."""
-    told = header.details
+    details = header.details
     names = {"dtype": "dtype", "attention": "attention", "threads": "threads", "optimisation": "level"}
     if header.engine == "tensorrt":
         return {}
-    found = {name: str(told[key]) for key, name in names.items() if told.get(key) not in (None, "", 0)}
-    if told.get("compiled"):
-        found["compiled"] = "1"
-    if told.get("disabled"):
-        found["disabled"] = ",".join(map(str, told["disabled"]))
-    return found | {str(name): str(value) for name, value in (told.get("settings") or {}).items()}
+    options = {
+        name: str(details[key]) for key, name in names.items() if details.get(key) not in (None, "", 0)
+    }
+    if details.get("compiled"):
+        options["compiled"] = "1"
+    if details.get("disabled"):
+        options["disabled"] = ",".join(map(str, details["disabled"]))
+    return options | {str(name): str(value) for name, value in (details.get("settings") or {}).items()}
 
 
 def fed_in(capture: Capture) -> Fed:
@@ -110,48 +112,43 @@ def fed_in(capture: Capture) -> Fed:
     Raises:
         InputError: it does not say.
     """
-    import numpy as np
-
     notes = step_notes(capture, rank=capture.ranks[0])
-    whole = [notes[number] for number in range(len(notes)) if number in notes]
-    if whole:
+    complete = [notes[number] for number in range(len(notes)) if number in notes]
+    if complete:
         prompt, mask = _kept(capture, PROMPT, 0), _kept(capture, PROMPT_MASK, 0)
-        tokens = np.array([note.tokens for note in whole], np.int64).T
-        return Fed(prompt, mask, tokens, whole[0].sampling)
+        tokens = np.array([note.tokens for note in complete], np.int64).T
+        return Fed(prompt, mask, tokens, complete[0].sampling)
     runs = [note.step for note in capture.notes(rank=capture.ranks[0]) if note.data.get("kind") == "run"]
     steps = [
         {
-            each.place.argument: capture.values(each)
-            for each in capture.records(step=step)
-            if each.place.op == "Input"
+            record.place.argument: capture.values(record)
+            for record in capture.records(step=step)
+            if record.place.op == "Input"
         }
         for step in sorted(runs)
     ]
     if not steps or not all(steps):
-        cut = capture.partial
+        problem = "does not say what was fed to the model"
+        if capture.partial:
+            problem = f"has no whole step to run again: {capture.partial[0]}"
         raise InputError(
-            f"{capture.folder} has no whole step to run again: {cut[0]}"
-            if cut
-            else f"{capture.folder} does not say what was fed to the model",
+            f"{capture.folder} {problem}",
             fix=f"keep a new baseline with `trtdx capture`, or name a new capture: trtdx compare --baseline {capture.folder} NEW_CAPTURE",
         )
     return Fed(steps=tuple(steps))
 
 
 def _kept(capture: Capture, name: str, step: int) -> Array:
-    found = capture.record(name, step=step, rank=capture.ranks[0])
-    return capture.values(found)
+    record = capture.record(name, step=step, rank=capture.ranks[0])
+    return capture.values(record)
 
 
 def rerun(spec: Spec, capture: Capture, fed: Fed, folder: Path) -> Side:
     """Run what a capture is of into a new one: the same taps, steps and positions; values where the old one has some."""
-    header = capture.header
-    selector = header.selector or EVERYTHING
+    selector = capture.header.selector or EVERYTHING
     engine = spec.open(selector)
     try:
-        made = Header(run=spec.text, engine=engine.kind, selector=selector, details=header_details(engine))
-        with CaptureWriter(folder, made, parquet=False) as writer:
-            session = Session(engine, writer, Recorder(writer, _wanted(capture), engine.places()))
+        with record_session(engine, folder, _wanted(capture), run=spec.text, selector=selector) as session:
             _feed(session, engine, fed)
     finally:
         engine.close()
@@ -172,11 +169,11 @@ def _feed(session: Session, engine: Engine, fed: Fed) -> None:
 def _wanted(capture: Capture) -> Wanted:
     """Return what of a run the capture has."""
     details: dict[str, Any] = capture.header.details
-    asked = details.get("values") or (EVERYTHING if _has_values(capture) else "")
+    values_selector = details.get("values") or (EVERYTHING if _has_values(capture) else "")
     every = details.get("every", 1)
     try:
         return Wanted(
-            parse_selector(str(asked)) if asked else None,
+            parse_selector(str(values_selector)) if values_selector else None,
             parse_steps(str(details.get("steps", ""))),
             every if isinstance(every, int) and every > 0 else 1,
             parse_positions(str(details.get("positions", ""))),
@@ -187,4 +184,4 @@ def _wanted(capture: Capture) -> Wanted:
 
 def _has_values(capture: Capture) -> bool:
     """Whether values of taps were kept, not only what a run is fed and goes on with."""
-    return any(each.kept for each in capture.records() if each.place.path)
+    return any(record.kept for record in capture.records() if record.place.path)

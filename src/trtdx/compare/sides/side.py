@@ -9,11 +9,13 @@ DIR or FILE                             a capture, a dump of another tool, or a 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import msgspec
+import numpy as np
 
 from trtdx.capture.dumps.importers import import_capture
 from trtdx.capture.run import header_details, is_decoder
@@ -24,18 +26,19 @@ from trtdx.capture.session.steps import Session, step_notes
 from trtdx.capture.store.format import Header
 from trtdx.capture.store.reader import Capture, is_capture
 from trtdx.capture.store.writer import CaptureWriter
+from trtdx.compare.sides.packages import ENGINES
 from trtdx.engines.generate import completed_feeds
 from trtdx.engines.opening import Options, find_model, open_engine
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.tensors.taps import parse_selector
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from trtdx.capture.store.reader import Record
     from trtdx.engines.engine import Array, Engine
     from trtdx.host import Host
 
-KINDS = {"hf": "torch", "onnx": "onnxruntime", "trt": "tensorrt"}
 KNOWN_OPTIONS = {
     "hf": ("dtype", "attention", "threads", "compiled"),
     "onnx": ("level", "threads", "disabled"),
@@ -56,26 +59,26 @@ class Spec(msgspec.Struct, frozen=True):
 
     @property
     def is_model(self) -> bool:
-        return self.kind in KINDS
+        return self.kind in ENGINES
 
     @property
     def text(self) -> str:
-        asked = "&".join(f"{name}={value}" for name, value in self.options.items())
-        return f"{self.kind}:{self.path}" + (f"?{asked}" if asked else "")
+        query = "&".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.kind}:{self.path}" + (f"?{query}" if query else "")
 
     def open(self, selector: str = "", **changed: str) -> Engine:
         """Return the model on its engine, some options changed."""
         options = {**self.options, **changed}
-        told = Options(
+        engine_options = Options(
             optimisation=options.get("level", "all"),
             dtype=options.get("dtype", "auto"),
             attention=options.get("attention", ""),
             threads=int(options.get("threads", "0")),
             compiled=options.get("compiled", "") in ("1", "yes", "true"),
-            settings=tuple(each for each in options.items() if each[0].startswith(SETTINGS)),
+            settings=tuple(option for option in options.items() if option[0].startswith(SETTINGS)),
             disabled=tuple(filter(None, options.get("disabled", "").split(","))),
         )
-        return open_engine(find_model(self.path), KINDS[self.kind], selector, told)
+        return open_engine(find_model(self.path), ENGINES[self.kind], selector, engine_options)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +92,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 def parse_side(host: Host, text: str) -> Spec:
     """Return what a text means."""
     kind, colon, rest = text.partition(":")
-    if colon and kind in KINDS:
+    if colon and kind in ENGINES:
         path, _, query = rest.partition("?")
         options = _parse_options(query, text)
         for name in options:
@@ -101,8 +104,8 @@ def parse_side(host: Host, text: str) -> Spec:
         return Spec(kind, path, options)
     if is_capture(text):
         return Spec("capture", text)
-    file, asked, runner = text.rpartition(RUNNER)
-    if asked and host.kind(file) == "file":
+    file, mark, runner = text.rpartition(RUNNER)
+    if mark and host.kind(file) == "file":
         return Spec("dump", file, {"runner": runner})
     if host.kind(text) == "absent":
         raise InputError(
@@ -113,7 +116,7 @@ def parse_side(host: Host, text: str) -> Spec:
         engine = find_model(text).engines[0]
     except InputError:
         return Spec("dump", text)
-    return Spec(next(kind for kind, name in KINDS.items() if name == engine), text)
+    return Spec(next(kind for kind, name in ENGINES.items() if name == engine), text)
 
 
 def _parse_options(query: str, text: str) -> dict[str, str]:
@@ -141,6 +144,15 @@ class Side:
     def kind(self) -> str:
         """The engine that computed it, "" where nobody knows."""
         return self.capture.header.engine
+
+    def kept_records(self, path: str, port: str, step: int) -> list[Record]:
+        """Return what enters ("in") or leaves ("out") a module at a step, of the first rank, where values were kept."""
+        records = self.capture.records(step=step, rank=self.capture.ranks[0])
+        return [
+            record
+            for record in records
+            if (record.place.path, record.place.port) == (path, port) and record.kept
+        ]
 
     def tokens(self) -> list[list[int]]:
         """Return the tokens that each step went on with, a list for each step; none where it was no generation."""
@@ -179,8 +191,8 @@ def open_side(
     if spec.kind == "capture":
         return Side(spec, Path(spec.path))
     if spec.kind == "dump":
-        told = import_capture(host, spec.path, str(folder), runner=spec.options.get("runner", "")).told
-        return Side(spec, folder, told)
+        notes = import_capture(host, spec.path, str(folder), runner=spec.options.get("runner", "")).told
+        return Side(spec, folder, notes)
     engine, selector = _opened(spec, selector, dict(changed or {}))
     try:
         run_into(
@@ -193,10 +205,7 @@ def open_side(
             selector=selector,
             budget_bytes=budget_bytes,
         )
-    except (
-        RuntimeError,
-        IndexError,
-    ) as err:  # of torch, about the model: sizes that do not fit, an unknown token
+    except (RuntimeError, IndexError) as err:  # of torch: sizes that do not fit, an unknown token
         raise InputError(f"{spec.text} cannot be computed: {' '.join(str(err).split())}") from err
     finally:
         engine.close()
@@ -224,15 +233,12 @@ def run_into(
     budget_bytes: int | None = None,
 ) -> None:
     """Run an engine's model on what is asked, all that it is told to watch in a new capture with values."""
-    import numpy as np
-
-    decoder = is_decoder(engine)
-    header = Header(run=run, engine=engine.kind, selector=selector, details=header_details(engine))
-    with CaptureWriter(folder, header, parquet=False, value_budget_bytes=budget_bytes) as writer:
-        recorder = Recorder(writer, Wanted(values=parse_selector(EVERYTHING)), engine.places())
-        session = Session(engine, writer, recorder)
-        if question.inputs or not decoder:
-            for feeds in _feeds(host, engine, question):
+    selection = Wanted(values=parse_selector(EVERYTHING))
+    with record_session(
+        engine, folder, selection, run=run, selector=selector, budget_bytes=budget_bytes
+    ) as session:
+        if question.inputs or not is_decoder(engine):
+            for feeds in question_feeds(host, engine, question):
                 session.compute(feeds)
             return
         tokens = np.array(forced, np.int64).T if forced else None
@@ -241,7 +247,23 @@ def run_into(
             pass
 
 
-def _feeds(host: Host, engine: Engine, question: Question) -> list[dict[str, Array]]:
+@contextmanager
+def record_session(
+    engine: Engine,
+    folder: Path,
+    selection: Wanted,
+    *,
+    run: str,
+    selector: str,
+    budget_bytes: int | None = None,
+) -> Iterator[Session]:
+    """Give a session of an engine whose steps go into a new capture."""
+    header = Header(run=run, engine=engine.kind, selector=selector, details=header_details(engine))
+    with CaptureWriter(folder, header, parquet=False, value_budget_bytes=budget_bytes) as writer:
+        yield Session(engine, writer, Recorder(writer, selection, engine.places()))
+
+
+def question_feeds(host: Host, engine: Engine, question: Question) -> list[dict[str, Array]]:
     """Return what each run is fed; what only the other side's model takes is left out, what follows is added."""
     if not question.inputs:
         return [made_up_feeds(engine.inputs)]
