@@ -38,8 +38,10 @@ def put(owner: Any, **values: Any) -> Iterator[None]:
         before[name] = getattr(owner, name)
         if name in owner._parameters:
             like = before[name]
-            made = None if value is None else value.to(like.dtype if like is not None else torch.float64)
-            owner._parameters[name] = None if made is None else torch.nn.Parameter(made, requires_grad=False)
+            new_value = None if value is None else value.to(like.dtype if like is not None else torch.float64)
+            owner._parameters[name] = (
+                None if new_value is None else torch.nn.Parameter(new_value, requires_grad=False)
+            )
         else:
             setattr(owner, name, value)
     try:
@@ -77,16 +79,16 @@ def real(tensor: Tensor) -> Tensor:
 def copied(module: Any, dtype: Any) -> Any:
     """Return a copy of a module in another type, without its hooks."""
     memo: dict[int, Any] = {
-        id(getattr(each, name)): OrderedDict()
-        for each in module.modules()
+        id(getattr(submodule, name)): OrderedDict()
+        for submodule in module.modules()
         for name in HOOKS
-        if hasattr(each, name)
+        if hasattr(submodule, name)
     }
-    made = copy.deepcopy(module, memo).to(dtype).eval().requires_grad_(False)
-    for each in made.modules():
-        if getattr(getattr(each, "config", None), "_experts_implementation", None):
-            each.config._experts_implementation = "eager"  # the others do not take every type
-    return made
+    module_copy = copy.deepcopy(module, memo).to(dtype).eval().requires_grad_(False)
+    for submodule in module_copy.modules():
+        if getattr(getattr(submodule, "config", None), "_experts_implementation", None):
+            submodule.config._experts_implementation = "eager"  # the others do not take every type
+    return module_copy
 
 
 def cast(tensor: Tensor, dtype: Any) -> Tensor:

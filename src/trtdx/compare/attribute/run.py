@@ -95,7 +95,7 @@ def attribute(
     Raises:
         InputError: the reference cannot be computed again, or nothing of the candidate is given.
     """
-    given = question.engine
+    given_engine = question.engine
     ready = StandIn(question, "") if question.engine is not None else _opened(question)
     question, engine = ready.suspect, ready.suspect.engine
     try:
@@ -105,12 +105,12 @@ def attribute(
             tried = _tried(bench) if not bench.healthy else _of_type(bench)
             evidence = weight_differences.evidence(question, bench)
     finally:
-        if given is None:
+        if given_engine is None:
             engine.close()
     if untried is not None:
         untried += bench.failures
-    told = {"tried_in": ready.told} if ready.told else {}
-    return [_explained(each, tried, bench, evidence, told) for each in tried[:MOST_TOLD]]
+    tried_in = {"tried_in": ready.told} if ready.told else {}
+    return [_explained(hypothesis, tried, bench, evidence, tried_in) for hypothesis in tried[:MOST_TOLD]]
 
 
 def named(found: Sequence[Explained]) -> Explained | None:
@@ -119,7 +119,11 @@ def named(found: Sequence[Explained]) -> Explained | None:
         return None
     best = found[0]
     alike = best.values.get("alike", "").replace(",", " ").split()
-    rest = [each for each in found[1:] if each.code not in alike and each.code != best.code]
+    rest = [
+        explanation
+        for explanation in found[1:]
+        if explanation.code not in alike and explanation.code != best.code
+    ]
     clear = not rest or 1 - best.share <= CLEAR * (1 - rest[0].share)
     return best if best.share >= EXPLAINED or clear else None
 
@@ -157,32 +161,32 @@ def _opened(question: Suspect) -> StandIn:
 
 def _tried(bench: Bench) -> list[Tried]:
     """Return the best of each code, best first; of equals the simpler one."""
-    seen = _of_masks(bench)
+    mask_causes = _of_masks(bench)
     if (
-        seen and seen[0].share > EXPLAINED
+        mask_causes and mask_causes[0].share > EXPLAINED
     ):  # who sees whom differs itself: what follows from it explains nothing
-        return seen
-    found: dict[str, Tried] = {}
+        return mask_causes
+    best_by_code: dict[str, Tried] = {}
     floor = min(0.5, max(1e-12, bench.noise / max(bench.residual, 1e-300)))
     for family, ideas in FAMILIES.items():
         if bench.is_late:
             bench.failures.append(f"{family}: the time was over (--effort thorough tries all)")
             continue
-        for each in _safely(family, ideas, bench):
-            share = bench.share(each.outputs) if each.share is None else each.share
+        for hypothesis in _safely(family, ideas, bench):
+            share = bench.share(hypothesis.outputs) if hypothesis.share is None else hypothesis.share
             if share != share or share < WORTH_TELLING:
                 continue
-            now = Tried(each, share, floor)
-            bench.solved = bench.solved or (1 - share <= 2 * floor and each.freedom <= 1)
-            before = found.get(each.code)
+            now = Tried(hypothesis, share, floor)
+            bench.solved = bench.solved or (1 - share <= 2 * floor and hypothesis.freedom <= 1)
+            before = best_by_code.get(hypothesis.code)
             if before is None or now.score > before.score:
-                found[each.code] = now
+                best_by_code[hypothesis.code] = now
             if bench.is_late:
                 bench.failures.append(f"{family}: not to its end, the time was over (--effort thorough)")
                 break
-    ranked = sorted(found.values(), key=lambda each: -each.score)
-    held = [_as_held(each, bench) for each in ranked[:MOST_TOLD]]
-    return _ties_in_order(sorted(held, key=lambda each: -each.score) + ranked[MOST_TOLD:])
+    ranked = sorted(best_by_code.values(), key=lambda hypothesis: -hypothesis.score)
+    rechecked = [_as_held(hypothesis, bench) for hypothesis in ranked[:MOST_TOLD]]
+    return _ties_in_order(sorted(rechecked, key=lambda hypothesis: -hypothesis.score) + ranked[MOST_TOLD:])
 
 
 def _as_held(each: Tried, bench: Bench) -> Tried:
@@ -202,8 +206,14 @@ def _of_masks(bench: Bench) -> list[Tried]:
 
 
 def _best_of(ideas: Iterator[Idea]) -> list[Tried]:
-    found = sorted((Tried(each, each.share or 0.0, 1e-3) for each in ideas), key=lambda each: each.score)
-    return sorted({each.idea.code: each for each in found}.values(), key=lambda each: -each.score)
+    ranked = sorted(
+        (Tried(hypothesis, hypothesis.share or 0.0, 1e-3) for hypothesis in ideas),
+        key=lambda hypothesis: hypothesis.score,
+    )
+    return sorted(
+        {hypothesis.idea.code: hypothesis for hypothesis in ranked}.values(),
+        key=lambda hypothesis: -hypothesis.score,
+    )
 
 
 def _safely(family: str, ideas: Callable[[Bench], Iterator[Idea]], bench: Bench) -> Iterator[Idea]:
@@ -212,10 +222,10 @@ def _safely(family: str, ideas: Callable[[Bench], Iterator[Idea]], bench: Bench)
     What torch refuses (shapes, types) is to be expected of modules nobody has seen. Anything else is a mistake in the
     idea: users are told, and where `STRICT` is set, as in the tests, it is raised.
     """
-    made = ideas(bench)
+    iterator = ideas(bench)
     while True:
         try:
-            idea = next(made)
+            idea = next(iterator)
         except StopIteration:
             return
         except (RuntimeError, ValueError, *MISTAKES) as err:
@@ -230,8 +240,8 @@ def _safely(family: str, ideas: Callable[[Bench], Iterator[Idea]], bench: Bench)
 def _ties_in_order(ranked: list[Tried]) -> list[Tried]:
     if not ranked:
         return []
-    top = [each for each in ranked if ranked[0].score - each.score < TIE]
-    return sorted(top, key=lambda each: (each.idea.rank, -each.score)) + ranked[len(top) :]
+    top = [hypothesis for hypothesis in ranked if ranked[0].score - hypothesis.score < TIE]
+    return sorted(top, key=lambda hypothesis: (hypothesis.idea.rank, -hypothesis.score)) + ranked[len(top) :]
 
 
 def _explained(

@@ -109,18 +109,18 @@ class ErrorModel:
             return Expected(
                 before * gain, before * gain * over, limit, "error model, the same in other layers"
             )
-        came = math.sqrt(
+        propagated_error = math.sqrt(
             max(0.0, before**2 - self._step**2)
         )  # a quantiser's step is in the result, and not amplified
-        whole = math.hypot(came * PRIOR_GAIN, self._step)
-        return Expected(whole, whole * 4, wide * 4.0, "error model")
+        relative_error = math.hypot(propagated_error * PRIOR_GAIN, self._step)
+        return Expected(relative_error, relative_error * 4, wide * 4.0, "error model")
 
     def _entering(self, pair: Pair, entering: Sequence[float]) -> float:
         dtype = _dtype(pair)
         shape = pair.reference.first.layout.shape
-        own = accumulated(dtype, shape[-1] if shape else 1) * math.sqrt(OPERATIONS)
-        known = max(entering, default=self._level)
-        return math.sqrt(known**2 + own**2 + self._step**2)
+        rounding_error = accumulated(dtype, shape[-1] if shape else 1) * math.sqrt(OPERATIONS)
+        entering_error = max(entering, default=self._level)
+        return math.sqrt(entering_error**2 + rounding_error**2 + self._step**2)
 
     def learn(self, seen: Seen, entering: Sequence[float]) -> None:
         """Take in a pair that was healthy."""

@@ -47,13 +47,21 @@ def with_outputs_judged(judged: Sequence[Judged], *, quantised: bool) -> list[Ju
         judged: verdicts of which none is wrong.
         quantised: whether the candidate has integers inside: what they cost is judged at each operation alone.
     """
-    far = [each for each in judged if is_model_output(each.pair) and _is_far(each)]
+    far = [
+        pair_verdict
+        for pair_verdict in judged
+        if is_model_output(pair_verdict.pair) and _is_far(pair_verdict)
+    ]
     if quantised or not far:
         return None
     worst = max(far, key=_relative)
-    step = min(each.pair.step for each in far)
-    first = next(each for each in judged if each.pair.step == step and _shows(each, _relative(worst)))
-    return [_as_wrong(each) if each is first else each for each in judged]
+    step = min(pair_verdict.pair.step for pair_verdict in far)
+    first = next(
+        pair_verdict
+        for pair_verdict in judged
+        if pair_verdict.pair.step == step and _shows(pair_verdict, _relative(worst))
+    )
+    return [_as_wrong(pair_verdict) if pair_verdict is first else pair_verdict for pair_verdict in judged]
 
 
 def _as_wrong(each: Judged) -> Judged:

@@ -52,8 +52,10 @@ class Quantised(NamedTuple):
 
     def how(self, path: str) -> How | None:
         """Return how a module of the reference is quantised in the candidate."""
-        for theirs, how in self.modules.items():
-            if theirs and (path_matches(theirs, path, {}) or path_matches(path, theirs, {})):
+        for candidate_path, how in self.modules.items():
+            if candidate_path and (
+                path_matches(candidate_path, path, {}) or path_matches(path, candidate_path, {})
+            ):
                 return how
         above = path.rpartition(".")[0]  # a quantiser may not tell which part of a module a product is
         return self.how(above) if above else self.modules.get("")
@@ -62,7 +64,8 @@ class Quantised(NamedTuple):
         """Return how something in a module is quantised, or the module itself."""
         prefix = f"{path}." if path else ""
         return self.how(path) or next(
-            (how for theirs, how in self.modules.items() if f"{theirs}.".startswith(prefix)), None
+            (how for candidate_path, how in self.modules.items() if f"{candidate_path}.".startswith(prefix)),
+            None,
         )
 
 
@@ -76,26 +79,28 @@ def quantised_in(side: Side) -> Quantised:
     from trtdx.formats.onnx.model import open_model
 
     graph = Graph(open_model(side.spec.path))
-    found: dict[str, How] = {}
-    for at, node in enumerate(graph.nodes):
+    modules: dict[str, How] = {}
+    for node_index, node in enumerate(graph.nodes):
         bits = WEIGHTS_ONLY.get(node.op_type) or ACTIVATIONS.get(node.op_type)
         if bits is None:
             continue
-        path = graph.scopes[at][-1] if graph.scopes[at] else ""
-        before = found.get(path, How(bits, False))
-        found[path] = How(
+        path = graph.scopes[node_index][-1] if graph.scopes[node_index] else ""
+        before = modules.get(path, How(bits, False))
+        modules[path] = How(
             min(bits, before.bits),
             before.activations or node.op_type in ACTIVATIONS,
             before.by_channel or _has_channels(node),
         )
     optimised = side.spec.options.get("level", "all") != "none"
-    return Quantised(found, inputs=side.spec.kind == "onnx" and optimised)
+    return Quantised(modules, inputs=side.spec.kind == "onnx" and optimised)
 
 
 def _has_channels(node: ir.Node) -> bool:
     """Whether a node's weights have a scale, or at least a zero point, for each channel."""
-    at = {"DequantizeLinear": 1, "MatMulInteger": 3, "QLinearMatMul": 4, "QGemm": 4}.get(node.op_type)
-    value = node.inputs[at] if at is not None and at < len(node.inputs) else None
+    scale_index = {"DequantizeLinear": 1, "MatMulInteger": 3, "QLinearMatMul": 4, "QGemm": 4}.get(
+        node.op_type
+    )
+    value = node.inputs[scale_index] if scale_index is not None and scale_index < len(node.inputs) else None
     return value is not None and value.const_value is not None and value.const_value.size > 1
 
 
@@ -105,10 +110,10 @@ def _told_by_config(path: Path) -> Quantised:
         config = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError):
         return Quantised()
-    told = config.get("quantization_config") if isinstance(config, dict) else None
-    if not isinstance(told, dict):
+    quantization = config.get("quantization_config") if isinstance(config, dict) else None
+    if not isinstance(quantization, dict):
         return Quantised()
-    bits = 4 if told.get("load_in_4bit") or told.get("bits") == 4 else 8
+    bits = 4 if quantization.get("load_in_4bit") or quantization.get("bits") == 4 else 8
     return Quantised({"": How(bits, activations=False)})
 
 

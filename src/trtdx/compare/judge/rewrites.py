@@ -56,43 +56,53 @@ class Settled(NamedTuple):
 
 def settle_rewrites(judged: Sequence[Judged]) -> Settled:
     """Return verdicts in which what does no harm is no longer called wrong."""
-    if not any(each.verdict is Verdict.WRONG for each in judged):
+    if not any(pair_verdict.verdict is Verdict.WRONG for pair_verdict in judged):
         return Settled(list(judged))
     search = _Rewrites(judged)
-    found = search.settled()
-    left = [each for each in found if each.verdict in BAD]
-    if not search.harmless or (left and not any(each.verdict is Verdict.WRONG for each in left)):
+    settled_verdicts = search.settled()
+    remaining = [pair_verdict for pair_verdict in settled_verdicts if pair_verdict.verdict in BAD]
+    if not search.harmless or (
+        remaining and not any(pair_verdict.verdict is Verdict.WRONG for pair_verdict in remaining)
+    ):
         return Settled(list(judged))
-    names = dict.fromkeys(each.pair.name for each in judged if id(each) in search.harmless)
+    names = dict.fromkeys(
+        pair_verdict.pair.name for pair_verdict in judged if id(pair_verdict) in search.harmless
+    )
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     note = f"computed otherwise, to the same result: {listed(list(names)[:MOST_NAMED])}{more}"
-    return Settled(found, (note,))
+    return Settled(settled_verdicts, (note,))
 
 
 class _Rewrites:
     def __init__(self, judged: Sequence[Judged]) -> None:
         self.judged = list(judged)
-        self.flow = Flow(each.pair for each in judged)
-        self.by_pair = {id(each.pair): each for each in judged}
+        self.flow = Flow(pair_verdict.pair for pair_verdict in judged)
+        self.by_pair = {id(pair_verdict.pair): pair_verdict for pair_verdict in judged}
         self.harmless: set[int] = set()
 
     def settled(self) -> list[Judged]:
-        compensated = {id(each.pair) for each in self.judged if self._is_compensated(each)}
+        compensated = {
+            id(pair_verdict.pair) for pair_verdict in self.judged if self._is_compensated(pair_verdict)
+        }
         feeding = {
             id(before)
-            for each in self.judged
-            if id(each.pair) in compensated and _is_product(each.pair)
-            for before in self._inputs(each.pair)
+            for pair_verdict in self.judged
+            if id(pair_verdict.pair) in compensated and _is_product(pair_verdict.pair)
+            for before in self._inputs(pair_verdict.pair)
         }
-        found = []
-        for each in self.judged:
-            if each.verdict in BAD and id(each.pair) in compensated:
-                found.append(_beside_the_reference(self._taken_back(each, Verdict.NOISE, COMPENSATED)))
-            elif each.verdict in BAD and (id(each.pair) in feeding or self._is_left_behind(each)):
-                found.append(self._taken_back(each, Verdict.UNKNOWN, OTHERWISE))
+        settled = []
+        for pair_verdict in self.judged:
+            if pair_verdict.verdict in BAD and id(pair_verdict.pair) in compensated:
+                settled.append(
+                    _beside_the_reference(self._taken_back(pair_verdict, Verdict.NOISE, COMPENSATED))
+                )
+            elif pair_verdict.verdict in BAD and (
+                id(pair_verdict.pair) in feeding or self._is_left_behind(pair_verdict)
+            ):
+                settled.append(self._taken_back(pair_verdict, Verdict.UNKNOWN, OTHERWISE))
             else:
-                found.append(each)
-        return found
+                settled.append(pair_verdict)
+        return settled
 
     def _taken_back(self, each: Judged, verdict: Verdict, note: str) -> Judged:
         self.harmless.add(id(each))
@@ -112,12 +122,15 @@ class _Rewrites:
     def _inputs(self, pair: Pair) -> list[Pair]:
         """Return what enters the module that computes a pair, and the tensors that these are the very same as."""
         entering = self._entering(pair)
-        same = [other for each in entering if (other := self.flow.handed_on(each)) is not None]
-        hashes = {each.candidate.first.statistics.hash for each in entering}
+        same = [
+            other for entering_pair in entering if (other := self.flow.handed_on(entering_pair)) is not None
+        ]
+        hashes = {entering_pair.candidate.first.statistics.hash for entering_pair in entering}
         twins = [
-            each.pair
-            for each in self.judged
-            if each.pair.step == pair.step and each.pair.candidate.first.statistics.hash in hashes
+            pair_verdict.pair
+            for pair_verdict in self.judged
+            if pair_verdict.pair.step == pair.step
+            and pair_verdict.pair.candidate.first.statistics.hash in hashes
         ]
         return [*entering, *same, *twins]
 
@@ -149,8 +162,8 @@ class _Rewrites:
         most = usual * GROWTH.get(dtype, GROWTH_ELSE)
         nearest: dict[str, float] = {}  # of one tensor of the reference, that may be paired twice
         for other in leaving:
-            held = other.pair.reference.first.statistics.hash
-            nearest[held] = min(nearest.get(held, math.inf), _apart(other))
+            tensor_hash = other.pair.reference.first.statistics.hash
+            nearest[tensor_hash] = min(nearest.get(tensor_hash, math.inf), _apart(other))
         agrees = all(apart <= most for apart in nearest.values())
         return bool(leaving) and agrees and _apart(each) > max(LEAST, STANDS_OUT * most)
 
@@ -164,10 +177,12 @@ class _Rewrites:
             for pair in self.flow.pairs
             if pair.step == step and cache_of(pair).split(".")[0] == str(layer)
         ]
-        own = [pair for pair in self.flow.pairs if pair.step == step and _is_end(pair, layer)]
-        if not own:
-            own = [pair for pair in self.flow.pairs if pair.step == step and _begins(pair, layer + 1)]
-        return [*own, *caches] if own else []
+        layer_outputs = [pair for pair in self.flow.pairs if pair.step == step and _is_end(pair, layer)]
+        if not layer_outputs:
+            layer_outputs = [
+                pair for pair in self.flow.pairs if pair.step == step and _begins(pair, layer + 1)
+            ]
+        return [*layer_outputs, *caches] if layer_outputs else []
 
 
 def _apart(each: Judged) -> float:

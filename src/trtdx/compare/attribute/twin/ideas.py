@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield a norm whose weight lacks the one that is added to it: exporters add it beforehand."""
-    found = norm_of(bench)
-    if found is None or found[0].weight is None or found[0].plus:
+    norm_and_input = norm_of(bench)
+    if norm_and_input is None or norm_and_input[0].weight is None or norm_and_input[0].plus:
         return
-    norm, x = found
+    norm, x = norm_and_input
     less = norm._replace(plus=-1.0).of(x)
     how = "one not added to the weight, which has it in the reference"
     yield Idea("DX979", bench.changed({bench.main: less}), {"found": "not added"}, how)

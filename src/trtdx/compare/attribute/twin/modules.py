@@ -60,9 +60,9 @@ class TwinNorm(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         wide = x if x.dtype.itemsize > 2 else x.float()  # as all norms are computed
         wide = wide - wide.mean(-1, keepdim=True) if self.centred else wide
-        made = (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
-        made = made if self.weight is None else made * self.weight
-        return made if self.bias is None else made + self.bias
+        normed = (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        normed = normed if self.weight is None else normed * self.weight
+        return normed if self.bias is None else normed + self.bias
 
 
 class TwinEmbedding(torch.nn.Embedding):  # type: ignore[misc]
@@ -88,7 +88,7 @@ def apply_rotary_pos_emb(
 ) -> tuple[Tensor, Tensor]:
     """Turn queries and keys; called so that hypotheses about rotary embeddings find it, as in transformers."""
     cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
-    return tuple(_turned(each, cos, sin, taken, put) for each in (q, k))
+    return tuple(_turned(tensor, cos, sin, taken, put) for tensor in (q, k))
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor, taken: str, put: str) -> Tensor:
@@ -130,8 +130,8 @@ class Scope(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, *given: Tensor) -> Any:
         """Compute what leaves the module from what enters it, in the order in which a capture has it."""
-        made, self.left = self.program.run(self, given)
-        return made[0] if len(made) == 1 else tuple(made)
+        outputs, self.left = self.program.run(self, given)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def turned(self, given: Sequence[Tensor], taken: str, put: str, *, single: bool) -> tuple[Tensor, Tensor]:
         """Turn queries and keys by tables as the graph has them."""
@@ -147,19 +147,21 @@ class Scope(torch.nn.Module):  # type: ignore[misc]
         """Compute attention between its projections."""
         query, key, value, *masks = given
         key = key.transpose(-1, -2) if part.turned else key
-        mask = _mask(masks, [each.how for each in part.masks], query)
+        mask = _mask(masks, [masking.how for masking in part.masks], query)
         scale = part.scale or query.shape[-1] ** -0.5
         if part.causal:
-            seen = causal_mask(query.shape[-2], key.shape[-2])
-            low = torch.zeros((), dtype=query.dtype).masked_fill(~seen, _lowest(query.dtype))
+            visible = causal_mask(query.shape[-2], key.shape[-2])
+            low = torch.zeros((), dtype=query.dtype).masked_fill(~visible, _lowest(query.dtype))
             mask = low if mask is None else mask + low
         if self.config._attn_implementation == NAME and query.ndim == 4:
-            made, _ = _interface(
+            output, _ = _interface(
                 self, query, key, value, mask, scaling=scale, softcap=part.softcap, is_causal=False
             )
-            return made.transpose(1, 2)
+            return output.transpose(1, 2)
         groups = query.shape[1] // key.shape[1] if query.ndim == 4 else 1
-        key, value = (each.repeat_interleave(groups, 1) if groups > 1 else each for each in (key, value))
+        key, value = (
+            tensor.repeat_interleave(groups, 1) if groups > 1 else tensor for tensor in (key, value)
+        )
         scores = query @ key.transpose(-1, -2) * scale
         if part.softcap:
             scores = part.softcap * torch.tanh(scores / part.softcap)
@@ -171,8 +173,8 @@ class Scope(torch.nn.Module):  # type: ignore[misc]
 def _flat(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Return tables without the axis of heads, [batch, sequence, width]."""
     axis = 2 if cos.ndim == 4 and cos.shape[1] != 1 else 1
-    made = [each.squeeze(axis) if each.ndim == 4 else each for each in (cos, sin)]
-    return tuple(each[None] if each.ndim == 2 else each for each in made)
+    tables = [table.squeeze(axis) if table.ndim == 4 else table for table in (cos, sin)]
+    return tuple(table[None] if table.ndim == 2 else table for table in tables)
 
 
 def _mask(masks: Sequence[Tensor], how: Sequence[str], query: Tensor) -> Tensor | None:
@@ -181,8 +183,8 @@ def _mask(masks: Sequence[Tensor], how: Sequence[str], query: Tensor) -> Tensor 
     for mask, kind in zip(masks, how, strict=True):
         added = mask
         if kind != "add":
-            seen = mask.bool() if kind == "seen" else ~mask.bool()
-            added = torch.zeros((), dtype=query.dtype).masked_fill(~seen, _lowest(query.dtype))
+            visible = mask.bool() if kind == "seen" else ~mask.bool()
+            added = torch.zeros((), dtype=query.dtype).masked_fill(~visible, _lowest(query.dtype))
         total = added if total is None else total + added
     if total is not None:
         total = total.clamp(min=_lowest(total.dtype))
