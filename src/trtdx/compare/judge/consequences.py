@@ -32,13 +32,13 @@ def answers_changed(judged: Sequence[Judged], reference: Side, candidate: Side) 
     import numpy as np
 
     changed = compared = 0
-    for pair_verdict in judged:
-        if not _are_logits(pair_verdict.pair) or not pair_verdict.pair.kept:
+    for judged_pair in judged:
+        if not _are_logits(judged_pair.pair) or not judged_pair.pair.kept:
             continue
-        for reference_rows, candidate_rows in arrays(pair_verdict.pair, reference, candidate):
+        for reference_rows, candidate_rows in arrays(judged_pair.pair, reference, candidate):
             reference_logits, candidate_logits = reference_rows.astype("f8"), candidate_rows.astype("f8")
             compared += len(reference_logits)
-            if pair_verdict.verdict not in (Verdict.WRONG, Verdict.POISONED):
+            if judged_pair.verdict not in (Verdict.WRONG, Verdict.POISONED):
                 continue
             rows = np.arange(len(reference_logits))
             not_finite = ~np.isfinite(candidate_logits).all(1)
@@ -46,7 +46,7 @@ def answers_changed(judged: Sequence[Judged], reference: Side, candidate: Side) 
                 reference_logits[rows, reference_logits.argmax(1)]
                 - reference_logits[rows, np.nan_to_num(candidate_logits).argmax(1)]
             )
-            tie = NEAR_TIE * pair_verdict.expected * np.sqrt((reference_logits**2).mean(1))
+            tie = NEAR_TIE * judged_pair.expected * np.sqrt((reference_logits**2).mean(1))
             changed += int((not_finite | (gap > tie)).sum())
     return Answers(changed, compared)
 
@@ -58,14 +58,14 @@ def _are_logits(pair: Pair) -> bool:
 
 def first_not_finite(judged: Sequence[Judged]) -> Judged | None:
     """Return the first tensor that holds NaN or infinities in the candidate, whatever the reference has; masks may."""
-    for pair_verdict in judged:
-        pair = pair_verdict.pair
+    for judged_pair in judged:
+        pair = judged_pair.pair
         if not is_float(pair) or is_mask(pair):
             continue
         statistics = pair.candidate.first.statistics
         leaves = pair.reference.first.place.port == "out"
         if statistics.nan or (leaves and (statistics.pos_inf or statistics.neg_inf)):
-            return pair_verdict
+            return judged_pair
     return None
 
 
@@ -73,19 +73,19 @@ def like_the_first(judged: Sequence[Judged], first: Judged) -> set[tuple[int, st
     """Return the step and name of what is wrong as the first is: the same tensor of all layers, no more than somewhat worse."""
     kind, most = role(first.pair.name), SAME_KIND * first.ratio
     return {
-        (pair_verdict.pair.step, pair_verdict.pair.name)
-        for pair_verdict in judged
-        if pair_verdict.verdict is Verdict.WRONG
-        and role(pair_verdict.pair.name) == kind
-        and pair_verdict.ratio <= most
+        (judged_pair.pair.step, judged_pair.pair.name)
+        for judged_pair in judged
+        if judged_pair.verdict is Verdict.WRONG
+        and role(judged_pair.pair.name) == kind
+        and judged_pair.ratio <= most
     }
 
 
 def as_noise(judged: Sequence[Judged], explained: Collection[tuple[int, str]]) -> list[Judged]:
     """Return the verdicts with what is explained and tolerated taken for noise."""
     return [
-        pair_verdict._replace(verdict=Verdict.NOISE, note="explained")
-        if (pair_verdict.pair.step, pair_verdict.pair.name) in explained
-        else pair_verdict
-        for pair_verdict in judged
+        judged_pair._replace(verdict=Verdict.NOISE, note="explained")
+        if (judged_pair.pair.step, judged_pair.pair.name) in explained
+        else judged_pair
+        for judged_pair in judged
     ]

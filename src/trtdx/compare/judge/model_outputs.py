@@ -48,20 +48,18 @@ def with_outputs_judged(judged: Sequence[Judged], *, quantised: bool) -> list[Ju
         quantised: whether the candidate has integers inside: what they cost is judged at each operation alone.
     """
     far = [
-        pair_verdict
-        for pair_verdict in judged
-        if is_model_output(pair_verdict.pair) and _is_far(pair_verdict)
+        judged_pair for judged_pair in judged if is_model_output(judged_pair.pair) and _is_far(judged_pair)
     ]
     if quantised or not far:
         return None
     worst = max(far, key=_relative)
-    step = min(pair_verdict.pair.step for pair_verdict in far)
+    step = min(judged_pair.pair.step for judged_pair in far)
     first = next(
-        pair_verdict
-        for pair_verdict in judged
-        if pair_verdict.pair.step == step and _shows(pair_verdict, _relative(worst))
+        judged_pair
+        for judged_pair in judged
+        if judged_pair.pair.step == step and _shows(judged_pair, _relative(worst))
     )
-    return [_as_wrong(pair_verdict) if pair_verdict is first else pair_verdict for pair_verdict in judged]
+    return [_as_wrong(judged_pair) if judged_pair is first else judged_pair for judged_pair in judged]
 
 
 def _as_wrong(each: Judged) -> Judged:

@@ -56,17 +56,17 @@ class Settled(NamedTuple):
 
 def settle_rewrites(judged: Sequence[Judged]) -> Settled:
     """Return verdicts in which what does no harm is no longer called wrong."""
-    if not any(pair_verdict.verdict is Verdict.WRONG for pair_verdict in judged):
+    if not any(judged_pair.verdict is Verdict.WRONG for judged_pair in judged):
         return Settled(list(judged))
     search = _Rewrites(judged)
     settled_verdicts = search.settled()
-    remaining = [pair_verdict for pair_verdict in settled_verdicts if pair_verdict.verdict in BAD]
+    remaining = [judged_pair for judged_pair in settled_verdicts if judged_pair.verdict in BAD]
     if not search.harmless or (
-        remaining and not any(pair_verdict.verdict is Verdict.WRONG for pair_verdict in remaining)
+        remaining and not any(judged_pair.verdict is Verdict.WRONG for judged_pair in remaining)
     ):
         return Settled(list(judged))
     names = dict.fromkeys(
-        pair_verdict.pair.name for pair_verdict in judged if id(pair_verdict) in search.harmless
+        judged_pair.pair.name for judged_pair in judged if id(judged_pair) in search.harmless
     )
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     note = f"computed otherwise, to the same result: {listed(list(names)[:MOST_NAMED])}{more}"
@@ -76,32 +76,32 @@ def settle_rewrites(judged: Sequence[Judged]) -> Settled:
 class _Rewrites:
     def __init__(self, judged: Sequence[Judged]) -> None:
         self.judged = list(judged)
-        self.flow = Flow(pair_verdict.pair for pair_verdict in judged)
-        self.by_pair = {id(pair_verdict.pair): pair_verdict for pair_verdict in judged}
+        self.flow = Flow(judged_pair.pair for judged_pair in judged)
+        self.by_pair = {id(judged_pair.pair): judged_pair for judged_pair in judged}
         self.harmless: set[int] = set()
 
     def settled(self) -> list[Judged]:
         compensated = {
-            id(pair_verdict.pair) for pair_verdict in self.judged if self._is_compensated(pair_verdict)
+            id(judged_pair.pair) for judged_pair in self.judged if self._is_compensated(judged_pair)
         }
         feeding = {
             id(before)
-            for pair_verdict in self.judged
-            if id(pair_verdict.pair) in compensated and _is_product(pair_verdict.pair)
-            for before in self._inputs(pair_verdict.pair)
+            for judged_pair in self.judged
+            if id(judged_pair.pair) in compensated and _is_product(judged_pair.pair)
+            for before in self._inputs(judged_pair.pair)
         }
         settled = []
-        for pair_verdict in self.judged:
-            if pair_verdict.verdict in BAD and id(pair_verdict.pair) in compensated:
+        for judged_pair in self.judged:
+            if judged_pair.verdict in BAD and id(judged_pair.pair) in compensated:
                 settled.append(
-                    _beside_the_reference(self._taken_back(pair_verdict, Verdict.NOISE, COMPENSATED))
+                    _beside_the_reference(self._taken_back(judged_pair, Verdict.NOISE, COMPENSATED))
                 )
-            elif pair_verdict.verdict in BAD and (
-                id(pair_verdict.pair) in feeding or self._is_left_behind(pair_verdict)
+            elif judged_pair.verdict in BAD and (
+                id(judged_pair.pair) in feeding or self._is_left_behind(judged_pair)
             ):
-                settled.append(self._taken_back(pair_verdict, Verdict.UNKNOWN, OTHERWISE))
+                settled.append(self._taken_back(judged_pair, Verdict.UNKNOWN, OTHERWISE))
             else:
-                settled.append(pair_verdict)
+                settled.append(judged_pair)
         return settled
 
     def _taken_back(self, each: Judged, verdict: Verdict, note: str) -> Judged:
@@ -127,10 +127,10 @@ class _Rewrites:
         ]
         hashes = {entering_pair.candidate.first.statistics.hash for entering_pair in entering}
         twins = [
-            pair_verdict.pair
-            for pair_verdict in self.judged
-            if pair_verdict.pair.step == pair.step
-            and pair_verdict.pair.candidate.first.statistics.hash in hashes
+            judged_pair.pair
+            for judged_pair in self.judged
+            if judged_pair.pair.step == pair.step
+            and judged_pair.pair.candidate.first.statistics.hash in hashes
         ]
         return [*entering, *same, *twins]
 

@@ -161,11 +161,11 @@ class _Court:
         wrong_before = False
         near = self._near(*local) if local else {}
         for number, pair in enumerate(self.flow.pairs):
-            pair_verdict = self.trivial(pair) or self._by_runs(
+            judged_pair = self.trivial(pair) or self._by_runs(
                 pair, near.get(number), global_runs, wrong_before
             )
-            wrong_before |= pair_verdict.verdict is Verdict.WRONG
-            judged.append(pair_verdict)
+            wrong_before |= judged_pair.verdict is Verdict.WRONG
+            judged.append(judged_pair)
         return judged
 
     def _near(self, truth: Run, honest: Sequence[Run]) -> dict[int, Weighed]:
@@ -203,11 +203,7 @@ class _Court:
         return (truth, available) if truth is not None and available else None
 
     def _by_runs(
-        self,
-        pair: Pair,
-        near: Weighed | None,
-        whole: tuple[Run, list[Run]] | None,
-        wrong_before: bool,
+        self, pair: Pair, near: Weighed | None, whole: tuple[Run, list[Run]] | None, wrong_before: bool
     ) -> Judged:
         far = self._weighed(pair, *whole, local=False) if whole else None
         difference = measure(pair, self.reference, self.candidate).difference
@@ -217,8 +213,8 @@ class _Court:
             return self._told(pair, near, Verdict.WRONG, difference, "local")
         if near is not None and near.error > TOO_NARROW[0] and self._is_too_narrow(pair, near):
             note = f"so is the reference in {self.dtype}: the type is too narrow here"
-            pair_verdict = self._told(pair, near, Verdict.WRONG, difference, "local")
-            return pair_verdict._replace(
+            judged_pair = self._told(pair, near, Verdict.WRONG, difference, "local")
+            return judged_pair._replace(
                 observed=near.error, expected=rounding(self.dtype), limit=TOO_NARROW[1], note=note
             )
         if far is None or not far.wrong:
@@ -338,18 +334,18 @@ class _Court:
         tainted: set[int] = set()
         judged = []
         for number, pair in enumerate(self.flow.pairs):
-            pair_verdict = self.trivial(pair)
-            if pair_verdict is None:
+            judged_pair = self.trivial(pair)
+            if judged_pair is None:
                 before = [self.flow.at(one) for one in self.flow.before(pair)]
                 ill = any(one in tainted for one in before)
                 entering = [errors[one] for one in before if one in errors and one not in tainted]
-                pair_verdict = self._by_model(pair, model, entering, ill=ill)
-            error = pair_verdict.difference.relative_l2 if pair_verdict.difference else 0.0
+                judged_pair = self._by_model(pair, model, entering, ill=ill)
+            error = judged_pair.difference.relative_l2 if judged_pair.difference else 0.0
             errors[number] = error if math.isfinite(error) else 1.0
             tolerated = (pair.step, pair.name) in explained
-            if pair_verdict.verdict in (Verdict.WRONG, Verdict.POISONED) and not tolerated:
+            if judged_pair.verdict in (Verdict.WRONG, Verdict.POISONED) and not tolerated:
                 tainted.add(number)
-            judged.append(pair_verdict)
+            judged.append(judged_pair)
         return judged
 
     def _bits(self) -> int:
@@ -385,10 +381,10 @@ class _Court:
         )
         if not weighed.wrong:
             model.learn(Seen(pair, relative_error, worst), entering)
-        pair_verdict = self._told(
+        judged_pair = self._told(
             pair, weighed, bad if weighed.wrong else Verdict.NOISE, measured.difference, "error model"
         )
-        return pair_verdict._replace(basis=expected.basis)
+        return judged_pair._replace(basis=expected.basis)
 
 
 def _relative(measured: Measured) -> tuple[float, float, tuple[int, ...]]:
@@ -422,5 +418,5 @@ class Summary(NamedTuple):
     @classmethod
     def of(cls, judged: Sequence[Judged]) -> Summary:
         return cls(
-            {verdict: sum(pair_verdict.verdict is verdict for pair_verdict in judged) for verdict in Verdict}
+            {verdict: sum(judged_pair.verdict is verdict for judged_pair in judged) for verdict in Verdict}
         )

@@ -63,8 +63,7 @@ def stand_in(suspect: Suspect) -> StandIn:
     spec = None if side is None else model_of(side)
     if side is None or spec is None:
         raise InputError(
-            "the reference is not a model, and names none",
-            fix="give the reference as hf:DIR or onnx:FILE",
+            "the reference is not a model, and names none", fix="give the reference as hf:DIR or onnx:FILE"
         )
     return _of_graph(suspect, side, spec) if spec.kind in GRAPHS else _of_folder(suspect, spec)
 
