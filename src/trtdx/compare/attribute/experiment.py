@@ -299,6 +299,10 @@ class Bench:
         """Return the truth with some outputs replaced."""
         return {**self.truth, **outputs}
 
+    def with_main(self, tensor: Tensor) -> Outputs:
+        """Return the truth with the main target replaced."""
+        return self.changed({self.main: tensor})
+
     @property
     def wrong_targets(self) -> list[str]:
         """The names of the targets that are further off than rounding explains."""

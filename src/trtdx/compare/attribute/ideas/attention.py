@@ -228,14 +228,8 @@ def _orders(bench: Bench, call: Call) -> Iterator[Idea]:
             if nearest is None or wrong < nearest[0]:
                 nearest = wrong, description, got
         if nearest is not None:
-            yield Idea(
-                "DX973",
-                nearest[2],
-                {"which": which, "order": nearest[1]},
-                f"{which}: {nearest[1]}",
-                freedom=1,
-                rank=1,
-            )
+            how = f"{which}: {nearest[1]}"
+            yield Idea("DX973", nearest[2], {"which": which, "order": nearest[1]}, how, freedom=1, rank=1)
 
 
 def _softmaxes(bench: Bench) -> Iterator[Idea]:

@@ -67,14 +67,8 @@ def _precisions(bench: Bench) -> Iterator[Idea]:
                 yield Idea("DX952", _both(bench, change), {"found": name}, f"keys and values kept as {name}")
         for which in ("keys", "values"):
             got = _both(bench, change, which)
-            yield Idea(
-                "DX952",
-                got,
-                {"found": f"{name}, {which} only"},
-                f"{which} kept as {name}",
-                freedom=0.5,
-                rank=1,
-            )
+            how = f"{which} kept as {name}"
+            yield Idea("DX952", got, {"found": f"{name}, {which} only"}, how, freedom=0.5, rank=1)
 
 
 def _stale(bench: Bench, before: int) -> Iterator[Idea]:

@@ -34,7 +34,7 @@ def _of_table(bench: Bench) -> Iterator[Idea]:
     own_scale = float((truth * plain).sum() / (plain * plain).sum())
 
     def scaled(rows: Tensor, factor: float) -> dict[str, Tensor]:
-        return bench.changed({bench.main: rows * factor})
+        return bench.with_main(rows * factor)
 
     candidate = bench.targets[bench.main]
     fitted = float((torch.nan_to_num(candidate) * plain).sum() / (plain * plain).sum())
@@ -91,18 +91,13 @@ def _shifts(bench: Bench, ids: Tensor, table: Tensor, own: float) -> Iterator[Id
     code = "DX965" if positional else "DX993"
     for shift in shifts:
         moved = ids + shift
-        got = bench.changed({bench.main: table[(moved % rows).long()] * own})
-        yield Idea(
-            code,
-            got,
-            {"offset": f"{shift:+d}"},
-            f"rows shifted by {shift:+d}",
-            freedom=0.3 if abs(shift) < 3 else 0.8,
-        )
+        got = bench.with_main(table[(moved % rows).long()] * own)
+        how = f"rows shifted by {shift:+d}"
+        yield Idea(code, got, {"offset": f"{shift:+d}"}, how, freedom=0.3 if abs(shift) < 3 else 0.8)
     if positional:
         counted_ids = torch.arange(ids.shape[-1]).expand_as(ids) + ids.min()
         if not torch.equal(counted_ids, ids):
-            got = bench.changed({bench.main: table[counted_ids.long()] * own})
+            got = bench.with_main(table[counted_ids.long()] * own)
             yield Idea("DX966", got, {}, "positions counted from the first column, padding included")
 
 

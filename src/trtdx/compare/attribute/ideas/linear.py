@@ -12,7 +12,6 @@ from trtdx.compare.attribute.ideas.product import (
     Product,
     is_embedding,
     is_vocabulary,
-    outputs_with,
     product_of,
 )
 from trtdx.compare.attribute.ideas.sharding import RANKS
@@ -49,7 +48,7 @@ def _lost(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield a weight that is zero everywhere."""
     nothing = product.of(torch.zeros_like(product.weight), product.bias)
     values = {"what": "its weight is zero everywhere"}
-    yield Idea("DX933", outputs_with(bench, nothing), values, "the weight zero everywhere", rank=-1)
+    yield Idea("DX933", bench.with_main(nothing), values, "the weight zero everywhere", rank=-1)
 
 
 def _clipped(bench: Bench, product: Product) -> Iterator[Idea]:
@@ -57,7 +56,7 @@ def _clipped(bench: Bench, product: Product) -> Iterator[Idea]:
     weight, peak = product.weight, float(product.weight.abs().max())
 
     def outputs(limit: float) -> Outputs:
-        return outputs_with(bench, product.of(weight.clamp(-limit, limit), product.bias))
+        return bench.with_main(product.of(weight.clamp(-limit, limit), product.bias))
 
     limit, got = best(bench, [peak * share for share in CLIPS], outputs)
     clipped_share = float((weight.abs() > limit).double().mean())
@@ -79,35 +78,33 @@ def _woven(bench: Bench, product: Product) -> Iterator[Idea]:
         woven = torch.stack(both if own_name == order[0] else both[::-1], 1).flatten(0, 1)
         half = woven[: len(weight)] if own_name == order[0] else woven[len(weight) :]
         values, how = {"how": INTERLEAVED}, f"rows of {order[0]} and {order[1]} in turn"
-        yield Idea("DX981", outputs_with(bench, product.of(half, product.bias)), values, how)
+        yield Idea("DX981", bench.with_main(product.of(half, product.bias)), values, how)
 
 
 def _turned(bench: Bench, product: Product) -> Iterator[Idea]:
     weight = product.weight
     if weight.shape[0] == weight.shape[1]:
-        yield Idea(
-            "DX982", outputs_with(bench, product.of(weight.T, product.bias)), {}, "the weight transposed"
-        )
+        yield Idea("DX982", bench.with_main(product.of(weight.T, product.bias)), {}, "the weight transposed")
         return
     rows, columns = weight.shape
     read = weight.T.contiguous().reshape(rows, columns)
     how = "the weight's memory read in the other order"
-    yield Idea("DX982", outputs_with(bench, product.of(read, product.bias)), {}, how)
+    yield Idea("DX982", bench.with_main(product.of(read, product.bias)), {}, how)
     read = weight.contiguous().reshape(columns, rows).T
-    yield Idea("DX982", outputs_with(bench, product.of(read, product.bias)), {}, how)
+    yield Idea("DX982", bench.with_main(product.of(read, product.bias)), {}, how)
 
 
 def _biases(bench: Bench, product: Product) -> Iterator[Idea]:
     plain = product.of(product.weight)
     if product.bias is not None:
-        yield Idea("DX987", outputs_with(bench, plain), {}, "the product without its bias")
+        yield Idea("DX987", bench.with_main(plain), {}, "the product without its bias")
         for ranks in RANKS:
-            many = outputs_with(bench, plain + ranks * product.bias)
+            many = bench.with_main(plain + ranks * product.bias)
             yield Idea("DX988", many, {"ranks": str(ranks)}, f"the bias added {ranks} times")
     for path, other in (*bench.siblings(), *bench.twins()):
         bias = getattr(other, "bias", None)
         if isinstance(bias, torch.Tensor) and bias.shape == product.weight.shape[:1]:
-            got = outputs_with(bench, plain + bias.double())
+            got = bench.with_main(plain + bias.double())
             yield Idea("DX989", got, {"other": path}, f"with the bias of {path}")
 
 
@@ -132,9 +129,9 @@ def _elsewhere(bench: Bench, product: Product) -> Iterator[Idea]:
             code = "DX992"
         other_weight, bias = other_weight.to(product.x.dtype), getattr(other, "bias", None)
         if bias is not None:
-            got = outputs_with(bench, product.of(other_weight, bias.to(product.x.dtype)))
+            got = bench.with_main(product.of(other_weight, bias.to(product.x.dtype)))
             yield Idea(code, got, {"other": path}, f"with the weights of {path}")
-        got = outputs_with(bench, product.of(other_weight, product.bias))
+        got = bench.with_main(product.of(other_weight, product.bias))
         yield Idea(code, got, {"other": path}, f"with the weight of {path}")
 
 
@@ -159,13 +156,8 @@ def _inside(bench: Bench) -> Iterator[Idea]:
             with put(module, bias=torch.zeros_like(bias)):
                 yield Idea("DX987", bench.run(), values, f"{name} without its bias", freedom=0.5)
             with put(module, bias=2 * bias):
-                yield Idea(
-                    "DX988",
-                    bench.run(),
-                    {**values, "ranks": "2"},
-                    f"the bias of {name} added twice",
-                    freedom=0.5,
-                )
+                how = f"the bias of {name} added twice"
+                yield Idea("DX988", bench.run(), {**values, "ranks": "2"}, how, freedom=0.5)
         yield from _inner_orders(bench, name, module)
 
 
@@ -185,13 +177,8 @@ def _inner_orders(bench: Bench, name: str, module: Any) -> Iterator[Idea]:
                 shards = [torch.zeros_like(chunk) if at == lost else chunk for at, chunk in enumerate(chunks)]
                 with put(module, weight=torch.cat(shards, axis)):
                     values = {"inner": name, "ranks": str(ranks), "missing": str(lost)}
-                    yield Idea(
-                        "DX984",
-                        bench.run(),
-                        values,
-                        f"shard {lost} of {ranks} of {name} is missing",
-                        freedom=1,
-                    )
+                    how = f"shard {lost} of {ranks} of {name} is missing"
+                    yield Idea("DX984", bench.run(), values, how, freedom=1)
 
 
 def _is_product(module: Any) -> bool:

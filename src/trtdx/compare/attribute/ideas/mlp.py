@@ -72,7 +72,7 @@ def _of_activation(bench: Bench) -> Iterator[Idea]:
         return
     for name, function in activations().items():
         if name != own_name:
-            got = bench.changed({bench.main: function(x)})
+            got = bench.with_main(function(x))
             yield Idea("DX980", got, {"found": name, "expected": own_name}, f"{name} instead of {own_name}")
 
 

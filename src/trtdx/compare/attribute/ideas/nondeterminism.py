@@ -83,7 +83,7 @@ def _zeros(bench: Bench) -> Iterator[Idea]:
     dropped = torch.where(candidate == 0, torch.zeros_like(truth), truth * factor)
     values = {"rate": f"{rate:.2g}", "spread": f"{lost:.2g}"}
     how = f"{100 * lost:.2g} % of the outputs are zero, the others larger by {factor:.4g}"
-    yield Idea("DX958", bench.changed({bench.main: dropped}), values, how, freedom=1)
+    yield Idea("DX958", bench.with_main(dropped), values, how, freedom=1)
 
 
 def _jitter(bench: Bench) -> Iterator[Idea]:

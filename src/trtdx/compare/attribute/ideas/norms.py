@@ -81,7 +81,7 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     norm, x = norm_and_input
 
     def outputs(other: Norm) -> Outputs:
-        return bench.changed({bench.main: other.of(x)})
+        return bench.with_main(other.of(x))
 
     others = [eps for eps in EPSILONS if eps != norm.eps]
     eps, got = best(bench, others, lambda eps: outputs(norm._replace(eps=eps)), rounds=20, exact=others)
@@ -109,20 +109,12 @@ def _weights(bench: Bench, norm: Norm, outputs: Any) -> Iterator[Idea]:
     if norm.weight is not None:
         yield Idea("DX976", outputs(norm._replace(weight=None)), {}, "without the weight")
         plus = {0.0: "added", 1.0: "not added"}[norm.plus]
-        yield Idea(
-            "DX979",
-            outputs(norm._replace(plus=1.0 - norm.plus)),
-            {"found": plus},
-            f"one {plus} to the weight",
-        )
+        how = f"one {plus} to the weight"
+        yield Idea("DX979", outputs(norm._replace(plus=1.0 - norm.plus)), {"found": plus}, how)
         if norm.plus:
             twice = outputs(norm._replace(plus=2.0))
-            yield Idea(
-                "DX979",
-                twice,
-                {"found": "added twice"},
-                "one added twice: when converting and when computing",
-            )
+            how = "one added twice: when converting and when computing"
+            yield Idea("DX979", twice, {"found": "added twice"}, how)
     if norm.bias is not None:
         yield Idea("DX987", outputs(norm._replace(bias=None)), {}, "the norm without its bias")
     for path, other in (*bench.siblings(), *bench.twins()):

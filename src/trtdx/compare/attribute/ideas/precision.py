@@ -98,7 +98,7 @@ def _overflow(bench: Bench) -> Iterator[Idea]:
             )
             name = "float16" if low == torch.float16 else "bfloat16"
             peak_square = {"largest": f"{float((x * x).max()):.4g}", "dtype": name}
-            yield Idea(code, bench.changed({bench.main: normed}), peak_square, f"the norm's {how}")
+            yield Idea(code, bench.with_main(normed), peak_square, f"the norm's {how}")
 
 
 def _saturation(bench: Bench, product: Product | None) -> Iterator[Idea]:
@@ -108,14 +108,10 @@ def _saturation(bench: Bench, product: Product | None) -> Iterator[Idea]:
     limit = float(candidate.abs().max())
     clipped_count = int((candidate.abs() >= limit * (1 - 1e-6)).sum())
     if limit and clipped_count >= 2 and float(truth.abs().max()) > limit * 1.001:
-        got = bench.changed({bench.main: truth.clamp(-limit, limit)})
+        got = bench.with_main(truth.clamp(-limit, limit))
         share = f"{100 * clipped_count / candidate.numel():.2g} %"
-        yield Idea(
-            "DX947",
-            got,
-            {"limit": f"{limit:.5g}", "where": "output", "held": share},
-            f"outputs held at {limit:.5g}",
-        )
+        how = f"outputs held at {limit:.5g}"
+        yield Idea("DX947", got, {"limit": f"{limit:.5g}", "where": "output", "held": share}, how)
     name = next((key for key, tensor in bench.inputs.items() if tensor.is_floating_point()), None)
     if name is None:
         return
@@ -126,9 +122,7 @@ def _saturation(bench: Bench, product: Product | None) -> Iterator[Idea]:
 
     def outputs(limit: float) -> Outputs:
         if product is not None:
-            return bench.changed(
-                {bench.main: _product(product, x.reshape(product.x.shape).clamp(-limit, limit))}
-            )
+            return bench.with_main(_product(product, x.reshape(product.x.shape).clamp(-limit, limit)))
         return bench.run({**bench.inputs, name: x.clamp(-limit, limit)})
 
     grid = [peak * share for share in (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)]
@@ -158,15 +152,15 @@ def _underflow(bench: Bench, product: Product | None) -> Iterator[Idea]:
             got = (
                 bench.run({**bench.inputs, name: small})
                 if product is None
-                else bench.changed({bench.main: _product(product, small.reshape(product.x.shape))})
+                else bench.with_main(_product(product, small.reshape(product.x.shape)))
             )
             yield Idea("DX998", got, {**values, "where": "input"}, f"inputs below {least:.3g} are zero")
         if product is not None and bool(((product.weight.abs() < least) & (product.weight != 0)).any()):
-            got = bench.changed({bench.main: _product(product, product.x, _flushed(product.weight, least))})
+            got = bench.with_main(_product(product, product.x, _flushed(product.weight, least)))
             yield Idea("DX998", got, {**values, "where": "weight"}, f"weights below {least:.3g} are zero")
         truth = bench.truth[bench.main]
         if bool(((truth.abs() < least) & (truth != 0)).any()):
-            got = bench.changed({bench.main: _flushed(truth, least)})
+            got = bench.with_main(_flushed(truth, least))
             yield Idea("DX998", got, {**values, "where": "output"}, f"outputs below {least:.3g} are zero")
 
 
@@ -194,9 +188,9 @@ def _coarse_products(bench: Bench, product: Product) -> Iterator[Idea]:
     for name in ("bfloat16", "float16", "tf32"):
         x, weight = _rounded(product.x, name), _rounded(product.weight, name)
         if bench.dtype not in ("float16", "bfloat16"):
-            got = bench.changed({bench.main: _product(product, x, weight)})
+            got = bench.with_main(_product(product, x, weight))
             yield Idea("DX999", got, {"dtype": name}, f"inputs and weights rounded to {name}")
-            got = bench.changed({bench.main: _product(product, product.x, weight)})
+            got = bench.with_main(_product(product, product.x, weight))
             yield Idea("DX999", got, {"dtype": name}, f"weights rounded to {name}")
     for name in ("float16", "bfloat16"):
         if bench.dtype == "bfloat16" and name == "float16":
@@ -206,7 +200,7 @@ def _coarse_products(bench: Bench, product: Product) -> Iterator[Idea]:
                 continue
             for coarse, narrow in ((False, True), (True, True), (True, False)):
                 summed = _summed(product, name, size, coarse=coarse, narrow=narrow)
-                got = bench.changed({bench.main: summed})
+                got = bench.with_main(summed)
                 how = f"sums rounded to {name} after each {size} products"
                 yield Idea("DX999", got, {"dtype": name}, how, freedom=0.3)
 

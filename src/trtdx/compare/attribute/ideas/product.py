@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from trtdx.compare.attribute.experiment import Bench, Outputs, Tensor
+    from trtdx.compare.attribute.experiment import Bench, Tensor
 
 NO_HEADS = {"o_proj", "out_proj", "dense", "c_proj", "wo", "output"}  # what heads enter, and none leave
 
@@ -51,10 +51,6 @@ def product_of(bench: Bench) -> Product | None:
         if float((gap**2).sum()) <= 1e-9 * float((truth**2).sum()):
             return product
     return None
-
-
-def outputs_with(bench: Bench, tensor: Tensor) -> Outputs:
-    return bench.changed({bench.main: tensor})
 
 
 def target_of(bench: Bench) -> tuple[Tensor, Tensor]:

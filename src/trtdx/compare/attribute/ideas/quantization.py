@@ -35,7 +35,7 @@ def ideas(bench: Bench) -> Iterator[Idea]:
 
 
 def _outputs(bench: Bench, product: Product, x: Tensor, weight: Tensor) -> Outputs:
-    return bench.changed({bench.main: product._replace(x=x).of(weight, product.bias)})
+    return bench.with_main(product._replace(x=x).of(weight, product.bias))
 
 
 def _factors(bench: Bench, product: Product) -> Iterator[Idea]:
@@ -49,26 +49,14 @@ def _factors(bench: Bench, product: Product) -> Iterator[Idea]:
     free = 1.0 if abs(factor / near - 1) > 0.01 else 1.5  # a whole number is rather a sum taken twice
     if abs(factor) > 1e-6:
         how = f"the product multiplied by {factor:.5g}"
-        yield Idea(
-            "DX948",
-            bench.changed({bench.main: plain * factor + bias}),
-            {"factor": f"{factor:.5g}"},
-            how,
-            freedom=free,
-            rank=1,
-        )
+        values = {"factor": f"{factor:.5g}"}
+        yield Idea("DX948", bench.with_main(plain * factor + bias), values, how, freedom=free, rank=1)
     if product.bias is not None:
         counted_result = (counted_product + bias).reshape(candidate.shape)
         both = float((candidate * counted_result).sum() / (counted_result * counted_result).sum())
-        got = bench.changed({bench.main: (plain + bias) * both})
-        yield Idea(
-            "DX948",
-            got,
-            {"factor": f"{both:.5g}"},
-            f"product and bias multiplied by {both:.5g}",
-            freedom=free + 0.2,
-            rank=1,
-        )
+        got = bench.with_main((plain + bias) * both)
+        how = f"product and bias multiplied by {both:.5g}"
+        yield Idea("DX948", got, {"factor": f"{both:.5g}"}, how, freedom=free + 0.2, rank=1)
 
 
 def to_int(tensor: Tensor, scale: Tensor, bits: int = 8) -> Tensor:
@@ -143,13 +131,8 @@ def _channels(bench: Bench, product: Product) -> Iterator[Idea]:
     ):
         rescaled = counted_product * shape
         factor = float(((candidate - bias) * rescaled).sum() / (rescaled * rescaled).sum())
-        yield Idea(
-            "DX949",
-            bench.changed({bench.main: plain * shape * factor + bias}),
-            {"found": description},
-            description,
-            freedom=1,
-        )
+        values = {"found": description}
+        yield Idea("DX949", bench.with_main(plain * shape * factor + bias), values, description, freedom=1)
     if candidate.shape[0] < 4:
         return
     channel_factors = (
@@ -158,14 +141,8 @@ def _channels(bench: Bench, product: Product) -> Iterator[Idea]:
     ).to(plain.dtype)
     spread = f"{float(channel_factors.min()):.3g} to {float(channel_factors.max()):.3g}"
     how = f"each channel multiplied by its own factor, {spread}"
-    yield Idea(
-        "DX948",
-        bench.changed({bench.main: plain * channel_factors + bias}),
-        {"factor": spread},
-        how,
-        freedom=4,
-        rank=3,
-    )
+    values = {"factor": spread}
+    yield Idea("DX948", bench.with_main(plain * channel_factors + bias), values, how, freedom=4, rank=3)
 
 
 def _zero_points(bench: Bench, product: Product) -> Iterator[Idea]:
@@ -180,7 +157,7 @@ def _zero_points(bench: Bench, product: Product) -> Iterator[Idea]:
     ):  # a zero point lies within what is quantised, or near it
         values = {"which": "inputs", "offset": f"{over:.4g}"}
         how = f"all inputs too large by {over:.4g}"
-        yield Idea("DX950", bench.changed({bench.main: truth + over * sums}), values, how, freedom=1)
+        yield Idea("DX950", bench.with_main(truth + over * sums), values, how, freedom=1)
     yield from _offsets(bench, product, gap)
     weight = product.weight
     low, high = weight.amin(1, keepdim=True).clamp(max=0), weight.amax(1, keepdim=True).clamp(min=0)
@@ -189,12 +166,8 @@ def _zero_points(bench: Bench, product: Product) -> Iterator[Idea]:
         scale = (most - least) / 255
         for shift, dtype_name in ((-least, "uint8"), (-least - 128 * scale, "int8")):
             got = _outputs(bench, product, product.x, weight + shift)
-            yield Idea(
-                "DX950",
-                got,
-                {"which": f"{dtype_name} {which}", "offset": f"{float(shift.mean()):.4g}"},
-                f"{dtype_name} {which} without zero point",
-            )
+            values = {"which": f"{dtype_name} {which}", "offset": f"{float(shift.mean()):.4g}"}
+            yield Idea("DX950", got, values, f"{dtype_name} {which} without zero point")
 
 
 def _offsets(bench: Bench, product: Product, gap: Tensor) -> Iterator[Idea]:
@@ -217,13 +190,13 @@ def _offsets(bench: Bench, product: Product, gap: Tensor) -> Iterator[Idea]:
             continue
         step_count = round(count) if abs(count - round(count)) < 0.1 and round(count) else count
         values = {"which": f"weights, a scale for {sharing}", "offset": f"{step_count:.4g} steps"}
-        got = bench.changed({bench.main: truth + sums[..., None] * step * step_count})
+        got = bench.with_main(truth + sums[..., None] * step * step_count)
         yield Idea(
             "DX950", got, values, f"all weights too large by {step_count:.4g} steps of {sharing}", freedom=1
         )
     if not bool((channel_offsets.abs() <= WIDEST * weight.abs().amax(1)).all()):
         return
-    got = bench.changed({bench.main: truth + sums[..., None] * channel_offsets})
+    got = bench.with_main(truth + sums[..., None] * channel_offsets)
     values = {
         "which": "weights, a number of its own for each channel",
         "offset": f"{float(channel_offsets.abs().mean()):.4g}",
@@ -259,7 +232,7 @@ def _backend(bench: Bench, product: Product) -> Iterator[Idea]:
             continue
         dequantised = (saturated_sums - zero * ints.sum(1)) * scale * step.reshape(-1)
         dequantised = dequantised.reshape(product.shape)
-        got = bench.changed({bench.main: dequantised if product.bias is None else dequantised + product.bias})
+        got = bench.with_main(dequantised if product.bias is None else dequantised + product.bias)
         saturated_share = f"{100 * float((saturated_sums != exact).double().mean()):.3g} %"
         here = (
             "; the product of this processor's ONNX Runtime is wrong in this way"

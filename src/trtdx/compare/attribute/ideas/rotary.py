@@ -278,12 +278,8 @@ def _parts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
 
     for which in ("queries", "keys", "nothing"):
         description = "nothing" if which == "nothing" else f"only {which}"
-        yield Idea(
-            "DX964",
-            _run(bench, one(which)),
-            {"found": description, "expected": f"{turned} of {width}"},
-            f"{description} turned",
-        )
+        values = {"found": description, "expected": f"{turned} of {width}"}
+        yield Idea("DX964", _run(bench, one(which)), values, f"{description} turned")
     for size in sorted({turned // 4, turned // 2, 3 * turned // 4} - {0}):
         if size % 2:
             continue
@@ -383,12 +379,9 @@ def _scaling_ideas(
     scaled = bool(((angles.speeds / plain - 1).abs() > 1e-3).any()) or abs(angles.factor - 1) > 1e-6
     expected = "scaled" if scaled else "none"
     if scaled:
-        yield Idea(
-            "DX963",
-            outputs(*angles.made(speeds=plain, factor=1.0)),
-            {"expected": expected, "found": "none"},
-            "angles without scaling",
-        )
+        values = {"expected": expected, "found": "none"}
+        how = "angles without scaling"
+        yield Idea("DX963", outputs(*angles.made(speeds=plain, factor=1.0)), values, how)
     if abs(angles.factor - 1) > 1e-6:
         values = {"expected": f"{angles.factor:.4g}", "found": "1"}
         yield Idea(

@@ -73,53 +73,30 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     def outputs(weights: Tensor, expert_outputs: Tensor | None = None, rest: Tensor | None = None) -> Outputs:
         mixed = torch.einsum("te,eth->th", weights, routed.each if expert_outputs is None else expert_outputs)
         mixed = mixed + (routed.rest if rest is None else rest)
-        return bench.changed({bench.main: mixed.reshape(bench.truth[bench.main].shape)})
+        return bench.with_main(mixed.reshape(bench.truth[bench.main].shape))
 
     for choice in _choices(routed.own, routed.logits.shape[1], biased=routed.correction is not None):
         difference = choice.differences(routed.own)
         if difference:
             weights = weights_of(routed.logits, choice, routed.correction)
-            yield Idea(
-                "DX955",
-                outputs(weights),
-                {"what": difference},
-                difference,
-                freedom=0.4 * difference.count(","),
-            )
+            values = {"what": difference}
+            yield Idea("DX955", outputs(weights), values, difference, freedom=0.4 * difference.count(","))
     if routed.shared is not None:
-        yield Idea(
-            "DX957",
-            outputs(routed.weights, rest=routed.rest - routed.shared),
-            {},
-            "without what all tokens share",
-        )
-        yield Idea(
-            "DX957",
-            outputs(routed.weights, rest=routed.rest + routed.shared),
-            {},
-            "with the shared expert twice",
-            freedom=0.5,
-        )
+        how = "without what all tokens share"
+        yield Idea("DX957", outputs(routed.weights, rest=routed.rest - routed.shared), {}, how)
+        got = outputs(routed.weights, rest=routed.rest + routed.shared)
+        yield Idea("DX957", got, {}, "with the shared expert twice", freedom=0.5)
     for expert in range(min(routed.logits.shape[1], 64)):
         less = routed.weights.clone()
         less[:, expert] = 0
-        yield Idea(
-            "DX955",
-            outputs(less),
-            {"what": f"expert {expert} left out"},
-            f"without expert {expert}",
-            freedom=0.5,
-        )
+        how = f"without expert {expert}"
+        yield Idea("DX955", outputs(less), {"what": f"expert {expert} left out"}, how, freedom=0.5)
     order = _order(bench, routed)
     if order is not None:
         moved = " ".join(map(str, order[:16]))
-        yield Idea(
-            "DX956",
-            outputs(routed.weights, routed.each[order]),
-            {"order": moved},
-            f"experts in the order {moved}",
-            freedom=0.5,
-        )
+        values = {"order": moved}
+        how = f"experts in the order {moved}"
+        yield Idea("DX956", outputs(routed.weights, routed.each[order]), values, how, freedom=0.5)
 
 
 def is_router(bench: Bench) -> bool:
@@ -132,7 +109,7 @@ def _of_shared(bench: Bench) -> Iterator[Idea]:
     """Yield the expert that all tokens share, giving nothing."""
     block, _, own_name = bench.path.rpartition(".")
     if own_name in SHARED and bench.main == f"{bench.path}:out":
-        nothing = bench.changed({bench.main: torch.zeros_like(bench.truth[bench.main])})
+        nothing = bench.with_main(torch.zeros_like(bench.truth[bench.main]))
         yield Idea("DX957", nothing, {"module": block}, f"{own_name} gives nothing", rank=-2)
 
 

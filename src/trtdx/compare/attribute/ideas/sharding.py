@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.experiment import Idea
 from trtdx.compare.attribute.ideas.mlp import APART, FUSED, INTERLEAVED
-from trtdx.compare.attribute.ideas.product import Product, head_widths, is_vocabulary, outputs_with, target_of
+from trtdx.compare.attribute.ideas.product import Product, head_widths, is_vocabulary, target_of
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _matched(bench: Bench, product: Product) -> Iterator[Idea]:
         order = _nearest(candidate - fixed, reference - fixed)
         if bool((order == torch.arange(width)).all()):
             continue
-        got = outputs_with(bench, (bench.truth[bench.main] - fixed)[..., order] + fixed)
+        got = bench.with_main((bench.truth[bench.main] - fixed)[..., order] + fixed)
         if bench.share(got) > 0.5:
             yield from _named_order(bench, order, got)
 
@@ -144,16 +144,11 @@ def _rows(bench: Bench, product: Product) -> Iterator[Idea]:
             torch.zeros_like(truth_shards[at]) if zero[at] else truth_shards[source]
             for at, source in enumerate(chosen)
         ]
-        got = outputs_with(bench, torch.cat(shards, -1))
+        got = bench.with_main(torch.cat(shards, -1))
         if missing:
             values = {"missing": " ".join(missing), "ranks": str(ranks)}
-            yield Idea(
-                "DX984",
-                got,
-                values,
-                f"outputs of shard {' '.join(missing)} of {ranks} are zero",
-                freedom=0.2 * ranks,
-            )
+            how = f"outputs of shard {' '.join(missing)} of {ranks} are zero"
+            yield Idea("DX984", got, values, how, freedom=0.2 * ranks)
         elif chosen != list(range(ranks)):
             moved = " ".join(map(str, chosen))
             yield Idea(
@@ -192,7 +187,7 @@ def _columns(bench: Bench, product: Product) -> Iterator[Idea]:
             float(coefficients[a, b]) * (xs[a] @ weights[b].T) for a, b in coefficients.nonzero().tolist()
         )
         summed = summed.reshape(product.shape)
-        got = outputs_with(bench, summed if product.bias is None else summed + product.bias)
+        got = bench.with_main(summed if product.bias is None else summed + product.bias)
         yield from _named_sum(bench, coefficients, ranks, got)
 
 
@@ -241,21 +236,11 @@ def _named_sum(bench: Bench, found: Tensor, ranks: int, got: Outputs) -> Iterato
     elif bool((found.sum(0) == 1).all()) and bool((found.sum(1) == 1).all()):
         order = " ".join(str(int(source)) for source in found.argmax(0))
         values = {"ranks": str(ranks), "order": order}
-        yield Idea(
-            "DX983",
-            got,
-            values,
-            f"{ranks} shards of the inputs meet the weights in the order {order}",
-            freedom=0.1 * ranks,
-        )
-        yield Idea(
-            "DX973",
-            got,
-            {"which": "heads that enter", "order": order},
-            "blocks of the inputs in another order",
-            freedom=0.3 * ranks,
-            rank=2,
-        )
+        how = f"{ranks} shards of the inputs meet the weights in the order {order}"
+        yield Idea("DX983", got, values, how, freedom=0.1 * ranks)
+        values = {"which": "heads that enter", "order": order}
+        how = "blocks of the inputs in another order"
+        yield Idea("DX973", got, values, how, freedom=0.3 * ranks, rank=2)
 
 
 def _sums(bench: Bench, product: Product) -> Iterator[Idea]:
@@ -264,11 +249,7 @@ def _sums(bench: Bench, product: Product) -> Iterator[Idea]:
     bias = 0 if product.bias is None else product.bias
     for ranks in RANKS:
         values = {"ranks": str(ranks)}
-        yield Idea("DX986", outputs_with(bench, ranks * plain + bias), values, f"the sum taken {ranks} times")
+        yield Idea("DX986", bench.with_main(ranks * plain + bias), values, f"the sum taken {ranks} times")
         if product.bias is not None:
-            yield Idea(
-                "DX986",
-                outputs_with(bench, ranks * (plain + bias)),
-                values,
-                f"the sum and the bias taken {ranks} times",
-            )
+            how = f"the sum and the bias taken {ranks} times"
+            yield Idea("DX986", bench.with_main(ranks * (plain + bias)), values, how)

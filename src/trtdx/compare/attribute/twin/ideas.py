@@ -21,4 +21,4 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     norm, x = norm_and_input
     less = norm._replace(plus=-1.0).of(x)
     how = "one not added to the weight, which has it in the reference"
-    yield Idea("DX979", bench.changed({bench.main: less}), {"found": "not added"}, how)
+    yield Idea("DX979", bench.with_main(less), {"found": "not added"}, how)
