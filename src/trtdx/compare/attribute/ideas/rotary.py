@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from trtdx.compare.attribute.experiment import Bench, Outputs, Tensor
 
-    Turn = Callable[
-        [Any, Tensor, Tensor, Tensor, Tensor, tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor]
-    ]
+    ApplyRotary = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    Turn = Callable[[ApplyRotary, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 BASES = (100.0, 1e3, 5e3, 1e4, 2.5e4, 5e4, 1e5, 2.5e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8)
 FACTORS = (0.125, 0.25, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0, 40.0)
@@ -109,27 +108,28 @@ def _functions(module: Any) -> dict[str, Any]:
 
 @contextmanager
 def turning(bench: Bench, turn: Turn) -> Iterator[None]:
-    """Let queries and keys be turned otherwise inside the block."""
+    """Let queries and keys be turned otherwise inside the block; `turn` is given how the module itself does it."""
     space = type(bench.module).forward.__globals__
     with ExitStack() as undo:
-        for name, original in _functions(bench.module).items():
-
-            def turned(
-                q: Tensor, k: Tensor, cos: Tensor, *more: Any, original: Any = original, **named: Any
-            ) -> Any:
-                if not cos.is_complex():
-                    return turn(original, q, k, cos, more[0], more[1:], named)
-
-                def with_complex(
-                    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *more: Any, **named: Any
-                ) -> Any:
-                    return original(q, k, torch.complex(cos, sin), *more, **named)
-
-                return turn(with_complex, q, k, cos.real, cos.imag, more, named)
-
-            space[name] = turned
-            undo.callback(space.__setitem__, name, original)
+        for name, function in _functions(bench.module).items():
+            space[name] = _wrap_rotary_function(function, turn)
+            undo.callback(space.__setitem__, name, function)
         yield
+
+
+def _wrap_rotary_function(function: Any, turn: Turn) -> Any:
+    """Return what a module calls in the place of its function; complex tables are given as cosines and sines."""
+
+    def turned(q: Tensor, k: Tensor, cos: Tensor, *more: Any, **named: Any) -> Any:
+        if cos.is_complex():
+            return turn(
+                lambda q, k, cos, sin: function(q, k, torch.complex(cos, sin), *more, **named),
+                q, k, cos.real, cos.imag,
+            )  # fmt: skip
+        sin, *rest = more
+        return turn(lambda q, k, cos, sin: function(q, k, cos, sin, *rest, **named), q, k, cos, sin)
+
+    return turned
 
 
 def _run(bench: Bench, turn: Turn) -> Outputs:
@@ -140,9 +140,9 @@ def _run(bench: Bench, turn: Turn) -> Outputs:
 def _of_user(bench: Bench) -> Iterator[Idea]:
     rotary_calls: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
 
-    def watching(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+    def watching(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
         rotary_calls.append((q, k, cos, sin))
-        return original(q, k, cos, sin, *more, **named)
+        return rotate(q, k, cos, sin)
 
     _run(bench, watching)
     if not rotary_calls:
@@ -171,24 +171,16 @@ def _of_more(bench: Bench, angles: Angles, width: int) -> Iterator[Idea]:
             values = {"found": f"{size} of {width}", "expected": f"{turned} of {width}"}
             how = f"{size} of {width} numbers of each head turned"
             with put(bench.module, **({cut: size} if cut else {})):
-                got = _run(bench, _replaced(*tables))
+                got = _run(bench, _with(*tables))
             yield Idea("DX964", got, values, how)
 
 
-def _replaced(cosine: Tensor, sine: Tensor) -> Turn:
-    """Return a turn by cosines and sines of another width."""
-
-    def turn(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-        return original(q, k, cosine.to(cos.dtype), sine.to(sin.dtype), *more, **named)
-
-    return turn
-
-
 def _with(cosine: Tensor, sine: Tensor) -> Turn:
-    def turn(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-        return original(
-            q, k, cosine.to(cos.dtype).expand_as(cos), sine.to(sin.dtype).expand_as(sin), *more, **named
-        )
+    """Return a turn by other cosines and sines, of whatever width."""
+
+    def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+        shape = (*cos.shape[:-1], cosine.shape[-1])
+        return rotate(q, k, cosine.to(cos.dtype).expand(shape), sine.to(sin.dtype).expand(shape))
 
     return turn
 
@@ -197,11 +189,8 @@ def _of_one(bench: Bench, angles: Angles) -> Iterator[Idea]:
     """Yield queries or keys alone that are turned for another position, or by other speeds."""
 
     def one(which: str, cosine: Tensor, sine: Tensor) -> Turn:
-        def turn(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-            shifted = original(
-                q, k, cosine.to(cos.dtype).expand_as(cos), sine.to(sin.dtype).expand_as(sin), *more, **named
-            )
-            right = original(q, k, cos, sin, *more, **named)
+        def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+            shifted, right = _with(cosine, sine)(rotate, q, k, cos, sin), rotate(q, k, cos, sin)
             return (shifted[0], right[1]) if which == "queries" else (right[0], shifted[1])
 
         return turn
@@ -218,21 +207,19 @@ def _layouts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
     size = min(width, turned)
     pairs = torch.cat((torch.arange(0, size, 2), torch.arange(1, size, 2)))
     for order, layout in ((pairs, "interleaved"), (torch.argsort(pairs), "in halves")):
-        permutation = torch.cat((order, torch.arange(size, width)))
-        back = torch.argsort(permutation)
+        there = torch.cat((order, torch.arange(size, width)))
+        back = torch.argsort(there)
 
         def turn(
-            original: Any,
+            rotate: ApplyRotary,
             q: Tensor,
             k: Tensor,
             cos: Tensor,
             sin: Tensor,
-            more: Any,
-            named: Any,
-            permutation: Tensor = permutation,
+            there: Tensor = there,
             back: Tensor = back,
         ) -> Any:
-            q, k = original(q[..., permutation], k[..., permutation], cos, sin, *more, **named)
+            q, k = rotate(q[..., there], k[..., there], cos, sin)
             return q[..., back], k[..., back]
 
         values = {"found": layout, "expected": "in halves" if layout == "interleaved" else "interleaved"}
@@ -246,11 +233,11 @@ def _layouts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
     yield Idea("DX961", _run(bench, _without_minus), values, "the half that is turned in is not negated")
 
 
-def _without_minus(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+def _without_minus(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
     """Return what is turned where the one half is not negated: a * cos + b * sin, b * cos + a * sin."""
     none, one = torch.zeros_like(sin), torch.ones_like(sin)
-    still, right = own(q, k, cos, none, *more, **named), own(q, k, cos, sin, *more, **named)
-    crossed, plain = (own(q.abs(), k.abs(), none, sine, *more, **named) for sine in (one, none))
+    still, right = rotate(q, k, cos, none), rotate(q, k, cos, sin)
+    crossed, plain = (rotate(q.abs(), k.abs(), none, sine) for sine in (one, none))
     return tuple(
         unrotated + torch.where(cross < bare, -1.0, 1.0).to(unrotated.dtype) * (rotated - unrotated)
         for unrotated, rotated, cross, bare in zip(still, right, crossed, plain, strict=True)
@@ -258,8 +245,8 @@ def _without_minus(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mor
 
 
 def _reversed(which: str) -> Turn:
-    def turn(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-        right, other = (original(q, k, cos, sine, *more, **named) for sine in (sin, -sin))
+    def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+        right, other = (rotate(q, k, cos, sine) for sine in (sin, -sin))
         return tuple(other[at] if name in which else right[at] for at, name in enumerate(("queries", "keys")))
 
     return turn
@@ -269,9 +256,9 @@ def _parts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
     """Yield that nothing, only queries, only keys or another part of each head is turned."""
 
     def one(which: str) -> Turn:
-        def turn(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-            new_q, new_k = original(q, k, cos, sin, *more, **named)
-            still = _unturned(original, q, k, cos, sin, more, named)
+        def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+            new_q, new_k = rotate(q, k, cos, sin)
+            still = rotate(q, k, torch.ones_like(cos), torch.zeros_like(sin))
             return (new_q if which == "queries" else still[0]), (new_k if which == "keys" else still[1])
 
         return turn
@@ -289,18 +276,14 @@ def _parts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
             yield Idea("DX964", _run(bench, _partial(size, stretched=stretched)), values, how)
 
 
-def _unturned(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-    return own(q, k, torch.ones_like(cos), torch.zeros_like(sin), *more, **named)
-
-
 def _partial(size: int, *, stretched: bool) -> Turn:
     """Return a turn of the first numbers of each head, with the speeds of a head that is so small, or the first ones."""
 
-    def turn(original: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+    def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
         half = cos.shape[-1] // 2
         chosen = torch.arange(0, half, half * 2 // size) if stretched else torch.arange(size // 2)
         both = torch.cat((chosen, chosen))
-        new_q, new_k = original(q[..., :size], k[..., :size], cos[..., both], sin[..., both], *more, **named)
+        new_q, new_k = rotate(q[..., :size], k[..., :size], cos[..., both], sin[..., both])
         return torch.cat((new_q, q[..., size:]), -1), torch.cat((new_k, k[..., size:]), -1)
 
     return turn

@@ -37,14 +37,6 @@ def _with_bias(function: Callable[[Any], Any]) -> Operator:
     return run
 
 
-def _exact_gelu(x: Tensor) -> Tensor:
-    return torch.nn.functional.gelu(x)
-
-
-def _tanh_gelu(x: Tensor) -> Tensor:
-    return torch.nn.functional.gelu(x, approximate="tanh")
-
-
 def _fused_gemm(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
     product = plain.OPERATORS["Gemm"](given, settings, dtype)
     named = {
@@ -56,8 +48,9 @@ def _fused_gemm(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -
 
 
 CONTRIB: dict[str, Operator] = {
-    "FusedMatMul": _fused_matmul, "FusedGemm": _fused_gemm, "BiasGelu": _with_bias(_exact_gelu),
-    "FastGelu": _with_bias(_tanh_gelu), "Gelu": _with_bias(_exact_gelu),
+    "FusedMatMul": _fused_matmul, "FusedGemm": _fused_gemm, "BiasGelu": _with_bias(lambda x: torch.nn.functional.gelu(x)),
+    "FastGelu": _with_bias(lambda x: torch.nn.functional.gelu(x, approximate="tanh")),
+    "Gelu": _with_bias(lambda x: torch.nn.functional.gelu(x)),
     "QuickGelu": lambda inputs, settings, _: inputs[0] * torch.sigmoid(float(settings.get("alpha", 1.702)) * inputs[0]),
     "SkipLayerNormalization": skip_norm(centred=True), "SkipSimplifiedLayerNormalization": skip_norm(centred=False),
     "EmbedLayerNormalization": embed_norm, **QUANTISED_BY_MICROSOFT,

@@ -93,20 +93,12 @@ def _numbers(tensor: Tensor) -> list[int]:
     return [int(number) for number in tensor.reshape(-1).tolist()]
 
 
-def _cast(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
-    return cast_to(given[0], int(settings["to"]), dtype)
-
-
 def cast_to(tensor: Tensor, to: int, dtype: Any) -> Tensor:
     if to in _WHOLE:
         return tensor.to(getattr(torch, _WHOLE[to]))
     if dtype.itemsize > 2 or not tensor.is_floating_point():
         return tensor.to(dtype)
     return tensor.to(torch.float32 if to in (FLOAT, DOUBLE) else dtype)
-
-
-def _matmul(given: Sequence[Any], _: Any, __: Any) -> Any:
-    return torch.matmul(*_both(given[0], given[1]))
 
 
 def _gemm(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -224,10 +216,6 @@ def _scatter_nd(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> An
     return rows.scatter_reduce(0, numbers.reshape(-1, 1).expand_as(new), new, how).reshape(x.shape)
 
 
-def _expand(given: Sequence[Any], _: Any, __: Any) -> Any:
-    return given[0].expand(torch.broadcast_shapes(tuple(given[0].shape), tuple(_numbers(given[1]))))
-
-
 def _constant(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
     for name in ("value", "value_float", "value_int", "value_floats", "value_ints"):
         if name in settings:
@@ -265,25 +253,11 @@ def _reduced(function: Callable[[Any, list[int], bool], Any]) -> Operator:
     return run
 
 
-def _softmax(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    return torch.softmax(given[0], int(settings.get("axis", -1)))
-
-
-def _gelu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    approximate = settings.get("approximate", "none")
-    return torch.nn.functional.gelu(given[0], approximate=str(approximate))
-
-
 def _clip(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     low, high = [*given[1:], None, None][:2] if len(given) > 1 else (settings.get("min"), settings.get("max"))
     result = given[0]
     result = result if low is None else result.clamp(min=float(low))
     return result if high is None else result.clamp(max=float(high))
-
-
-def _topk(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    axis, largest = int(settings.get("axis", -1)), bool(settings.get("largest", 1))
-    return tuple(given[0].topk(_numbers(given[1])[0], axis, largest))
 
 
 def _trilu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -317,10 +291,6 @@ def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     return x
 
 
-def _where(given: Sequence[Any], _: Any, __: Any) -> Any:
-    return torch.where(given[0], *_both(given[1], given[2]))
-
-
 def _is_inf(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     x = given[0]
     low, high = bool(settings.get("detect_negative", 1)), bool(settings.get("detect_positive", 1))
@@ -347,10 +317,6 @@ def _conv(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     return run(torch.nn.functional.pad(x, both), weight, bias, steps, 0, apart, groups)
 
 
-def _first(given: Sequence[Any], _: Any, __: Any) -> Any:
-    return given[0]
-
-
 def _silu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     return given[0] * torch.sigmoid(float(settings.get("alpha", 1.0)) * given[0])
 
@@ -358,13 +324,14 @@ def _silu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
 OPERATORS: dict[str, Operator] = {
     "Add": _binary(lambda a, b: a + b), "Sub": _binary(lambda a, b: a - b), "Mul": _binary(lambda a, b: a * b),
     "Div": _binary(_div), "Pow": lambda inputs, _, __: torch.pow(inputs[0], inputs[1].to(inputs[0].dtype)),
-    "Mod": _mod, "MatMul": _matmul, "Gemm": _gemm,
+    "Mod": _mod, "MatMul": _binary(lambda a, b: torch.matmul(a, b)), "Gemm": _gemm,
     "Max": _many(lambda a, b: torch.maximum(a, b)), "Min": _many(lambda a, b: torch.minimum(a, b)),
     "Sum": _many(lambda a, b: a + b),
     "And": _binary(lambda a, b: a & b), "Or": _binary(lambda a, b: a | b), "Xor": _binary(lambda a, b: a ^ b),
     "Not": _unary(lambda x: ~x), "Equal": _binary(lambda a, b: a == b), "Less": _binary(lambda a, b: a < b),
     "LessOrEqual": _binary(lambda a, b: a <= b), "Greater": _binary(lambda a, b: a > b),
-    "GreaterOrEqual": _binary(lambda a, b: a >= b), "Where": _where,
+    "GreaterOrEqual": _binary(lambda a, b: a >= b),
+    "Where": lambda inputs, _, __: torch.where(inputs[0], *_both(inputs[1], inputs[2])),
     "Neg": _unary(lambda x: -x), "Abs": _unary(lambda x: x.abs()), "Sqrt": _unary(lambda x: x.sqrt()),
     "Reciprocal": _unary(lambda x: x.reciprocal()), "Exp": _unary(lambda x: x.exp()), "Log": _unary(lambda x: x.log()),
     "Sin": _unary(lambda x: x.sin()), "Cos": _unary(lambda x: x.cos()), "Tanh": _unary(lambda x: x.tanh()),
@@ -372,17 +339,25 @@ OPERATORS: dict[str, Operator] = {
     "Floor": _unary(lambda x: x.floor()), "Ceil": _unary(lambda x: x.ceil()), "Round": _unary(lambda x: x.round()),
     "Sign": _unary(lambda x: x.sign()), "IsNaN": _unary(lambda x: x.isnan()), "IsInf": _is_inf,
     "Softplus": _unary(lambda x: torch.nn.functional.softplus(x)), "Mish": _unary(lambda x: torch.nn.functional.mish(x)),
-    "Gelu": _gelu, "Swish": _silu, "Silu": _silu, "HardSwish": _unary(lambda x: torch.nn.functional.hardswish(x)),
+    "Gelu": lambda inputs, settings, _: torch.nn.functional.gelu(inputs[0], approximate=str(settings.get("approximate", "none"))),
+    "Swish": _silu, "Silu": _silu, "HardSwish": _unary(lambda x: torch.nn.functional.hardswish(x)),
     "LeakyRelu": lambda inputs, settings, _: torch.nn.functional.leaky_relu(inputs[0], float(settings.get("alpha", 0.01))),
     "Elu": lambda inputs, settings, _: torch.nn.functional.elu(inputs[0], float(settings.get("alpha", 1.0))),
-    "Softmax": _softmax, "LogSoftmax": lambda inputs, settings, _: torch.log_softmax(inputs[0], int(settings.get("axis", -1))),
-    "Clip": _clip, "Cast": _cast, "CastLike": lambda inputs, _, dtype: inputs[0].to(inputs[1].dtype),
-    "Identity": _first, "Dropout": _first, "Transpose": _transpose, "Reshape": _reshape, "Squeeze": _squeeze,
+    "Softmax": lambda inputs, settings, _: torch.softmax(inputs[0], int(settings.get("axis", -1))),
+    "LogSoftmax": lambda inputs, settings, _: torch.log_softmax(inputs[0], int(settings.get("axis", -1))),
+    "Clip": _clip, "Cast": lambda inputs, settings, dtype: cast_to(inputs[0], int(settings["to"]), dtype),
+    "CastLike": lambda inputs, _, dtype: inputs[0].to(inputs[1].dtype),
+    "Identity": _unary(lambda x: x), "Dropout": _unary(lambda x: x),
+    "Transpose": _transpose, "Reshape": _reshape, "Squeeze": _squeeze,
     "Flatten": _flatten, "Unsqueeze": _unsqueeze, "Concat": _concat, "Split": _split, "Slice": _slice, "Gather": _gather,
-    "GatherElements": _gather_elements, "GatherND": _gather_nd, "ScatterND": _scatter_nd, "Expand": _expand,
+    "GatherElements": _gather_elements, "GatherND": _gather_nd, "ScatterND": _scatter_nd,
+    "Expand": lambda inputs, _, __: inputs[0].expand(torch.broadcast_shapes(tuple(inputs[0].shape), tuple(_numbers(inputs[1])))),
     "Tile": lambda inputs, _, __: inputs[0].repeat(*_numbers(inputs[1])), "Constant": _constant,
     "ConstantOfShape": _constant_of_shape, "Range": _range, "Shape": _shape,
-    "Size": lambda inputs, _, __: torch.tensor(inputs[0].numel()), "CumSum": _cumsum, "Trilu": _trilu, "TopK": _topk,
+    "Size": lambda inputs, _, __: torch.tensor(inputs[0].numel()), "CumSum": _cumsum, "Trilu": _trilu,
+    "TopK": lambda inputs, settings, _: tuple(
+        inputs[0].topk(_numbers(inputs[1])[0], int(settings.get("axis", -1)), bool(settings.get("largest", 1)))
+    ),
     "ArgMax": _argmax, "Conv": _conv,
     "ReduceMean": _reduced(lambda x, axes, keep: x.mean(axes, keep)), "ReduceSum": _reduced(lambda x, axes, keep: x.sum(axes, keep)),
     "ReduceMax": _reduced(lambda x, axes, keep: x.amax(axes, keep)), "ReduceMin": _reduced(lambda x, axes, keep: x.amin(axes, keep)),

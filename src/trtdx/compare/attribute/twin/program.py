@@ -161,15 +161,15 @@ class Program:
             self._lifted[bent[0].output] = unit
 
     def run(self, module: Any, given: Sequence[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Return what leaves, and what else was asked for by `module.also`."""
+        """Return what leaves, and what else was asked for by `module.extra_names`."""
         dtype = module._kind.dtype
         if len(given) != len(self.inputs):
             raise ValueError(f"{self.path} takes {len(self.inputs)} tensors, not {len(given)}")
         values: dict[Any, Any] = dict(zip(self.inputs, given, strict=True))
-        for unit in self._ordered(module.also):
+        for unit in self._ordered(module.extra_names):
             outputs = unit.run(module, [self._value(value, values, module, dtype) for value in unit.inputs])
             values.update(zip(unit.outputs, outputs, strict=False))
-        left = {name: values[self.reader.graph.values[name]] for name in module.also}
+        left = {name: values[self.reader.graph.values[name]] for name in module.extra_names}
         return [self._value(value, values, module, dtype) for value in self.outputs], left
 
     def _value(self, value: ir.Value, held: Mapping[Any, Any], module: Any, dtype: Any) -> Any:
@@ -300,21 +300,21 @@ def _calling(reader: Reader, child: str, path: str, call: Call, also: Iterable[s
     def run(module: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         called = module.get_submodule(name)
         if extra_names:
-            called.also = frozenset(extra_names)
+            called.extra_names = frozenset(extra_names)
         outputs = called(*inputs)
         outputs = tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
-        return (*outputs, *(called.left[extra] for extra in extra_names))
+        return (*outputs, *(called.extra_values[extra] for extra in extra_names))
 
     return Unit(tuple(value for value, _ in call.inputs), (*call.outputs, *more), run, child)
 
 
 def _attending(part: Attention) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
-    return lambda module, inputs: (module.attended(part, inputs),)
+    return lambda module, inputs: (module.compute_attention(part, inputs),)
 
 
 def _turning(part: Rotation) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
     def run(module: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-        turned: Sequence[Any] = module.turned(inputs, part.taken, part.put, single=part.single)
+        turned: Sequence[Any] = module.rotate_query_key(inputs, part.taken, part.put, single=part.single)
         return turned
 
     return run
