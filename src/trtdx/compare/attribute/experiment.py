@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.module_copies import MOST_EXACT, cast, copied, keeping, real
+from trtdx.compare.attribute.module_copies import MOST_EXACT, cast_all, copied, keeping, real
 from trtdx.compare.attribute.suspect import Suspect, dtype_of_candidate, prepared_from
 from trtdx.engines.torch.lazy import torch
 from trtdx.engines.torch.replay import named_outputs
@@ -64,8 +64,7 @@ class Bench:
         ready = prepared_from(suspect, engine)
         self.path, self.evaluations = ready.path, 0
         self.failures: list[str] = []
-        self.solved = False
-        self.deadline = math.inf
+        self.solved, self.deadline = False, math.inf
         self.known: dict[str, Any] = {}  # what several families need, found once
         size = sum(parameter.numel() for parameter in ready.module.parameters())
         if size > MOST_WEIGHTS:
@@ -75,22 +74,15 @@ class Bench:
             )
         self.dtype = dtype_of_candidate(suspect)
         large = size > (MOST_EXACT if self.dtype in LOW else 5 * MOST_EXACT)
-        exact = torch.float32 if large else torch.float64
-        self.module = copied(ready.module, exact)
-        self.exact = exact
-        self._ready = ready
-        self.inputs = {name: cast(tensor, exact) for name, tensor in ready.tensors.items()}
-        self.past = {name: cast(tensor, exact) for name, tensor in ready.past.items()}
+        exact = self.exact = torch.float32 if large else torch.float64
+        self.module, self._ready = copied(ready.module, exact), ready
+        self.inputs, self.past = cast_all(ready.tensors, exact), cast_all(ready.past, exact)
         self.targets = {
             self._full(name): real(tensor_from_array(array)).to(torch.float64)
             for name, array in suspect.candidate_outputs.items()
         }
         self._inner = {name for name in self.targets if not self._own(name)}
         self.truth = self._fitting(self.run(all_targets=True))
-        mask_names = [
-            name for name in self.truth if "mask" in name.rpartition(":")[2]
-        ]  # whose numbers are no quantities
-        self.masks = {name: (self.truth.pop(name), self.targets[name]) for name in mask_names}
         self.targets = {name: self.targets[name].reshape(self.truth[name].shape) for name in self.truth}
         if not self.targets:
             raise InputError(f"nothing that leaves {self.path or 'the model'} is given of the candidate")
@@ -132,9 +124,8 @@ class Bench:
         return counted_rows.reshape(-1) if tensor.shape[:1] == (counted_rows.numel(),) else None
 
     def _squares(self, name: str, tensor: Tensor) -> float:
-        counted_rows = self._rows.get(name) if hasattr(self, "_rows") else None
-        values = tensor if counted_rows is None else tensor[counted_rows]
-        finite = torch.nan_to_num(values.double(), nan=0.0, posinf=0.0, neginf=0.0)
+        """Return the sum of squares of the rows that count; what is not finite counts as nothing."""
+        finite = torch.nan_to_num(tensor[self._index(name)].double(), nan=0.0, posinf=0.0, neginf=0.0)
         return float((finite * finite).sum())
 
     def _let_to(self, name: str) -> float:
@@ -147,14 +138,9 @@ class Bench:
         return sum(max(0.0, self._error(name, outputs[name]) - self._let[name]) for name in self.targets)
 
     def _error(self, name: str, got: Tensor) -> float:
-        target, output = self.targets[name], got.double().reshape(self.targets[name].shape)
-        counted_rows = self._rows[name]
-        if counted_rows is not None:
-            target, output = target[counted_rows], output[counted_rows]
-        return (
-            _distance(target, output, math.sqrt(self._sizes[name] / max(1, target.numel())))
-            / self._sizes[name]
-        )
+        rows, size = self._index(name), self._sizes[name]
+        target, output = self.targets[name][rows], got.double().reshape(self.targets[name].shape)[rows]
+        return _distance(target, output, math.sqrt(size / max(1, target.numel()))) / size
 
     def relative(self, name: str, got: Tensor) -> float:
         """Return the distance of one tensor from the candidate's, relative to its size."""
@@ -162,10 +148,8 @@ class Bench:
 
     def residual_of(self, candidate: Outputs) -> float:
         """Return the squared distance of another candidate from the reference."""
-        own_targets, self.targets = (
-            self.targets,
-            {name: tensor.reshape(self.truth[name].shape) for name, tensor in candidate.items()},
-        )
+        own_targets = self.targets
+        self.targets = {name: tensor.reshape(self.truth[name].shape) for name, tensor in candidate.items()}
         try:
             return self.error(self.truth)
         finally:
@@ -262,15 +246,15 @@ class Bench:
             low_outputs = self.in_precision(low)
         except RuntimeError:  # torch has no such operation in this type on the CPU
             return dict.fromkeys(self.targets, 16 * least)
-        return {name: least + slack * self._finite_gap(name, low_outputs[name]) for name in self.targets}
+        gaps = {name: low_outputs[name].double() - self.truth[name].double() for name in self.targets}
+        return {
+            name: least + slack * self._squares(name, gap) / self._sizes[name] for name, gap in gaps.items()
+        }
 
     def in_precision(self, dtype: Any) -> Outputs:
         """Return what the module gives when it is computed in another type."""
-        return self.run(
-            {name: cast(tensor, dtype) for name, tensor in self.inputs.items()},
-            {name: cast(tensor, dtype) for name, tensor in self.past.items()},
-            module=copied(self.module, dtype),
-        )
+        inputs, past = cast_all(self.inputs, dtype), cast_all(self.past, dtype)
+        return self.run(inputs, past, module=copied(self.module, dtype))
 
     @contextmanager
     def as_candidate(self) -> Iterator[None]:
@@ -278,19 +262,11 @@ class Bench:
         low = getattr(torch, self.dtype if self.dtype in LOW and "8" not in self.dtype else "float32")
         before = self.module, self.inputs, self.past
         self.module = copied(self.module, low)
-        self.inputs = {name: cast(tensor, low) for name, tensor in self.inputs.items()}
-        self.past = {name: cast(tensor, low) for name, tensor in self.past.items()}
+        self.inputs, self.past = cast_all(self.inputs, low), cast_all(self.past, low)
         try:
             yield
         finally:
             self.module, self.inputs, self.past = before
-
-    def _finite_gap(self, name: str, found: Tensor) -> float:
-        rows = self._index(name)
-        gap = torch.nan_to_num(
-            (found.double() - self.truth[name].double())[rows], nan=0.0, posinf=0.0, neginf=0.0
-        )
-        return float((gap * gap).sum()) / self._sizes[name]
 
     def _index(self, name: str) -> Any:
         return ... if self._rows[name] is None else self._rows[name]

@@ -13,20 +13,14 @@ from trtdx.engines.torch.replay import named_outputs
 from trtdx.tensors.taps import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     Tensor = Any
     Outputs = dict[str, Tensor]
 
-
 MOST_EXACT = 40_000_000  # weights that are computed in float64; more in float32
-
-
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks_with_kwargs",
+HOOKS = tuple(
+    f"_forward_{kind}" for kind in ("hooks", "pre_hooks", "hooks_with_kwargs", "pre_hooks_with_kwargs")
 )
 
 
@@ -91,8 +85,16 @@ def copied(module: Any, dtype: Any) -> Any:
     return module_copy
 
 
-def cast(tensor: Tensor, dtype: Any) -> Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+def cast_all(tensors: Mapping[str, Tensor], dtype: Any) -> Outputs:
+    """Return tensors with those that are floating in another type."""
+    return {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()
+    }
+
+
+def scale_output(factor: float) -> Callable[[Any, Any], Any]:
+    """Return what multiplies a module's output, for `giving`."""
+    return lambda _, output: output * factor
 
 
 def keeping(seen: Outputs, path: str, entering: bool) -> Callable[..., None]:

@@ -25,13 +25,12 @@ from trtdx.compare.attribute.ideas import (
     routing,
 )
 from trtdx.compare.attribute.suspect import Suspect
-from trtdx.compare.attribute.twin import ideas as twin_ideas
 from trtdx.compare.attribute.twin.twin import StandIn, stand_in
 from trtdx.compare.nouns import Explained
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["Suspect", "attribute", "cause", "degree"]
 EXPLAINED, PARTLY = 0.9, 0.5
@@ -59,7 +58,7 @@ FAMILIES: dict[str, Callable[[Bench], Iterator[Idea]]] = {
     "precision": precision.ideas,
     "chance": nondeterminism.ideas,
     "weights": weight_differences.ideas,
-    "folded": twin_ideas.ideas,
+    "folded": norms.folded_norm_mistakes,
 }
 
 
@@ -110,7 +109,7 @@ def attribute(
     if untried is not None:
         untried += bench.failures
     tried_in = {"tried_in": ready.told} if ready.told else {}
-    return [_explained(hypothesis, tried, bench, evidence, tried_in) for hypothesis in tried[:MOST_TOLD]]
+    return [_explained(scored, tried, bench, evidence, tried_in) for scored in tried[:MOST_TOLD]]
 
 
 def named(found: Sequence[Explained]) -> Explained | None:
@@ -119,11 +118,7 @@ def named(found: Sequence[Explained]) -> Explained | None:
         return None
     best = found[0]
     alike = best.values.get("alike", "").replace(",", " ").split()
-    rest = [
-        explanation
-        for explanation in found[1:]
-        if explanation.code not in alike and explanation.code != best.code
-    ]
+    rest = [cause for cause in found[1:] if cause.code not in (*alike, best.code)]
     clear = not rest or 1 - best.share <= CLEAR * (1 - rest[0].share)
     return best if best.share >= EXPLAINED or clear else None
 
@@ -142,9 +137,8 @@ def cause(found: list[Explained], module: str = "") -> Explained:
     values = {"module": module, "tried": str(len(FAMILIES))}
     if found:
         values |= {"nearest": found[0].code, "share": percent(found[0].share)}
-    return Explained(
-        UNEXPLAINED, found[0].share if found else 0.0, values, "no hypothesis explains half of it"
-    )
+    share = found[0].share if found else 0.0
+    return Explained(UNEXPLAINED, share, values, "no hypothesis explains half of it")
 
 
 def percent(share: float) -> str:
@@ -161,32 +155,34 @@ def _opened(question: Suspect) -> StandIn:
 
 def _tried(bench: Bench) -> list[Tried]:
     """Return the best of each code, best first; of equals the simpler one."""
-    mask_causes = _of_masks(bench)
-    if (
-        mask_causes and mask_causes[0].share > EXPLAINED
-    ):  # who sees whom differs itself: what follows from it explains nothing
-        return mask_causes
+    mask_causes = _best_of(masks.of_tensors(bench))
+    if mask_causes and mask_causes[0].share > EXPLAINED:
+        return mask_causes  # who sees whom differs itself: what follows from it explains nothing
     best_by_code: dict[str, Tried] = {}
     floor = min(0.5, max(1e-12, bench.noise / max(bench.residual, 1e-300)))
     for family, ideas in FAMILIES.items():
         if bench.is_late:
             bench.failures.append(f"{family}: the time was over (--effort thorough tries all)")
             continue
-        for hypothesis in _safely(family, ideas, bench):
-            share = bench.share(hypothesis.outputs) if hypothesis.share is None else hypothesis.share
-            if share != share or share < WORTH_TELLING:
+        for mistake in _safely(family, ideas, bench):
+            share = bench.share(mistake.outputs) if mistake.share is None else mistake.share
+            if math.isnan(share) or share < WORTH_TELLING:
                 continue
-            now = Tried(hypothesis, share, floor)
-            bench.solved = bench.solved or (1 - share <= 2 * floor and hypothesis.freedom <= 1)
-            before = best_by_code.get(hypothesis.code)
-            if before is None or now.score > before.score:
-                best_by_code[hypothesis.code] = now
+            scored = Tried(mistake, share, floor)
+            bench.solved = bench.solved or (1 - share <= 2 * floor and mistake.freedom <= 1)
+            before = best_by_code.get(mistake.code)
+            if before is None or scored.score > before.score:
+                best_by_code[mistake.code] = scored
             if bench.is_late:
                 bench.failures.append(f"{family}: not to its end, the time was over (--effort thorough)")
                 break
-    ranked = sorted(best_by_code.values(), key=lambda hypothesis: -hypothesis.score)
-    rechecked = [_as_held(hypothesis, bench) for hypothesis in ranked[:MOST_TOLD]]
-    return _ties_in_order(sorted(rechecked, key=lambda hypothesis: -hypothesis.score) + ranked[MOST_TOLD:])
+    ranked = _best_first(best_by_code.values())
+    rechecked = [_as_held(scored, bench) for scored in ranked[:MOST_TOLD]]
+    return _ties_in_order(_best_first(rechecked) + ranked[MOST_TOLD:])
+
+
+def _best_first(tried: Iterable[Tried]) -> list[Tried]:
+    return sorted(tried, key=lambda scored: -scored.score)
 
 
 def _as_held(each: Tried, bench: Bench) -> Tried:
@@ -198,22 +194,14 @@ def _as_held(each: Tried, bench: Bench) -> Tried:
 
 def _of_type(bench: Bench) -> list[Tried]:
     """Return what the candidate's type does, where there is nothing else to explain."""
-    return _best_of(precision.too_narrow(bench)) or _of_masks(bench)
-
-
-def _of_masks(bench: Bench) -> list[Tried]:
-    return _best_of(masks.of_tensors(bench))
+    return _best_of(precision.too_narrow(bench)) or _best_of(masks.of_tensors(bench))
 
 
 def _best_of(ideas: Iterator[Idea]) -> list[Tried]:
-    ranked = sorted(
-        (Tried(hypothesis, hypothesis.share or 0.0, 1e-3) for hypothesis in ideas),
-        key=lambda hypothesis: hypothesis.score,
-    )
-    return sorted(
-        {hypothesis.idea.code: hypothesis for hypothesis in ranked}.values(),
-        key=lambda hypothesis: -hypothesis.score,
-    )
+    """Return the best of each code, best first."""
+    tried = [Tried(mistake, mistake.share or 0.0, 1e-3) for mistake in ideas]
+    tried.sort(key=lambda scored: scored.score)
+    return _best_first({scored.idea.code: scored for scored in tried}.values())
 
 
 def _safely(family: str, ideas: Callable[[Bench], Iterator[Idea]], bench: Bench) -> Iterator[Idea]:
@@ -222,26 +210,20 @@ def _safely(family: str, ideas: Callable[[Bench], Iterator[Idea]], bench: Bench)
     What torch refuses (shapes, types) is to be expected of modules nobody has seen. Anything else is a mistake in the
     idea: users are told, and where `STRICT` is set, as in the tests, it is raised.
     """
-    iterator = ideas(bench)
-    while True:
-        try:
-            idea = next(iterator)
-        except StopIteration:
-            return
-        except (RuntimeError, ValueError, *MISTAKES) as err:
-            if STRICT and isinstance(err, MISTAKES):
-                raise
-            text = " ".join(str(err).split())
-            bench.failures.append(f"{family}: {type(err).__name__}: {text[:MOST_TEXT]}")
-            return
-        yield idea
+    try:
+        yield from ideas(bench)
+    except (RuntimeError, ValueError, *MISTAKES) as err:
+        if STRICT and isinstance(err, MISTAKES):
+            raise
+        text = " ".join(str(err).split())
+        bench.failures.append(f"{family}: {type(err).__name__}: {text[:MOST_TEXT]}")
 
 
 def _ties_in_order(ranked: list[Tried]) -> list[Tried]:
     if not ranked:
         return []
-    top = [hypothesis for hypothesis in ranked if ranked[0].score - hypothesis.score < TIE]
-    return sorted(top, key=lambda hypothesis: (hypothesis.idea.rank, -hypothesis.score)) + ranked[len(top) :]
+    top = [scored for scored in ranked if ranked[0].score - scored.score < TIE]
+    return sorted(top, key=lambda scored: (scored.idea.rank, -scored.score)) + ranked[len(top) :]
 
 
 def _explained(

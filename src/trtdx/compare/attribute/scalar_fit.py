@@ -44,9 +44,8 @@ def best(
     first = min(grid, key=wrong)
     if 1 - known[first] / max(bench.residual, 1e-300) < PROMISING:
         return first, outputs(first)
-    for _ in range(
-        MOST_BEYOND if logarithmic and grid[0] > 0 else 0
-    ):  # what is best at an end may be better beyond it
+    # What is best at an end may be better beyond it.
+    for _ in range(MOST_BEYOND if logarithmic and grid[0] > 0 else 0):
         if len(grid) < 2 or first not in (grid[0], grid[-1]):
             break
         beyond = first * first / (grid[1] if first == grid[0] else grid[-2])

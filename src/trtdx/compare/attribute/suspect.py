@@ -79,9 +79,7 @@ def _short(name: str, path: str) -> str:
 
 def _as_wanted(array: Array, dtype: str) -> Any:
     tensor = tensor_from_array(array)
-    if tensor.dtype == torch.bool and dtype.startswith(
-        ("float", "bfloat")
-    ):  # a mask of truth values, and one to add
+    if tensor.dtype == torch.bool and "float" in dtype:  # a mask of truth values, and one to add
         mask = torch.zeros(tensor.shape, dtype=getattr(torch, dtype))
         return mask.masked_fill(~tensor, torch.finfo(mask.dtype).min)
     if dtype == "bool" and tensor.is_floating_point():

@@ -190,11 +190,8 @@ class Runs:
     def _made(self, name: str, way: Way, pairs: Sequence[Pair] | None) -> Run | None:
         try:
             return self._computed(name, way, pairs)
-        except (
-            TrtdxError,
-            RuntimeError,
-        ) as err:  # attention that this architecture has not; no kernel in float64
-            if not way.other:
+        except (TrtdxError, RuntimeError) as err:
+            if not way.other:  # no kernel in float64; attention that this architecture has not
                 self.problem = str(err)
             return None
 
@@ -202,13 +199,13 @@ class Runs:
         if pairs is not None and self.in_graph:
             how = self.quantised if way.name == "honest" else None
             side = local_run(self.reference, pairs, self._donor(pairs), self.folder / name, how)
-            self.made.append(name)
-            return Run(side, {(record.step, record.name): record for record in side.capture.records()})
+            return self._run_of(side, name)
         spec, forced = self.reference.spec, self.reference.tokens() or None
         question, rows = self.question, 0
         changed = {"dtype": way.dtype}
         if way.other:
-            changed["attention"] = "eager" if self._attention() != "eager" else "sdpa"
+            attention = self.reference.capture.header.details.get("attention", "")
+            changed["attention"] = "eager" if attention != "eager" else "sdpa"
             if pairs is None and question.prompts and not question.inputs:
                 rows = len(question.prompts)
                 question, forced = _with_a_row_more(question, forced)
@@ -223,17 +220,12 @@ class Runs:
                 stack.enter_context(grafting(engine, self._donor(pairs)))
             if way.name == "honest" and self.quantised.modules:
                 stack.enter_context(quantising(engine, self.quantised))
-            self._into(engine, question, name, forced)
+            run_into(self.host, engine, question, self.folder / name, forced=forced, run=name)
+        return self._run_of(Side(spec, self.folder / name), name, rows)
+
+    def _run_of(self, side: Side, name: str, rows: int = 0) -> Run:
         self.made.append(name)
-        side = Side(spec, self.folder / name)
         return Run(side, {(record.step, record.name): record for record in side.capture.records()}, rows)
-
-    def _into(self, engine: Any, question: Question, name: str, forced: list[list[int]] | None) -> None:
-        run_into(self.host, engine, question, self.folder / name, forced=forced, run=name)
-
-    def _attention(self) -> str:
-        attention = self.reference.capture.header.details.get("attention", "")
-        return str(attention)
 
     def _donor(self, pairs: Sequence[Pair]) -> Any:
         """Return what gives the candidate's tensors by the reference's names, in the reference's layout."""

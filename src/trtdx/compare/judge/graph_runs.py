@@ -67,12 +67,8 @@ class OwnSteps:
             return
         try:
             self._compute(pairs)
-        except (
-            TrtdxError,
-            RuntimeError,
-            ValueError,
-        ) as err:  # an operator that is not known: nothing is expected of it
-            self.problem = str(err)
+        except (TrtdxError, RuntimeError, ValueError) as err:
+            self.problem = str(err)  # an operator that is not known: nothing is expected of it
 
     def _compute(self, pairs: Sequence[Pair]) -> None:
         path, sides = self._candidate.spec.path, []
@@ -167,9 +163,8 @@ class OwnSteps:
         )
         if step:
             rows = measured.rows.copy()
-            rows[:, 0] = np.maximum(
-                rows[:, 0], step**2 / 12 * rows[:, 2]
-            )  # of numbers that are rounded to it
+            rounding = step**2 / 12 * rows[:, 2]  # of numbers that are rounded to the step
+            rows[:, 0] = np.maximum(rows[:, 0], rounding)
             measured = measured._replace(rows=rows)
         return measured
 

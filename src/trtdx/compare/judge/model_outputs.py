@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from trtdx.compare.nouns import Judged, Pair
 
-AMPLIFIED = (
-    8.0  # times its limit: honest runs of the whole model amplify noise themselves, and come nowhere near
-)
+# Times its limit: honest runs of the whole model amplify noise themselves, and come nowhere near.
+AMPLIFIED = 8.0
 ROUNDINGS = 64.0  # relative, that an output must be off by at least
 LEAST = 1e-3  # however fine the type
 GROSS = 16.0  # times that least, where no honest run tells what the whole model amplifies

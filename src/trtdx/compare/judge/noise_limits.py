@@ -39,9 +39,8 @@ LOCAL_WIDE = Limits(8.0, 12.0, 3.0)  # float32 and float64: sums in another orde
 GLOBAL_ALIKE = Limits(1.3, 1.6)
 GLOBAL_OTHER = Limits(2.5, 3.2, 1.5)
 GLOBAL_WIDE = Limits(10.0, 16.0, 3.0)
-AMID_QUANTISED = (
-    13.0  # roundings that an operation in float32 may always have: as many as the wide limits let it
-)
+# Roundings that an operation in float32 may always have: as many as the wide limits let it.
+AMID_QUANTISED = 13.0
 
 
 class Weighed(NamedTuple):

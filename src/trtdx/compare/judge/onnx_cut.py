@@ -178,6 +178,3 @@ def written(
     if not folder.is_dir():
         raise InputError(f"nothing was computed for {folder.name}")
     return Side(like.spec, folder)
-
-
-__all__ = ["FLOATS", "Cut", "is_new", "written"]

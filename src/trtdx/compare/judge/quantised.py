@@ -130,10 +130,10 @@ def quantising(engine: TorchEngine, quantised: Quantised) -> Iterator[None]:
             continue
         weights.append((weight, weight.data))  # a tied one twice: the later is put back first
         table = "Embedding" in type(module).__name__
-        channels = (
-            None if table or not quantised.by_channel else 0 if type(module).__name__ == "Conv1D" else 1
-        )
-        weight.data = _rounded(weight.data, how.bits, channels)
+        across = 0 if type(module).__name__ == "Conv1D" else 1
+        channels = None if table or not quantised.by_channel else across
+        group = BLOCK if how.bits < 8 and weight.shape[1] % BLOCK == 0 else 0
+        weight.data = fake_quantise(weight.data, bits=how.bits, axis=channels, group=group)
         if (how.activations or quantised.inputs) and not table:
             hooks.append(module.register_forward_pre_hook(_quantise_input))
     try:
@@ -145,19 +145,19 @@ def quantising(engine: TorchEngine, quantised: Quantised) -> Iterator[None]:
             weight.data = data
 
 
-def _rounded(weight: Any, bits: int, across: int | None = None) -> Any:
-    """Return a weight on the grid of a symmetrical quantiser: one step for all, in blocks where bits are few.
-
-    With an axis to sum over, each channel has its own step.
-    """
+def quantise_to_int(tensor: Any, scale: Any, bits: int = 8) -> Any:
+    """Return the integers that a symmetrical quantiser makes, as floating numbers."""
     most = 2 ** (bits - 1) - 1
-    if bits < 8 and weight.shape[1] % BLOCK == 0:
-        blocks = weight.reshape(weight.shape[0], -1, BLOCK)
-        step = blocks.abs().amax(2, keepdim=True).clamp_min(1e-30) / most
-        return ((blocks / step).round() * step).reshape(weight.shape)
-    peak = weight.abs().max() if across is None else weight.abs().amax(across, keepdim=True)
-    step = peak.clamp_min(1e-30) / most
-    return (weight / step).round() * step
+    return (tensor / scale).round().clamp(-most - 1, most)
+
+
+def fake_quantise(tensor: Any, *, bits: int = 8, axis: int | None = None, group: int = 0) -> Any:
+    """Return a tensor after it went through integers: one scale for all, for what is along an axis, or for groups in a row."""
+    parts = tensor.reshape(tensor.shape[0], -1, group) if group else tensor
+    axis = -1 if group else axis
+    peak = parts.abs().max() if axis is None else parts.abs().amax(axis, keepdim=True)
+    scale = peak.clamp(min=1e-30) / (2 ** (bits - 1) - 1)
+    return (quantise_to_int(parts, scale, bits) * scale).reshape(tensor.shape)
 
 
 def _quantise_input(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

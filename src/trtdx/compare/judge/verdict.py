@@ -10,7 +10,7 @@ the whole run tells how far the error has come (global). Else there is the error
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trtdx.compare.align.pair_rows import tokens_of
 from trtdx.compare.judge.envelope import candidate_dtype
@@ -139,17 +139,8 @@ class _Court:
         usual = max(rounding(dtype) * math.sqrt(1 + self.flow.at(pair)), 1e-12)
         wrong = off > 16 * usual or (candidate_stats.nan > 0) != (reference_stats.nan > 0)
         verdict = Verdict.WRONG if wrong else Verdict.UNKNOWN
-        return Judged(
-            pair,
-            None,
-            off,
-            usual,
-            16.0,
-            verdict,
-            CERTAINTY["statistics"] if wrong else 0.0,
-            "statistics",
-            note=why,
-        )
+        certainty = CERTAINTY["statistics"] if wrong else 0.0
+        return Judged(pair, None, off, usual, 16.0, verdict, certainty, "statistics", note=why)
 
     def by_runs(self, *, only_local: bool = False) -> list[Judged] | None:
         """Return verdicts from runs of the reference again; none where it cannot be run."""
@@ -220,9 +211,8 @@ class _Court:
         if far is None or not far.wrong:
             return self._told(pair, far or near, Verdict.NOISE, difference, "global" if far else "local")
         if near is None:
-            return self._told(
-                pair, far, Verdict.POISONED if wrong_before else Verdict.WRONG, difference, "global"
-            )
+            verdict = Verdict.POISONED if wrong_before else Verdict.WRONG
+            return self._told(pair, far, verdict, difference, "global")
         if wrong_before:
             return self._told(pair, far, Verdict.POISONED, difference, "global")
         note = "more than honest runs have, but each operation before it is healthy: noise that was amplified"
@@ -234,10 +224,8 @@ class _Court:
         return not quantised and near.error > TOO_NARROW[1] * rounding(self._own_dtype(pair))
 
     def _unknown(self, pair: Pair, difference: Difference) -> Judged:
-        note = "the reference, run again, has no such tensor"
-        return Judged(
-            pair, difference, difference.relative_l2, 0.0, 1.0, Verdict.UNKNOWN, 0.0, "nothing", note=note
-        )
+        note, observed = "the reference, run again, has no such tensor", difference.relative_l2
+        return Judged(pair, difference, observed, 0.0, 1.0, Verdict.UNKNOWN, 0.0, "nothing", note=note)
 
     def _weighed(self, pair: Pair, truth: Run, honest: Sequence[Run], *, local: bool) -> Weighed | None:
         """Return a pair's error from the truth beside those of honest runs."""
@@ -262,9 +250,8 @@ class _Court:
         alike, dtype = self._alike(pair), self._noisiest(pair, local=local)
         limits = limits_for(dtype, local=local, alike=alike, ranks=self._ranks)
         if dtype == "int8" and self._own_dtype(pair) in ("float32", "float64"):
-            limits = limits._replace(
-                floor=AMID_QUANTISED
-            )  # not all that is computed beside integers is quantised
+            # Not all that is computed beside integers is quantised.
+            limits = limits._replace(floor=AMID_QUANTISED)
         chance = BY_CHANCE["local" if local else "global"]
         return weigh(
             candidate_error,
@@ -310,17 +297,8 @@ class _Court:
         local = IN_GRAPH if self.runs.in_graph else LOCAL
         basis = local if by == "local" else f"{GLOBAL} {self.dtype}" if by == "global" else by
         tokens = self._tokens(pair, weighed.rows) if verdict in (Verdict.WRONG, Verdict.POISONED) else ()
-        return Judged(
-            pair,
-            difference,
-            weighed.observed,
-            weighed.expected,
-            weighed.limit,
-            verdict,
-            confidence,
-            basis,
-            tokens,
-        )
+        numbers = weighed.observed, weighed.expected, weighed.limit
+        return Judged(pair, difference, *numbers, verdict, confidence, basis, tokens)
 
     def _tokens(self, pair: Pair, rows: Sequence[int]) -> tuple[int, ...]:
         tokens = tokens_of(pair)
@@ -408,15 +386,3 @@ def _not_finite(measured: Measured) -> Weighed:
     full = measured.rows[:, 2].max(initial=0)
     rows = tuple(int(row) for row in np.flatnonzero(measured.rows[:, 2] < full)[:MOST_TOKENS])
     return Weighed(math.inf, 0.0, 1.0, math.inf, rows, 0.0)
-
-
-class Summary(NamedTuple):
-    """How many pairs got which verdict."""
-
-    counts: dict[Verdict, int]
-
-    @classmethod
-    def of(cls, judged: Sequence[Judged]) -> Summary:
-        return cls(
-            {verdict: sum(judged_pair.verdict is verdict for judged_pair in judged) for verdict in Verdict}
-        )

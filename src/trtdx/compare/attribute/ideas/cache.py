@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trtdx.compare.attribute.experiment import LOW, Idea
 from trtdx.compare.attribute.ideas.attention_core import Call, Core, attended, own_call
 from trtdx.compare.attribute.ideas.quantization import fp8
+from trtdx.compare.judge.quantised import fake_quantise
 from trtdx.engines.torch.lazy import torch
 from trtdx.engines.torch.values import tensor_from_array
 
@@ -43,19 +44,13 @@ def _both(bench: Bench, change: Both, which: str = "both") -> dict[str, Tensor]:
     return attended(bench, Core(prepare))
 
 
-def _int8(tensor: Tensor, *, each: bool) -> Tensor:
-    peak = tensor.abs().amax(-1, keepdim=True) if each else tensor.abs().max()
-    scale = peak.clamp(min=1e-30) / 127
-    return torch.round(tensor / scale).clamp(-128, 127) * scale
-
-
 def _precisions(bench: Bench) -> Iterator[Idea]:
     kinds: dict[str, Both] = {
         "fp8 e4m3 with a scale": fp8,
         "fp8 e4m3 without a scale": lambda tensor: fp8(tensor, scaled=False),
         "fp8 e5m2 without a scale": lambda tensor: fp8(tensor, scaled=False, name="float8_e5m2"),
-        "int8": lambda tensor: _int8(tensor, each=False),
-        "int8 with a scale for each token": lambda tensor: _int8(tensor, each=True),
+        "int8": fake_quantise,
+        "int8 with a scale for each token": lambda tensor: fake_quantise(tensor, axis=-1),
     }
     if bench.dtype == "float32":
         kinds["bfloat16"] = lambda tensor: tensor.to(torch.bfloat16).to(tensor.dtype)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.experiment import Idea
 from trtdx.compare.attribute.ideas.rotary import OFFSETS
-from trtdx.compare.attribute.module_copies import giving
+from trtdx.compare.attribute.module_copies import giving, scale_output
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from trtdx.compare.attribute.experiment import Bench, Tensor
 
@@ -74,14 +74,10 @@ def _multiplied(bench: Bench) -> Iterator[Idea]:
     for factor, free in ((1.0, 0.0), (fitted, 1.0)):
         if abs(factor - expected) <= 1e-6 * abs(expected):
             continue
-        with giving(tables[0], _times(factor / expected)):
+        with giving(tables[0], scale_output(factor / expected)):
             got = bench.run()
         values = {"found": f"{factor:.5g}", "expected": f"{expected:.5g}"}
         yield Idea("DX991", got, values, f"embeddings times {factor:.5g}", freedom=free)
-
-
-def _times(factor: float) -> Callable[[Any, Any], Any]:
-    return lambda _, output: output * factor
 
 
 def _shifts(bench: Bench, ids: Tensor, table: Tensor, own: float) -> Iterator[Idea]:

@@ -89,15 +89,13 @@ def valid_keys(bench: Bench, call: Call) -> Tensor:
     new, total = call.query.shape[-2], call.key.shape[-2]
     if counts is not None and counts.shape[-1] == total and new == total:
         return torch.tensor(counts, dtype=torch.bool)[:, None, None, :]
-    return call.allowed[:, :1].any(2, keepdim=True) if _window_of(call) else call.allowed[:, :1, -1:, :]
-
-
-def _window_of(call: Call) -> int:
-    """Return how many keys the last query sees at most, 0 if it sees all that are valid."""
-    return _window_in(call.allowed)
+    return (
+        call.allowed[:, :1].any(2, keepdim=True) if _window_in(call.allowed) else call.allowed[:, :1, -1:, :]
+    )
 
 
 def _window_in(allowed: Tensor) -> int:
+    """Return how many keys the last query sees at most, 0 if it sees all that are valid."""
     new, total = allowed.shape[-2:]
     inside = allowed[:, 0].any(0)
     first = int(inside[-1].nonzero()[0]) if bool(inside[-1].any()) else 0
@@ -116,7 +114,7 @@ def _missing(bench: Bench, call: Call) -> Iterator[Idea]:
         every = attended(bench, _with_mask(valid.expand(-1, -1, new, -1)))
         yield Idea(MISSING, every, {}, "every token sees later ones")
     if not bool(valid.all()):
-        base = causal_mask(new, total, _window_of(call)) if new > 1 else causal
+        base = causal_mask(new, total, _window_in(call.allowed)) if new > 1 else causal
         yield Idea(PADDING, attended(bench, _with_mask(base)), {}, "padding is seen like any token")
         every = attended(bench, _with_mask(torch.ones_like(base)))
         yield Idea(MISSING, every, {"how": "nothing is masked, padding neither"}, "nothing is masked", rank=1)
@@ -196,7 +194,7 @@ def _windows(bench: Bench, call: Call) -> Iterator[Idea]:
     new, total = call.query.shape[-2], call.key.shape[-2]
     if total < 3:
         return
-    valid, own_window = valid_keys(bench, call), _window_of(call)
+    valid, own_window = valid_keys(bench, call), _window_in(call.allowed)
     expected = str(own_window) if own_window else "none"
     if own_window:
         mask = causal_mask(new, total) & valid

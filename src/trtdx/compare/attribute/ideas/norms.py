@@ -94,6 +94,16 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     yield from _weights(bench, norm, outputs)
 
 
+def folded_norm_mistakes(bench: Bench) -> Iterator[Idea]:
+    """Yield a norm whose weight lacks the one that is added to it: exporters add it beforehand."""
+    norm_and_input = norm_of(bench)
+    if norm_and_input is None or norm_and_input[0].weight is None or norm_and_input[0].plus:
+        return
+    norm, x = norm_and_input
+    how = "one not added to the weight, which has it in the reference"
+    yield Idea("DX979", bench.with_main(norm._replace(plus=-1.0).of(x)), {"found": "not added"}, how)
+
+
 def _kinds(norm: Norm, outputs: Any, own: str) -> Iterator[Idea]:
     other_kind = "RMSNorm" if norm.centred else "LayerNorm"
     values = {"found": other_kind, "expected": own}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.experiment import Idea
 from trtdx.compare.attribute.ideas.product import Product, product_of, target_of
+from trtdx.compare.judge.quantised import fake_quantise, quantise_to_int
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
@@ -59,22 +60,6 @@ def _factors(bench: Bench, product: Product) -> Iterator[Idea]:
         yield Idea("DX948", got, {"factor": f"{both:.5g}"}, how, freedom=free + 0.2, rank=1)
 
 
-def to_int(tensor: Tensor, scale: Tensor, bits: int = 8) -> Tensor:
-    most = 2 ** (bits - 1) - 1
-    return torch.round(tensor / scale).clamp(-most - 1, most)
-
-
-def round_trip(tensor: Tensor, *, bits: int = 8, axis: int | None = None, group: int = 0) -> Tensor:
-    """Return a matrix after it went through integers: one scale for all, for each row, or for groups in a row."""
-    if group:
-        parts = tensor.reshape(tensor.shape[0], -1, group)
-        scale = parts.abs().amax(-1, keepdim=True).clamp(min=1e-30) / (2 ** (bits - 1) - 1)
-        return (to_int(parts, scale, bits) * scale).reshape(tensor.shape)
-    peak = tensor.abs().max() if axis is None else tensor.abs().amax(axis, keepdim=True)
-    scale = peak.clamp(min=1e-30) / (2 ** (bits - 1) - 1)
-    return to_int(tensor, scale, bits) * scale
-
-
 def unsigned(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return a tensor as ONNX's DynamicQuantizeLinear has it: bytes, their scale and their zero point."""
     low, high = tensor.min().clamp(max=0), tensor.max().clamp(min=0)
@@ -93,18 +78,20 @@ def fp8(tensor: Tensor, *, scaled: bool = True, name: str = "float8_e4m3fn") -> 
 def _round_trips(bench: Bench, product: Product) -> Iterator[Idea]:
     weight, x = product.weight, product.x
     weights: dict[str, Callable[[], Tensor]] = {
-        ALL: lambda: round_trip(weight),
-        "int8 weights, a scale for each channel": lambda: round_trip(weight, axis=1),
+        ALL: lambda: fake_quantise(weight),
+        "int8 weights, a scale for each channel": lambda: fake_quantise(weight, axis=1),
         "fp8 weights": lambda: fp8(weight),
     }
     for group in GROUPS:
         if weight.shape[1] % group == 0:
-            weights[f"int4 weights in groups of {group}"] = partial(round_trip, weight, bits=4, group=group)
+            weights[f"int4 weights in groups of {group}"] = partial(
+                fake_quantise, weight, bits=4, group=group
+            )
     bytes_, scale, zero = unsigned(x)
     inputs = {
         "": x,
-        " and int8 inputs, one scale for all": round_trip(x),
-        " and int8 inputs, a scale for each token": round_trip(x, axis=1),
+        " and int8 inputs, one scale for all": fake_quantise(x),
+        " and int8 inputs, a scale for each token": fake_quantise(x, axis=1),
         " and uint8 inputs": (bytes_ - zero) * scale,
     }
     if bench.dtype not in ("float16", "bfloat16"):
@@ -152,9 +139,8 @@ def _zero_points(bench: Bench, product: Product) -> Iterator[Idea]:
     sums = product.weight.sum(1)
     over = float((gap.mean(0) * sums).sum() / (sums * sums).sum().clamp(min=1e-300))
     truth = bench.truth[bench.main]
-    if abs(over) <= WIDEST * float(
-        product.x.abs().max()
-    ):  # a zero point lies within what is quantised, or near it
+    # A zero point lies within what is quantised, or near it.
+    if abs(over) <= WIDEST * float(product.x.abs().max()):
         values = {"which": "inputs", "offset": f"{over:.4g}"}
         how = f"all inputs too large by {over:.4g}"
         yield Idea("DX950", bench.with_main(truth + over * sums), values, how, freedom=1)
@@ -225,7 +211,7 @@ def _backend(bench: Bench, product: Product) -> Iterator[Idea]:
     for axis, sharing in ((1, "a scale for each channel"), (None, "one scale")):
         peak = weight.abs().max() if axis is None else weight.abs().amax(1, keepdim=True)
         step = peak.clamp(min=1e-30) / 127
-        ints = to_int(weight, step)
+        ints = quantise_to_int(weight, step)
         saturated_sums = saturated(bytes_, ints)
         exact = bytes_ @ ints.T
         if torch.equal(saturated_sums, exact):

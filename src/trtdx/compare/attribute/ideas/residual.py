@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.attribute.experiment import Idea
 from trtdx.compare.attribute.ideas.norms import is_norm
-from trtdx.compare.attribute.module_copies import giving
+from trtdx.compare.attribute.module_copies import giving, scale_output
 from trtdx.compare.attribute.scalar_fit import best
 from trtdx.engines.torch.hooks import tensors_in
 from trtdx.engines.torch.lazy import torch
@@ -211,10 +211,6 @@ def _plus(more: Tensor) -> Callable[[Any, Any], Any]:
     return lambda _, output: output + more.to(output.dtype)
 
 
-def _times(factor: float) -> Callable[[Any, Any], Any]:
-    return lambda _, output: output * factor
-
-
 def _multipliers(bench: Bench, found: list[Branch]) -> Iterator[Idea]:
     """Yield branches that are added times another number, all alike."""
     if not found:
@@ -224,7 +220,7 @@ def _multipliers(bench: Bench, found: list[Branch]) -> Iterator[Idea]:
     def outputs(factor: float) -> Outputs:
         with ExitStack() as undo:
             for branch in found:
-                undo.enter_context(giving(branch.part.module, _times(factor / branch.factor)))
+                undo.enter_context(giving(branch.part.module, scale_output(factor / branch.factor)))
             return bench.run()
 
     tried = {1.0: outputs(1.0)} if abs(own_factor - 1) > 1e-6 else {}

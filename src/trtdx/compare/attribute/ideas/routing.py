@@ -264,9 +264,8 @@ def _order(bench: Bench, routed: Routed) -> list[int] | None:
         ..., 0
     ]
     own_weights = routed.weights.double()
-    order = (
-        torch.cdist(own_weights.T, fit.T).argmin(1).tolist()
-    )  # whose weights are over there what these are here
+    # Whose weights are over there what these are here.
+    order = torch.cdist(own_weights.T, fit.T).argmin(1).tolist()
     used = (routed.weights != 0).any(0)
     order = [expert if bool(used[at]) else at for at, expert in enumerate(order)]
     return order if order != list(range(experts)) else None

@@ -202,9 +202,8 @@ def is_partial(bench: Bench, ranks: int) -> bool:
     capture = side.capture
     if len(capture.ranks) < 2:
         tensor_parallel = capture.header.details.get("tensor_parallel")
-        return (
-            isinstance(tensor_parallel, int) and tensor_parallel > 1
-        )  # one rank of several: its own part is all it has
+        # One rank of several: its own part is all it has.
+        return isinstance(tensor_parallel, int) and tensor_parallel > 1
     hashes = {
         record.statistics.hash
         for rank in capture.ranks

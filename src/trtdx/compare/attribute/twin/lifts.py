@@ -197,9 +197,8 @@ def _key(reader: Reader, value: ir.Value) -> tuple[ir.Value, float, bool]:
     """Return keys before they were turned and scaled, the scale, and whether they are still turned."""
     value, factor = _unscaled(reader, value)
     node = reader.producer(value)
-    flat = (
-        node is not None and node.op_type == "Reshape"
-    )  # batch and heads put together while they are turned
+    # Batch and heads may be put together while they are turned.
+    flat = node is not None and node.op_type == "Reshape"
     if node is not None and flat:
         node = reader.producer(node.inputs[0])
     if node is None or node.op_type != "Transpose" or node.inputs[0] is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.attribute.twin.graph import head_width, speeds_in
@@ -142,7 +143,7 @@ class Program:
         for part in attentions(self.reader, nodes) if "attention" in lifts else ():
             self.attention = True
             inputs = (part.query, part.key, part.value, *(masking.value for masking in part.masks))
-            self._lifted[part.output] = Unit(inputs, (part.output,), _attending(part))
+            self._lifted[part.output] = Unit(inputs, (part.output,), partial(_run_attention, part))
         turned: dict[tuple[Any, ...], list[Rotation]] = {}
         for rotation in rotations(self.reader, nodes) if "rotation" in lifts else ():
             made_of = origin(self.reader, rotation.cosine), origin(self.reader, rotation.sine)
@@ -151,7 +152,9 @@ class Program:
             if len(both) == 2:
                 one, other = both
                 unit = Unit(
-                    (one.given, other.given, one.cosine, one.sine), (one.output, other.output), _turning(one)
+                    (one.given, other.given, one.cosine, one.sine),
+                    (one.output, other.output),
+                    partial(_run_rotation, one),
                 )
                 self._lifted |= dict.fromkeys(unit.outputs, unit)
         bent = list(curves(self.reader, nodes)) if "curve" in lifts and not self.attention else []
@@ -308,13 +311,9 @@ def _calling(reader: Reader, child: str, path: str, call: Call, also: Iterable[s
     return Unit(tuple(value for value, _ in call.inputs), (*call.outputs, *more), run, child)
 
 
-def _attending(part: Attention) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
-    return lambda module, inputs: (module.compute_attention(part, inputs),)
+def _run_attention(part: Attention, module: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    return (module.compute_attention(part, inputs),)
 
 
-def _turning(part: Rotation) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
-    def run(module: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-        turned: Sequence[Any] = module.rotate_query_key(inputs, part.taken, part.put, single=part.single)
-        return turned
-
-    return run
+def _run_rotation(part: Rotation, module: Any, inputs: Sequence[Any]) -> Any:
+    return module.rotate_query_key(inputs, part.taken, part.put, single=part.single)

@@ -20,9 +20,8 @@ from trtdx.errors import InputError, TrtdxError
 from trtdx.formats.onnx.places import Call, all_taps, calls_of, module_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from trtdx.capture.store.reader import Record
     from trtdx.compare.attribute.suspect import Suspect
     from trtdx.compare.sides.side import Side, Spec
     from trtdx.formats.onnx.graph import Graph
@@ -135,10 +134,14 @@ def proved(suspect: Suspect, engine: Any) -> float:
         InputError: it is further than precision explains, or nothing is captured that it could be held against.
     """
     assert suspect.reference is not None
-    records = dict(_left(suspect, suspect.reference))
-    reference_suspect = suspect._replace(
-        candidate_inputs={}, candidate_outputs=_values(suspect.reference, records), dtype=""
-    )
+    capture = suspect.reference.capture
+    records = {
+        record.name: record
+        for record in capture.records(step=suspect.step, rank=capture.ranks[0])
+        if record.kept and record.name in suspect.candidate_outputs
+    }
+    outputs = {name: capture.values(record) for name, record in records.items()}
+    reference_suspect = suspect._replace(candidate_inputs={}, candidate_outputs=outputs, dtype="")
     if not records:
         raise InputError(f"nothing that left {suspect.path or 'the model'} in the reference is captured")
     with torch.no_grad():
@@ -150,17 +153,6 @@ def proved(suspect: Suspect, engine: Any) -> float:
             f"what stands for {suspect.path or 'the model'} is {far:.2g} away from the reference"
         )
     return far
-
-
-def _left(suspect: Suspect, side: Side) -> Iterator[tuple[str, Record]]:
-    """Yield what left the module in the reference, and passed inside it, as far as the candidate has it too."""
-    for record in side.capture.records(step=suspect.step, rank=side.capture.ranks[0]):
-        if record.kept and record.name in suspect.candidate_outputs:
-            yield record.name, record
-
-
-def _values(side: Side, records: Mapping[str, Record]) -> dict[str, Any]:
-    return {name: side.capture.values(record) for name, record in records.items()}
 
 
 def _in_rows(suspect: Suspect, model: Any) -> Suspect:
