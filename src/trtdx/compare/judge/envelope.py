@@ -24,13 +24,10 @@ from trtdx.errors import TrtdxError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Record
-    from trtdx.compare.nouns import Explained, Pair
+    from trtdx.compare.nouns import Array, Explained, Pair
     from trtdx.host import Host
 
-    Array = np.ndarray[Any, Any]
 
 COMPUTED_IN = ("bfloat16", "float16", "float32", "float64")  # the coarsest first
 LEAST_SHARE = 0.2  # of a candidate's tensors that a type must have to be what it computes in

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trtdx.compare.align.pair_rows import arrays
 from trtdx.tensors.dtypes import FLOATS
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.nouns import Array, Pair
     from trtdx.compare.sides.side import Side
 
-    Array = np.ndarray[Any, Any]
 
 HIDDEN = -1e3  # what a mask adds to hide a key is far below this, whatever it is
 MOST_ROWS = 1 << 12

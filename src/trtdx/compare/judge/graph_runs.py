@@ -18,18 +18,18 @@ from trtdx.errors import TrtdxError
 from trtdx.formats.onnx.dequantise import cached_steps, has_static_steps, in_floats, moved_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from trtdx.capture.store.reader import Record
+    from trtdx.compare.judge.local_replay import Donor
     from trtdx.compare.judge.metrics import Measured
     from trtdx.compare.judge.onnx_cut import Given
     from trtdx.compare.judge.quantised import Quantised
-    from trtdx.compare.nouns import Array, Pair
+    from trtdx.compare.nouns import Pair
     from trtdx.compare.sides.side import Side
     from trtdx.formats.onnx.dequantise import Quantiser
 
-    Donor = Callable[[int, str], Array | None]
     Found = Mapping[tuple[int, str], Record]
 
 

@@ -16,11 +16,9 @@ from trtdx.tensors.taps import Place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import numpy as np
-
+    from trtdx.compare.nouns import Array
     from trtdx.engines.torch.engine import TorchEngine
 
-    Array = np.ndarray[Any, Any]
     Donor = Callable[[int, str], "Array | None"]
 
 

@@ -6,7 +6,7 @@ how far the distribution moved.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.compare.align.pair_rows import arrays
 from trtdx.tensors.difference import Comparer, Difference
@@ -15,12 +15,9 @@ from trtdx.tensors.dtypes import FLOATS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
-
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.nouns import Array, Pair
     from trtdx.compare.sides.side import Side
 
-    Array = np.ndarray[Any, Any]
 
 LOGITS = ("logits", "lm_head:out", "score:out", "embed_out:out")
 TOP = 5

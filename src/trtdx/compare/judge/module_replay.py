@@ -6,7 +6,7 @@ what one module's rounding may do is expected.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trtdx.capture.session.replay import replay_from
 from trtdx.compare.judge.error_model import accumulated, coarser
@@ -18,15 +18,12 @@ from trtdx.tensors.difference import Comparer
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    import numpy as np
-
     from trtdx.compare.judge.envelope import Runs
     from trtdx.compare.locate.data_flow import Flow
-    from trtdx.compare.nouns import Judged, Pair
+    from trtdx.compare.nouns import Array, Judged, Pair
     from trtdx.compare.sides.side import Side
     from trtdx.engines.engine import Engine
 
-    Array = np.ndarray[Any, Any]
 
 LIMIT = 24.0  # times one rounding's share: a module is some ten operations
 BASIS = "local replay of the reference's module"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.compare.judge.error_model import rounding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from trtdx.compare.judge.metrics import Measured
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
 
 QUIET = 0.25  # of the usual level: a row that was quieter by luck is expected to be as loud as this
 MOST_TOKENS = 16  # named

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Capture, Record
+    from trtdx.compare.nouns import Array
     from trtdx.tensors.taps import Place
 
-    Array = np.ndarray[Any, Any]
     Given = dict[int, dict[str, Array]]  # by step and value
 
 GIVEN = "__given"

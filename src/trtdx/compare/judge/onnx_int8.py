@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from trtdx.formats.onnx.casts import is_float, onnx_ir
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx_ir as ir
 
     from trtdx.compare.judge.quantised import How, Quantised
+    from trtdx.compare.nouns import Array
     from trtdx.formats.onnx.graph import Graph
-
-    Array = np.ndarray[Any, Any]
 
 BLOCK = 32
 MATRIX = 2

@@ -10,7 +10,7 @@ the whole run tells how far the error has come (global). Else there is the error
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trtdx.compare.align.pair_rows import tokens_of
 from trtdx.compare.judge.envelope import candidate_dtype
@@ -34,15 +34,12 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    import numpy as np
-
     from trtdx.compare.judge.envelope import Run, Runs
     from trtdx.compare.judge.metrics import Measured
     from trtdx.compare.nouns import Pair
     from trtdx.compare.sides.side import Side
     from trtdx.tensors.difference import Difference
 
-    Array = np.ndarray[Any, Any]
 
 LOCAL, IN_GRAPH, GLOBAL = "local replay in float64", "local replay of the graph", "honest run in"
 BY_CHANCE = {"local": 6.0, "global": 12.0}  # elements err by themselves locally, and together further down

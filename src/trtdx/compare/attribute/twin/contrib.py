@@ -16,8 +16,9 @@ from trtdx.engines.torch.lazy import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from trtdx.compare.attribute.twin.quantised import Operator
+
     Tensor = Any
-    Operator = Callable[[Sequence[Any], Mapping[str, Any], Any], Any]
 
 
 def _fused_matmul(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:

@@ -8,10 +8,11 @@ from trtdx.compare.attribute.twin.quantised import filled
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from trtdx.compare.attribute.twin.quantised import Operator
 
     Tensor = Any
-    Operator = Callable[[Sequence[Any], Mapping[str, Any], Any], Any]
 
 
 def normed(

@@ -18,8 +18,9 @@ from trtdx.engines.torch.values import tensor_from_array
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from trtdx.compare.attribute.twin.quantised import Operator
+
     Tensor = Any
-    Operator = Callable[[Sequence[Any], Mapping[str, Any], Any], Any]
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 _WHOLE = {2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool"}
