@@ -156,25 +156,22 @@ class Runs:
         """Return that a quantiser of the candidate holds values at the end of its range, and how much of a pair's error that is."""
         from trtdx.compare.judge.metrics import measure
 
-        truth = self.local_truth(pairs)
+        truth = self.truth_run(pairs)
         at = None if truth is None else truth.aligned(pair)
         if truth is None or at is None:
             return None
         wrong = measure(pair._replace(reference=at), truth.side, self.candidate).difference.sums.dd
         return self.own_steps(pairs).explained(pair, wrong)
 
-    def truth(self) -> Run | None:
-        return self._run(Way("truth", "float64"))
-
-    def honest(self, dtype: str, *, other: bool = False) -> Run | None:
-        """Return the reference in a type, in one of two ways."""
-        return self._run(Way("honest", dtype, other))
-
-    def local_truth(self, pairs: Sequence[Pair]) -> Run | None:
+    def truth_run(self, pairs: Sequence[Pair] | None = None) -> Run | None:
+        """Return the reference in float64; with pairs, each operation from the candidate's own inputs."""
         return self._run(Way("truth", "float64"), pairs)
 
-    def local_honest(self, pairs: Sequence[Pair], dtype: str, *, other: bool = False) -> Run | None:
-        return self._run(Way("honest", dtype, other), pairs)
+    def honest_run(
+        self, dtype: str, pairs: Sequence[Pair] | None = None, *, alternative: bool = False
+    ) -> Run | None:
+        """Return the reference in a type, in one of two ways; with pairs, from the candidate's own inputs."""
+        return self._run(Way("honest", dtype, alternative), pairs)
 
     def _run(self, way: Way, pairs: Sequence[Pair] | None = None) -> Run | None:
         fashion = "global" if pairs is None else "local"
@@ -196,7 +193,7 @@ class Runs:
         if pairs is not None and self.in_graph:
             how = self.quantised if way.name == "honest" else None
             side = local_run(self.reference, pairs, self._donor(pairs), self.folder / name, how)
-            return self._run_of(side, name)
+            return self._make_run(side, name)
         spec, forced = self.reference.spec, self.reference.tokens() or None
         question, rows = self.question, 0
         changed = {"dtype": way.dtype}
@@ -218,9 +215,9 @@ class Runs:
             if way.name == "honest" and self.quantised.modules:
                 stack.enter_context(quantising(engine, self.quantised))
             run_into(self.host, engine, question, self.folder / name, forced=forced, run=name)
-        return self._run_of(Side(spec, self.folder / name), name, rows)
+        return self._make_run(Side(spec, self.folder / name), name, rows)
 
-    def _run_of(self, side: Side, name: str, rows: int = 0) -> Run:
+    def _make_run(self, side: Side, name: str, rows: int = 0) -> Run:
         self.made.append(name)
         return Run(side, {(record.step, record.name): record for record in side.capture.records()}, rows)
 

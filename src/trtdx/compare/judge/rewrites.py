@@ -126,23 +126,19 @@ class _Rewrites:
             other for entering_pair in entering if (other := self.flow.handed_on(entering_pair)) is not None
         ]
         hashes = {entering_pair.candidate.first.statistics.hash for entering_pair in entering}
-        twins = [
-            judged_pair.pair
-            for judged_pair in self.judged
-            if judged_pair.pair.step == pair.step
-            and judged_pair.pair.candidate.first.statistics.hash in hashes
-        ]
+        pairs = self._pairs_of(pair.step)
+        twins = [other for other in pairs if other.candidate.first.statistics.hash in hashes]
         return [*entering, *same, *twins]
+
+    def _pairs_of(self, step: int) -> list[Pair]:
+        return [pair for pair in self.flow.pairs if pair.step == step]
 
     def _entering(self, pair: Pair) -> list[Pair]:
         """Return what enters the module that computes a pair; of what is cached, what enters any module of its layer."""
         place = place_of(pair)
         if cache_of(pair):
-            return [
-                other
-                for other in self.flow.pairs
-                if other.step == pair.step and _layer(other) == _layer(pair) and place_of(other).port == "in"
-            ]
+            layer = [other for other in self._pairs_of(pair.step) if _layer(other) == _layer(pair)]
+            return [other for other in layer if place_of(other).port == "in"]
         scope = place.path if place.port == "out" else parent_of(place.path)
         return list(self.flow.entering(pair.step, scope)) if scope else []
 
@@ -172,16 +168,10 @@ class _Rewrites:
 
     def _end_of(self, layer: int, step: int) -> list[Pair]:
         """Return what leaves a layer: its output, under whatever name the next one has it, and its caches."""
-        caches = [
-            pair
-            for pair in self.flow.pairs
-            if pair.step == step and cache_of(pair).split(".")[0] == str(layer)
-        ]
-        layer_outputs = [pair for pair in self.flow.pairs if pair.step == step and _is_end(pair, layer)]
-        if not layer_outputs:
-            layer_outputs = [
-                pair for pair in self.flow.pairs if pair.step == step and _begins(pair, layer + 1)
-            ]
+        pairs = self._pairs_of(step)
+        caches = [pair for pair in pairs if cache_of(pair).split(".")[0] == str(layer)]
+        layer_outputs = [pair for pair in pairs if _is_end(pair, layer)]
+        layer_outputs = layer_outputs or [pair for pair in pairs if _begins(pair, layer + 1)]
         return [*layer_outputs, *caches] if layer_outputs else []
 
 

@@ -141,8 +141,8 @@ class _Court:
 
     def by_runs(self, *, only_local: bool = False) -> list[Judged] | None:
         """Return verdicts from runs of the reference again; none where it cannot be run."""
-        local = self._local_runs()
-        global_runs = self._global_runs() if not only_local or local is None else None
+        local = self._available_runs(self.flow.pairs)
+        global_runs = self._available_runs() if not only_local or local is None else None
         if global_runs is None and local is None:
             return None
         judged: list[Judged] = []
@@ -176,17 +176,10 @@ class _Court:
                 )
         return weighed_by_number
 
-    def _local_runs(self) -> tuple[Run, list[Run]] | None:
-        pairs = self.flow.pairs
-        truth = self.runs.local_truth(pairs)
-        honest = [self.runs.local_honest(pairs, self.dtype, other=other) for other in (False, True)]
-        return self._both(truth, honest)
-
-    def _global_runs(self) -> tuple[Run, list[Run]] | None:
-        honest = [self.runs.honest(self.dtype, other=other) for other in (False, True)]
-        return self._both(self.runs.truth(), honest)
-
-    def _both(self, truth: Run | None, honest: Sequence[Run | None]) -> tuple[Run, list[Run]] | None:
+    def _available_runs(self, pairs: Sequence[Pair] | None = None) -> tuple[Run, list[Run]] | None:
+        """Return the truth and honest runs, with pairs those from the candidate's own inputs; none where one kind is missing."""
+        truth = self.runs.truth_run(pairs)
+        honest = [self.runs.honest_run(self.dtype, pairs, alternative=other) for other in (False, True)]
         available = [run for run in honest if run is not None]
         return (truth, available) if truth is not None and available else None
 

@@ -199,37 +199,28 @@ def _orders_of(count: int) -> Iterator[tuple[str, list[int]]]:
 
 def _orders(bench: Bench, call: Call) -> Iterator[Idea]:
     """Yield heads in another order: of the queries, of keys and values, or of what comes out."""
-    changes: dict[str, tuple[int, Callable[[list[int]], Core]]] = {
-        "query heads": (
-            call.query.shape[1],
-            lambda order: Core(lambda attn: attn._replace(query=attn.query[:, order])),
-        ),
-        "key and value heads": (
-            call.key.shape[1],
-            lambda order: Core(
-                lambda attn: attn._replace(key=attn.key[:, order], value=attn.value[:, order])
-            ),
-        ),
-        "key heads": (
-            call.key.shape[1],
-            lambda order: Core(lambda attn: attn._replace(key=attn.key[:, order])),
-        ),
-        "value heads": (
-            call.key.shape[1],
-            lambda order: Core(lambda attn: attn._replace(value=attn.value[:, order])),
-        ),
-        "heads of the result": (call.query.shape[1], lambda order: Core(finish=lambda got: got[:, order])),
-    }
-    for which, (count, make_core) in changes.items():
+    changes: dict[str, tuple[str, ...]] = {
+        "query heads": ("query",), "key and value heads": ("key", "value"), "key heads": ("key",),
+        "value heads": ("value",), "heads of the result": (),
+    }  # fmt: skip
+    for which, names in changes.items():
+        heads = call.key if set(names) & {"key", "value"} else call.query
         nearest: tuple[float, str, Outputs] | None = None
-        for description, order in orders(count):
-            got = attended(bench, make_core(order))
+        for description, order in orders(heads.shape[1]):
+            got = attended(bench, _core_in_order(names, order))
             wrong = bench.error(got)
             if nearest is None or wrong < nearest[0]:
                 nearest = wrong, description, got
         if nearest is not None:
             how = f"{which}: {nearest[1]}"
             yield Idea("DX973", nearest[2], {"which": which, "order": nearest[1]}, how, freedom=1, rank=1)
+
+
+def _core_in_order(names: tuple[str, ...], order: list[int]) -> Core:
+    """Return attention with the heads of some of its inputs, or those of its result, in another order."""
+    if not names:
+        return Core(finish=lambda got: got[:, order])
+    return Core(lambda attn: attn._replace(**{name: getattr(attn, name)[:, order] for name in names}))
 
 
 def _softmaxes(bench: Bench) -> Iterator[Idea]:

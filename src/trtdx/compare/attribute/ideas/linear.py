@@ -46,7 +46,7 @@ def ideas(bench: Bench) -> Iterator[Idea]:
 
 def _lost(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield a weight that is zero everywhere."""
-    nothing = product.of(torch.zeros_like(product.weight), product.bias)
+    nothing = product.with_own_bias(torch.zeros_like(product.weight))
     values = {"what": "its weight is zero everywhere"}
     yield Idea("DX933", bench.with_main(nothing), values, "the weight zero everywhere", rank=-1)
 
@@ -56,7 +56,7 @@ def _clipped(bench: Bench, product: Product) -> Iterator[Idea]:
     weight, peak = product.weight, float(product.weight.abs().max())
 
     def outputs(limit: float) -> Outputs:
-        return bench.with_main(product.of(weight.clamp(-limit, limit), product.bias))
+        return bench.with_main(product.with_own_bias(weight.clamp(-limit, limit)))
 
     limit, got = best(bench, [peak * share for share in CLIPS], outputs)
     clipped_share = float((weight.abs() > limit).double().mean())
@@ -78,20 +78,20 @@ def _woven(bench: Bench, product: Product) -> Iterator[Idea]:
         woven = torch.stack(both if own_name == order[0] else both[::-1], 1).flatten(0, 1)
         half = woven[: len(weight)] if own_name == order[0] else woven[len(weight) :]
         values, how = {"how": INTERLEAVED}, f"rows of {order[0]} and {order[1]} in turn"
-        yield Idea("DX981", bench.with_main(product.of(half, product.bias)), values, how)
+        yield Idea("DX981", bench.with_main(product.with_own_bias(half)), values, how)
 
 
 def _turned(bench: Bench, product: Product) -> Iterator[Idea]:
     weight = product.weight
     if weight.shape[0] == weight.shape[1]:
-        yield Idea("DX982", bench.with_main(product.of(weight.T, product.bias)), {}, "the weight transposed")
+        yield Idea("DX982", bench.with_main(product.with_own_bias(weight.T)), {}, "the weight transposed")
         return
     rows, columns = weight.shape
     read = weight.T.contiguous().reshape(rows, columns)
     how = "the weight's memory read in the other order"
-    yield Idea("DX982", bench.with_main(product.of(read, product.bias)), {}, how)
+    yield Idea("DX982", bench.with_main(product.with_own_bias(read)), {}, how)
     read = weight.contiguous().reshape(columns, rows).T
-    yield Idea("DX982", bench.with_main(product.of(read, product.bias)), {}, how)
+    yield Idea("DX982", bench.with_main(product.with_own_bias(read)), {}, how)
 
 
 def _biases(bench: Bench, product: Product) -> Iterator[Idea]:
@@ -110,7 +110,7 @@ def _biases(bench: Bench, product: Product) -> Iterator[Idea]:
 
 def _elsewhere(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield the product with the weights of another module: of the same parent, of other layers, the embedding."""
-    own_name = bench.path.rpartition(".")[2]
+    own_parent, _, own_name = bench.path.rpartition(".")
     for path, other in (*bench.siblings(), *bench.twins(), *_embeddings(bench)):
         weight = getattr(other, "weight", None)
         if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
@@ -120,18 +120,14 @@ def _elsewhere(bench: Bench, product: Product) -> Iterator[Idea]:
             other_weight.double(), product.weight.double()
         ):
             continue
-        code = "DX990"
-        if {own_name, path.rpartition(".")[2]} in PARTNERS and path.rpartition(".")[
-            0
-        ] == bench.path.rpartition(".")[0]:
-            code = "DX981"
-        if is_embedding(other):
-            code = "DX992"
+        parent, _, name = path.rpartition(".")
+        are_partners = {own_name, name} in PARTNERS and parent == own_parent
+        code = "DX992" if is_embedding(other) else "DX981" if are_partners else "DX990"
         other_weight, bias = other_weight.to(product.x.dtype), getattr(other, "bias", None)
         if bias is not None:
             got = bench.with_main(product.of(other_weight, bias.to(product.x.dtype)))
             yield Idea(code, got, {"other": path}, f"with the weights of {path}")
-        got = bench.with_main(product.of(other_weight, product.bias))
+        got = bench.with_main(product.with_own_bias(other_weight))
         yield Idea(code, got, {"other": path}, f"with the weight of {path}")
 
 

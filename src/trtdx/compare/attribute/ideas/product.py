@@ -25,6 +25,16 @@ class Product(NamedTuple):
         result = self.x @ weight.T
         return (result if bias is None else result + bias).reshape(self.shape)
 
+    def with_own_bias(self, weight: Tensor | None = None, x: Tensor | None = None) -> Tensor:
+        """Return the product of another weight or other inputs, and its own bias."""
+        product = self if x is None else self._replace(x=x)
+        return product.of(self.weight if weight is None else weight, self.bias)
+
+    def add_bias(self, tensor: Tensor) -> Tensor:
+        """Return what a product is, of whatever kind, with the bias added."""
+        shaped = tensor.reshape(self.shape)
+        return shaped if self.bias is None else shaped + self.bias
+
 
 def product_of(bench: Bench) -> Product | None:
     """Return what the bench's module computes, if that is one matrix product."""
@@ -47,7 +57,7 @@ def product_of(bench: Bench) -> Product | None:
             turned,
             tuple(truth.shape),
         )
-        gap = product.of(product.weight, product.bias) - truth
+        gap = product.with_own_bias() - truth
         if float((gap**2).sum()) <= 1e-9 * float((truth**2).sum()):
             return product
     return None

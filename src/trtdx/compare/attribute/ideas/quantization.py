@@ -13,7 +13,7 @@ from trtdx.engines.torch.lazy import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.compare.attribute.experiment import Bench, Outputs, Tensor
+    from trtdx.compare.attribute.experiment import Bench, Tensor
 
 ALL = "int8 weights, one scale for all"
 GROUPS = (32, 64, 128)
@@ -33,10 +33,6 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     yield from _channels(bench, product)
     yield from _zero_points(bench, product)
     yield from _backend(bench, product)
-
-
-def _outputs(bench: Bench, product: Product, x: Tensor, weight: Tensor) -> Outputs:
-    return bench.with_main(product._replace(x=x).of(weight, product.bias))
 
 
 def _factors(bench: Bench, product: Product) -> Iterator[Idea]:
@@ -101,7 +97,7 @@ def _round_trips(bench: Bench, product: Product) -> Iterator[Idea]:
         for input_scheme, quantised_input in inputs.items():
             code = "DX949" if weight_scheme == ALL else "DX999"
             values = {"found": weight_scheme + input_scheme, "dtype": weight_scheme + input_scheme}
-            got = _outputs(bench, product, quantised_input, quantised_weight)
+            got = bench.with_main(product.with_own_bias(quantised_weight, quantised_input))
             yield Idea(code, got, values, weight_scheme + input_scheme, freedom=0.3 if input_scheme else 0.0)
 
 
@@ -151,7 +147,7 @@ def _zero_points(bench: Bench, product: Product) -> Iterator[Idea]:
     for which, (least, most) in (("weights of each channel", per_row), ("weights", per_all)):
         scale = (most - least) / 255
         for shift, dtype_name in ((-least, "uint8"), (-least - 128 * scale, "int8")):
-            got = _outputs(bench, product, product.x, weight + shift)
+            got = bench.with_main(product.with_own_bias(weight + shift))
             values = {"which": f"{dtype_name} {which}", "offset": f"{float(shift.mean()):.4g}"}
             yield Idea("DX950", got, values, f"{dtype_name} {which} without zero point")
 
@@ -217,8 +213,7 @@ def _backend(bench: Bench, product: Product) -> Iterator[Idea]:
         if torch.equal(saturated_sums, exact):
             continue
         dequantised = (saturated_sums - zero * ints.sum(1)) * scale * step.reshape(-1)
-        dequantised = dequantised.reshape(product.shape)
-        got = bench.with_main(dequantised if product.bias is None else dequantised + product.bias)
+        got = bench.with_main(product.add_bias(dequantised))
         saturated_share = f"{100 * float((saturated_sums != exact).double().mean()):.3g} %"
         here = (
             "; the product of this processor's ONNX Runtime is wrong in this way"

@@ -186,9 +186,7 @@ def _columns(bench: Bench, product: Product) -> Iterator[Idea]:
         summed = sum(
             float(coefficients[a, b]) * (xs[a] @ weights[b].T) for a, b in coefficients.nonzero().tolist()
         )
-        summed = summed.reshape(product.shape)
-        got = bench.with_main(summed if product.bias is None else summed + product.bias)
-        yield from _named_sum(bench, coefficients, ranks, got)
+        yield from _named_sum(bench, coefficients, ranks, bench.with_main(product.add_bias(summed)))
 
 
 def is_partial(bench: Bench, ranks: int) -> bool:
@@ -221,13 +219,13 @@ def _named_sum(bench: Bench, found: Tensor, ranks: int, got: Outputs) -> Iterato
         return  # a factor: told elsewhere
     if apart and set(diagonal.tolist()) == {0.0, 1.0}:
         present = int(diagonal.sum())
-        values = {
-            "ranks": str(ranks),
-            "present": " ".join(str(at) for at, coefficient in enumerate(diagonal.tolist()) if coefficient),
-            "missing": " ".join(
-                str(at) for at, coefficient in enumerate(diagonal.tolist()) if not coefficient
-            ),
+        shards = {
+            state: " ".join(
+                str(rank) for rank, share in enumerate(diagonal.tolist()) if bool(share) == is_there
+            )
+            for state, is_there in (("present", True), ("missing", False))
         }
+        values = {"ranks": str(ranks), **shards}
         how = f"only the sums of shard {values['present']} of {ranks}"
         sums = is_partial(bench, ranks) if present == 1 else False
         yield Idea("DX985", got, values, how, freedom=0.1 * ranks + 0.05 * (present - 1), rank=int(not sums))

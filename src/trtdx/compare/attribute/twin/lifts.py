@@ -82,16 +82,9 @@ def attentions(reader: Reader, nodes: Iterable[ir.Node]) -> Iterator[Attention]:
             continue
         query, before = _unscaled(reader, scores.query)
         key, factor, turned = _key(reader, scores.key)
-        yield Attention(
-            query,
-            repeated(reader, key),
-            repeated(reader, product.inputs[1]),
-            product.outputs[0],
-            scores.scale * before * factor,
-            scores.softcap,
-            scores.masks,
-            turned,
-        )
+        key, value = repeated(reader, key), repeated(reader, product.inputs[1])
+        output, scale = product.outputs[0], scores.scale * before * factor
+        yield Attention(query, key, value, output, scale, scores.softcap, scores.masks, turned)
 
 
 def _whole(reader: Reader, node: ir.Node) -> Iterator[Attention]:
