@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.module_copies import MOST_EXACT, cast, copied, keeping, real
+from trtdx.compare.attribute.module_copies import MOST_EXACT, cast_all, copied, keeping, real
 from trtdx.compare.attribute.suspect import Suspect, dtype_of_candidate, prepared_from
 from trtdx.engines.torch.lazy import torch
 from trtdx.engines.torch.replay import named_outputs
@@ -64,10 +64,9 @@ class Bench:
         ready = prepared_from(suspect, engine)
         self.path, self.evaluations = ready.path, 0
         self.failures: list[str] = []
-        self.solved = False
-        self.deadline = math.inf
+        self.solved, self.deadline = False, math.inf
         self.known: dict[str, Any] = {}  # what several families need, found once
-        size = sum(each.numel() for each in ready.module.parameters())
+        size = sum(parameter.numel() for parameter in ready.module.parameters())
         if size > MOST_WEIGHTS:
             raise InputError(
                 f"{self.path or 'the model'} is too large to be computed again with changes",
@@ -75,31 +74,24 @@ class Bench:
             )
         self.dtype = dtype_of_candidate(suspect)
         large = size > (MOST_EXACT if self.dtype in LOW else 5 * MOST_EXACT)
-        exact = torch.float32 if large else torch.float64
-        self.module = copied(ready.module, exact)
-        self.exact = exact
-        self._ready = ready
-        self.inputs = {name: cast(each, exact) for name, each in ready.tensors.items()}
-        self.past = {name: cast(each, exact) for name, each in ready.past.items()}
+        exact = self.exact = torch.float32 if large else torch.float64
+        self.module, self._ready = copied(ready.module, exact), ready
+        self.inputs, self.past = cast_all(ready.tensors, exact), cast_all(ready.past, exact)
         self.targets = {
             self._full(name): real(tensor_from_array(array)).to(torch.float64)
             for name, array in suspect.candidate_outputs.items()
         }
         self._inner = {name for name in self.targets if not self._own(name)}
         self.truth = self._fitting(self.run(all_targets=True))
-        told = [
-            name for name in self.truth if "mask" in name.rpartition(":")[2]
-        ]  # whose numbers are no quantities
-        self.masks = {name: (self.truth.pop(name), self.targets[name]) for name in told}
         self.targets = {name: self.targets[name].reshape(self.truth[name].shape) for name in self.truth}
         if not self.targets:
             raise InputError(f"nothing that leaves {self.path or 'the model'} is given of the candidate")
-        self._rows = {name: self._counting(each) for name, each in self.truth.items()}
-        self._sizes = {name: self._squares(name, each) or 1.0 for name, each in self.truth.items()}
+        self._rows = {name: self._counting(tensor) for name, tensor in self.truth.items()}
+        self._sizes = {name: self._squares(name, tensor) or 1.0 for name, tensor in self.truth.items()}
         self._noises = self._honest_noises()
         self._let = {name: self._let_to(name) for name in self.targets}
         self.residual = self.error(self.truth)
-        self.noise = sum(each for name, each in self._noises.items() if not self._let[name])
+        self.noise = sum(noise for name, noise in self._noises.items() if not self._let[name])
 
     @property
     def is_late(self) -> bool:
@@ -114,10 +106,10 @@ class Bench:
     def _fitting(self, found: Outputs) -> Outputs:
         """Return the outputs that the candidate has too, in as many elements."""
         return {
-            name: each
-            for name, each in found.items()
+            name: tensor
+            for name, tensor in found.items()
             if name in self.targets
-            and each.numel() == self.targets[name].numel()
+            and tensor.numel() == self.targets[name].numel()
             and "mask" not in name.rpartition(":")[2]  # whose numbers are no quantities
         }
 
@@ -126,15 +118,14 @@ class Bench:
         counts = self.suspect.counts
         if counts is None:
             return None
-        kept = torch.as_tensor(counts, dtype=torch.bool)
-        if tuple(tensor.shape[: kept.ndim]) == tuple(kept.shape):
-            return kept
-        return kept.reshape(-1) if tensor.shape[:1] == (kept.numel(),) else None
+        counted_rows = torch.as_tensor(counts, dtype=torch.bool)
+        if tuple(tensor.shape[: counted_rows.ndim]) == tuple(counted_rows.shape):
+            return counted_rows
+        return counted_rows.reshape(-1) if tensor.shape[:1] == (counted_rows.numel(),) else None
 
     def _squares(self, name: str, tensor: Tensor) -> float:
-        kept = self._rows.get(name) if hasattr(self, "_rows") else None
-        held = tensor if kept is None else tensor[kept]
-        finite = torch.nan_to_num(held.double(), nan=0.0, posinf=0.0, neginf=0.0)
+        """Return the sum of squares of the rows that count; what is not finite counts as nothing."""
+        finite = torch.nan_to_num(tensor[self._index(name)].double(), nan=0.0, posinf=0.0, neginf=0.0)
         return float((finite * finite).sum())
 
     def _let_to(self, name: str) -> float:
@@ -147,13 +138,9 @@ class Bench:
         return sum(max(0.0, self._error(name, outputs[name]) - self._let[name]) for name in self.targets)
 
     def _error(self, name: str, got: Tensor) -> float:
-        mine, theirs = self.targets[name], got.double().reshape(self.targets[name].shape)
-        kept = self._rows[name]
-        if kept is not None:
-            mine, theirs = mine[kept], theirs[kept]
-        return (
-            _distance(mine, theirs, math.sqrt(self._sizes[name] / max(1, mine.numel()))) / self._sizes[name]
-        )
+        rows, size = self._index(name), self._sizes[name]
+        target, output = self.targets[name][rows], got.double().reshape(self.targets[name].shape)[rows]
+        return _distance(target, output, math.sqrt(size / max(1, target.numel()))) / size
 
     def relative(self, name: str, got: Tensor) -> float:
         """Return the distance of one tensor from the candidate's, relative to its size."""
@@ -161,14 +148,12 @@ class Bench:
 
     def residual_of(self, candidate: Outputs) -> float:
         """Return the squared distance of another candidate from the reference."""
-        own, self.targets = (
-            self.targets,
-            {name: each.reshape(self.truth[name].shape) for name, each in candidate.items()},
-        )
+        own_targets = self.targets
+        self.targets = {name: tensor.reshape(self.truth[name].shape) for name, tensor in candidate.items()}
         try:
             return self.error(self.truth)
         finally:
-            self.targets = own
+            self.targets = own_targets
 
     def size(self, outputs: Outputs) -> float:
         """Return how large outputs are beside the reference's, squared, in the mean."""
@@ -187,20 +172,20 @@ class Bench:
         """
         shares = []
         for half in (0, 1):
-            left = whole = 0.0
+            left = total = 0.0
             for name in self.wrong_targets:
-                own, got, truth = (
-                    _every_other(each, half, name)
-                    for each in (self.targets[name], outputs[name], self.truth[name])
+                target, got, truth = (
+                    _every_other(tensor, half, name)
+                    for tensor in (self.targets[name], outputs[name], self.truth[name])
                 )
-                if own is None or got is None or truth is None:
+                if target is None or got is None or truth is None:
                     return 1.0
                 scale = math.sqrt(self._sizes[name] / max(1, self.targets[name].numel()))
-                left += _distance(own, got.double().reshape(own.shape), scale) / self._sizes[name]
-                whole += _distance(own, truth.double(), scale) / self._sizes[name]
+                left += _distance(target, got.double().reshape(target.shape), scale) / self._sizes[name]
+                total += _distance(target, truth.double(), scale) / self._sizes[name]
             allowed = self.noise * max(1.0, self.size(outputs))
-            if whole > LEAST_HALF * self.residual and whole > 2 * allowed:
-                shares.append(1.0 - max(0.0, left - allowed) / whole)
+            if total > LEAST_HALF * self.residual and total > 2 * allowed:
+                shares.append(1.0 - max(0.0, left - allowed) / total)
         return min(shares, default=1.0)
 
     @property
@@ -223,15 +208,15 @@ class Bench:
             tensors=self.inputs if inputs is None else inputs,
             past=self.past if past is None else past,
         )
-        arguments, held = ready.arguments()
-        seen: Outputs = {}
-        with torch.no_grad(), self._inside(called, seen):
+        arguments, cache = ready.arguments()
+        inner_tensors: Outputs = {}
+        with torch.no_grad(), self._inside(called, inner_tensors):
             result = called(*arguments.args, **arguments.kwargs)
-        found = named_outputs(self.path, result) | seen
-        if held is not None and ready.cache is not None:
-            found |= ready.cache.contents(held)
-        found = {name: real(each) for name, each in found.items()}
-        return found if all_targets else {name: found[name] for name in self.targets}
+        outputs = named_outputs(self.path, result) | inner_tensors
+        if cache is not None and ready.cache is not None:
+            outputs |= ready.cache.contents(cache)
+        outputs = {name: real(tensor) for name, tensor in outputs.items()}
+        return outputs if all_targets else {name: outputs[name] for name in self.targets}
 
     @contextmanager
     def _inside(self, module: Any, seen: Outputs) -> Iterator[None]:
@@ -258,18 +243,18 @@ class Bench:
         slack = 1.0 if low.itemsize == 2 else 4.0  # in float32 the order of sums matters most, and is free
         least = (2 * float(torch.finfo(low).eps)) ** 2 / 12
         try:
-            found = self.in_precision(low)
+            low_outputs = self.in_precision(low)
         except RuntimeError:  # torch has no such operation in this type on the CPU
             return dict.fromkeys(self.targets, 16 * least)
-        return {name: least + slack * self._finite_gap(name, found[name]) for name in self.targets}
+        gaps = {name: low_outputs[name].double() - self.truth[name].double() for name in self.targets}
+        return {
+            name: least + slack * self._squares(name, gap) / self._sizes[name] for name, gap in gaps.items()
+        }
 
     def in_precision(self, dtype: Any) -> Outputs:
         """Return what the module gives when it is computed in another type."""
-        return self.run(
-            {name: cast(each, dtype) for name, each in self.inputs.items()},
-            {name: cast(each, dtype) for name, each in self.past.items()},
-            module=copied(self.module, dtype),
-        )
+        inputs, past = cast_all(self.inputs, dtype), cast_all(self.past, dtype)
+        return self.run(inputs, past, module=copied(self.module, dtype))
 
     @contextmanager
     def as_candidate(self) -> Iterator[None]:
@@ -277,19 +262,11 @@ class Bench:
         low = getattr(torch, self.dtype if self.dtype in LOW and "8" not in self.dtype else "float32")
         before = self.module, self.inputs, self.past
         self.module = copied(self.module, low)
-        self.inputs = {name: cast(each, low) for name, each in self.inputs.items()}
-        self.past = {name: cast(each, low) for name, each in self.past.items()}
+        self.inputs, self.past = cast_all(self.inputs, low), cast_all(self.past, low)
         try:
             yield
         finally:
             self.module, self.inputs, self.past = before
-
-    def _finite_gap(self, name: str, found: Tensor) -> float:
-        kept = self._index(name)
-        gap = torch.nan_to_num(
-            (found.double() - self.truth[name].double())[kept], nan=0.0, posinf=0.0, neginf=0.0
-        )
-        return float((gap * gap).sum()) / self._sizes[name]
 
     def _index(self, name: str) -> Any:
         return ... if self._rows[name] is None else self._rows[name]
@@ -297,6 +274,10 @@ class Bench:
     def changed(self, outputs: Mapping[str, Tensor]) -> Outputs:
         """Return the truth with some outputs replaced."""
         return {**self.truth, **outputs}
+
+    def with_main(self, tensor: Tensor) -> Outputs:
+        """Return the truth with the main target replaced."""
+        return self.changed({self.main: tensor})
 
     @property
     def wrong_targets(self) -> list[str]:
@@ -309,32 +290,34 @@ class Bench:
         return next((name for name in self.targets if name == f"{self.path}:out"), next(iter(self.targets)))
 
     def first_input(self) -> Tensor:
-        return next(each for each in self.inputs.values() if each.is_floating_point())
+        return next(tensor for tensor in self.inputs.values() if tensor.is_floating_point())
 
     def twins(self) -> Iterator[tuple[str, Any]]:
         """Yield the same module of other layers, nearest first, as it is in the reference."""
-        found = _LAYER.match(self.path)
-        if found is None:
+        layer_match = _LAYER.match(self.path)
+        if layer_match is None:
             return
-        own, modules = int(found[2]), dict(self.model.named_modules())
+        own_number, modules = int(layer_match[2]), dict(self.model.named_modules())
         numbers = sorted(
             (
-                int(each[2])
+                int(other_match[2])
                 for path in modules
-                if (each := _LAYER.match(path)) and each[1] == found[1] and not each[3]
+                if (other_match := _LAYER.match(path))
+                and other_match[1] == layer_match[1]
+                and not other_match[3]
             ),
-            key=lambda number: (abs(number - own), number),
+            key=lambda number: (abs(number - own_number), number),
         )
         for number in numbers:
-            path = f"{found[1]}{number}{found[3]}"
-            if number != own and path in modules:
+            path = f"{layer_match[1]}{number}{layer_match[3]}"
+            if number != own_number and path in modules:
                 yield path, modules[path]
 
     def siblings(self) -> Iterator[tuple[str, Any]]:
         """Yield the other modules in the module's parent, as they are in the reference."""
-        parent, _, own = self.path.rpartition(".")
+        parent, _, own_name = self.path.rpartition(".")
         for name, module in self.model.get_submodule(parent).named_children():
-            if name != own:
+            if name != own_name:
                 yield f"{parent}.{name}" if parent else name, module
 
 
@@ -348,11 +331,11 @@ def _every_other(tensor: Tensor, first: int, name: str) -> Tensor | None:
 
 def _distance(one: Tensor, other: Tensor, scale: float) -> float:
     """Return the squared distance; what is not finite in one alone counts as ten times the usual size."""
-    strange = ~(torch.isfinite(one) & torch.isfinite(other))
-    if not bool(strange.any()):
+    not_finite = ~(torch.isfinite(one) & torch.isfinite(other))
+    if not bool(not_finite.any()):
         gap = one - other
         return float((gap * gap).sum())
     same = (one == other) | (torch.isnan(one) & torch.isnan(other))
-    gap = torch.where(strange, torch.zeros_like(one), one - other)
-    alone = int((strange & ~same).sum())
+    gap = torch.where(not_finite, torch.zeros_like(one), one - other)
+    alone = int((not_finite & ~same).sum())
     return float((gap * gap).sum()) + alone * (10 * scale) ** 2

@@ -13,20 +13,14 @@ from trtdx.engines.torch.replay import named_outputs
 from trtdx.tensors.taps import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     Tensor = Any
     Outputs = dict[str, Tensor]
 
-
 MOST_EXACT = 40_000_000  # weights that are computed in float64; more in float32
-
-
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks_with_kwargs",
+HOOKS = tuple(
+    f"_forward_{kind}" for kind in ("hooks", "pre_hooks", "hooks_with_kwargs", "pre_hooks_with_kwargs")
 )
 
 
@@ -38,8 +32,10 @@ def put(owner: Any, **values: Any) -> Iterator[None]:
         before[name] = getattr(owner, name)
         if name in owner._parameters:
             like = before[name]
-            made = None if value is None else value.to(like.dtype if like is not None else torch.float64)
-            owner._parameters[name] = None if made is None else torch.nn.Parameter(made, requires_grad=False)
+            new_value = None if value is None else value.to(like.dtype if like is not None else torch.float64)
+            owner._parameters[name] = (
+                None if new_value is None else torch.nn.Parameter(new_value, requires_grad=False)
+            )
         else:
             setattr(owner, name, value)
     try:
@@ -77,20 +73,28 @@ def real(tensor: Tensor) -> Tensor:
 def copied(module: Any, dtype: Any) -> Any:
     """Return a copy of a module in another type, without its hooks."""
     memo: dict[int, Any] = {
-        id(getattr(each, name)): OrderedDict()
-        for each in module.modules()
+        id(getattr(submodule, name)): OrderedDict()
+        for submodule in module.modules()
         for name in HOOKS
-        if hasattr(each, name)
+        if hasattr(submodule, name)
     }
-    made = copy.deepcopy(module, memo).to(dtype).eval().requires_grad_(False)
-    for each in made.modules():
-        if getattr(getattr(each, "config", None), "_experts_implementation", None):
-            each.config._experts_implementation = "eager"  # the others do not take every type
-    return made
+    module_copy = copy.deepcopy(module, memo).to(dtype).eval().requires_grad_(False)
+    for submodule in module_copy.modules():
+        if getattr(getattr(submodule, "config", None), "_experts_implementation", None):
+            submodule.config._experts_implementation = "eager"  # the others do not take every type
+    return module_copy
 
 
-def cast(tensor: Tensor, dtype: Any) -> Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+def cast_all(tensors: Mapping[str, Tensor], dtype: Any) -> Outputs:
+    """Return tensors with those that are floating in another type."""
+    return {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()
+    }
+
+
+def scale_output(factor: float) -> Callable[[Any, Any], Any]:
+    """Return what multiplies a module's output, for `giving`."""
+    return lambda _, output: output * factor
 
 
 def keeping(seen: Outputs, path: str, entering: bool) -> Callable[..., None]:

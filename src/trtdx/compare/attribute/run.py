@@ -25,13 +25,12 @@ from trtdx.compare.attribute.ideas import (
     routing,
 )
 from trtdx.compare.attribute.suspect import Suspect
-from trtdx.compare.attribute.twin import ideas as twin_ideas
 from trtdx.compare.attribute.twin.twin import StandIn, stand_in
 from trtdx.compare.nouns import Explained
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["Suspect", "attribute", "cause", "degree"]
 EXPLAINED, PARTLY = 0.9, 0.5
@@ -59,7 +58,7 @@ FAMILIES: dict[str, Callable[[Bench], Iterator[Idea]]] = {
     "precision": precision.ideas,
     "chance": nondeterminism.ideas,
     "weights": weight_differences.ideas,
-    "folded": twin_ideas.ideas,
+    "folded": norms.folded_norm_mistakes,
 }
 
 
@@ -95,7 +94,7 @@ def attribute(
     Raises:
         InputError: the reference cannot be computed again, or nothing of the candidate is given.
     """
-    given = question.engine
+    given_engine = question.engine
     ready = StandIn(question, "") if question.engine is not None else _opened(question)
     question, engine = ready.suspect, ready.suspect.engine
     try:
@@ -105,12 +104,12 @@ def attribute(
             tried = _tried(bench) if not bench.healthy else _of_type(bench)
             evidence = weight_differences.evidence(question, bench)
     finally:
-        if given is None:
+        if given_engine is None:
             engine.close()
     if untried is not None:
         untried += bench.failures
-    told = {"tried_in": ready.told} if ready.told else {}
-    return [_explained(each, tried, bench, evidence, told) for each in tried[:MOST_TOLD]]
+    tried_in = {"tried_in": ready.told} if ready.told else {}
+    return [_explained(scored, tried, bench, evidence, tried_in) for scored in tried[:MOST_TOLD]]
 
 
 def named(found: Sequence[Explained]) -> Explained | None:
@@ -119,7 +118,7 @@ def named(found: Sequence[Explained]) -> Explained | None:
         return None
     best = found[0]
     alike = best.values.get("alike", "").replace(",", " ").split()
-    rest = [each for each in found[1:] if each.code not in alike and each.code != best.code]
+    rest = [cause for cause in found[1:] if cause.code not in (*alike, best.code)]
     clear = not rest or 1 - best.share <= CLEAR * (1 - rest[0].share)
     return best if best.share >= EXPLAINED or clear else None
 
@@ -138,9 +137,8 @@ def cause(found: list[Explained], module: str = "") -> Explained:
     values = {"module": module, "tried": str(len(FAMILIES))}
     if found:
         values |= {"nearest": found[0].code, "share": percent(found[0].share)}
-    return Explained(
-        UNEXPLAINED, found[0].share if found else 0.0, values, "no hypothesis explains half of it"
-    )
+    share = found[0].share if found else 0.0
+    return Explained(UNEXPLAINED, share, values, "no hypothesis explains half of it")
 
 
 def percent(share: float) -> str:
@@ -157,32 +155,34 @@ def _opened(question: Suspect) -> StandIn:
 
 def _tried(bench: Bench) -> list[Tried]:
     """Return the best of each code, best first; of equals the simpler one."""
-    seen = _of_masks(bench)
-    if (
-        seen and seen[0].share > EXPLAINED
-    ):  # who sees whom differs itself: what follows from it explains nothing
-        return seen
-    found: dict[str, Tried] = {}
+    mask_causes = _best_of(masks.of_tensors(bench))
+    if mask_causes and mask_causes[0].share > EXPLAINED:
+        return mask_causes  # who sees whom differs itself: what follows from it explains nothing
+    best_by_code: dict[str, Tried] = {}
     floor = min(0.5, max(1e-12, bench.noise / max(bench.residual, 1e-300)))
     for family, ideas in FAMILIES.items():
         if bench.is_late:
             bench.failures.append(f"{family}: the time was over (--effort thorough tries all)")
             continue
-        for each in _safely(family, ideas, bench):
-            share = bench.share(each.outputs) if each.share is None else each.share
-            if share != share or share < WORTH_TELLING:
+        for mistake in _safely(family, ideas, bench):
+            share = bench.share(mistake.outputs) if mistake.share is None else mistake.share
+            if math.isnan(share) or share < WORTH_TELLING:
                 continue
-            now = Tried(each, share, floor)
-            bench.solved = bench.solved or (1 - share <= 2 * floor and each.freedom <= 1)
-            before = found.get(each.code)
-            if before is None or now.score > before.score:
-                found[each.code] = now
+            scored = Tried(mistake, share, floor)
+            bench.solved = bench.solved or (1 - share <= 2 * floor and mistake.freedom <= 1)
+            before = best_by_code.get(mistake.code)
+            if before is None or scored.score > before.score:
+                best_by_code[mistake.code] = scored
             if bench.is_late:
                 bench.failures.append(f"{family}: not to its end, the time was over (--effort thorough)")
                 break
-    ranked = sorted(found.values(), key=lambda each: -each.score)
-    held = [_as_held(each, bench) for each in ranked[:MOST_TOLD]]
-    return _ties_in_order(sorted(held, key=lambda each: -each.score) + ranked[MOST_TOLD:])
+    ranked = _best_first(best_by_code.values())
+    rechecked = [_as_held(scored, bench) for scored in ranked[:MOST_TOLD]]
+    return _ties_in_order(_best_first(rechecked) + ranked[MOST_TOLD:])
+
+
+def _best_first(tried: Iterable[Tried]) -> list[Tried]:
+    return sorted(tried, key=lambda scored: -scored.score)
 
 
 def _as_held(each: Tried, bench: Bench) -> Tried:
@@ -194,16 +194,14 @@ def _as_held(each: Tried, bench: Bench) -> Tried:
 
 def _of_type(bench: Bench) -> list[Tried]:
     """Return what the candidate's type does, where there is nothing else to explain."""
-    return _best_of(precision.too_narrow(bench)) or _of_masks(bench)
-
-
-def _of_masks(bench: Bench) -> list[Tried]:
-    return _best_of(masks.of_tensors(bench))
+    return _best_of(precision.too_narrow(bench)) or _best_of(masks.of_tensors(bench))
 
 
 def _best_of(ideas: Iterator[Idea]) -> list[Tried]:
-    found = sorted((Tried(each, each.share or 0.0, 1e-3) for each in ideas), key=lambda each: each.score)
-    return sorted({each.idea.code: each for each in found}.values(), key=lambda each: -each.score)
+    """Return the best of each code, best first."""
+    tried = [Tried(mistake, mistake.share or 0.0, 1e-3) for mistake in ideas]
+    tried.sort(key=lambda scored: scored.score)
+    return _best_first({scored.idea.code: scored for scored in tried}.values())
 
 
 def _safely(family: str, ideas: Callable[[Bench], Iterator[Idea]], bench: Bench) -> Iterator[Idea]:
@@ -212,26 +210,20 @@ def _safely(family: str, ideas: Callable[[Bench], Iterator[Idea]], bench: Bench)
     What torch refuses (shapes, types) is to be expected of modules nobody has seen. Anything else is a mistake in the
     idea: users are told, and where `STRICT` is set, as in the tests, it is raised.
     """
-    made = ideas(bench)
-    while True:
-        try:
-            idea = next(made)
-        except StopIteration:
-            return
-        except (RuntimeError, ValueError, *MISTAKES) as err:
-            if STRICT and isinstance(err, MISTAKES):
-                raise
-            text = " ".join(str(err).split())
-            bench.failures.append(f"{family}: {type(err).__name__}: {text[:MOST_TEXT]}")
-            return
-        yield idea
+    try:
+        yield from ideas(bench)
+    except (RuntimeError, ValueError, *MISTAKES) as err:
+        if STRICT and isinstance(err, MISTAKES):
+            raise
+        text = " ".join(str(err).split())
+        bench.failures.append(f"{family}: {type(err).__name__}: {text[:MOST_TEXT]}")
 
 
 def _ties_in_order(ranked: list[Tried]) -> list[Tried]:
     if not ranked:
         return []
-    top = [each for each in ranked if ranked[0].score - each.score < TIE]
-    return sorted(top, key=lambda each: (each.idea.rank, -each.score)) + ranked[len(top) :]
+    top = [scored for scored in ranked if ranked[0].score - scored.score < TIE]
+    return sorted(top, key=lambda scored: (scored.idea.rank, -scored.score)) + ranked[len(top) :]
 
 
 def _explained(

@@ -44,16 +44,15 @@ def best(
     first = min(grid, key=wrong)
     if 1 - known[first] / max(bench.residual, 1e-300) < PROMISING:
         return first, outputs(first)
-    for _ in range(
-        MOST_BEYOND if logarithmic and grid[0] > 0 else 0
-    ):  # what is best at an end may be better beyond it
+    # What is best at an end may be better beyond it.
+    for _ in range(MOST_BEYOND if logarithmic and grid[0] > 0 else 0):
         if len(grid) < 2 or first not in (grid[0], grid[-1]):
             break
         beyond = first * first / (grid[1] if first == grid[0] else grid[-2])
         grid = sorted({*grid, beyond})
         first = min(first, beyond, key=wrong)
-    at = grid.index(first)
-    low, high = grid[max(0, at - 1)], grid[min(len(grid) - 1, at + 1)]
+    index = grid.index(first)
+    low, high = grid[max(0, index - 1)], grid[min(len(grid) - 1, index + 1)]
     turn, back = (math.log, math.exp) if logarithmic and low > 0 else ((lambda x: x), (lambda x: x))
     low, high = turn(low), turn(high)
     ratio = (math.sqrt(5) - 1) / 2
@@ -62,10 +61,10 @@ def best(
             break
         left, right = high - ratio * (high - low), low + ratio * (high - low)
         low, high = (low, right) if wrong(back(left)) <= wrong(back(right)) else (left, high)
-    found = min(known, key=lambda value: known[value])
-    for nice in sorted((each for each in exact if each > 0), key=lambda each: abs(math.log(each / found)))[
-        :1
-    ]:
-        if wrong(nice) <= 1.05 * known[found] + bench.noise:
-            found = nice
-    return found, outputs(found)
+    best_value = min(known, key=lambda value: known[value])
+    for nice in sorted(
+        (value for value in exact if value > 0), key=lambda value: abs(math.log(value / best_value))
+    )[:1]:
+        if wrong(nice) <= 1.05 * known[best_value] + bench.noise:
+            best_value = nice
+    return best_value, outputs(best_value)

@@ -53,20 +53,24 @@ class Suspect(NamedTuple):
 
 def prepared_from(suspect: Suspect, engine: Any) -> Prepared:
     """Return the module ready to be called: with the candidate's inputs where they are known, else the reference's."""
-    own = {_short(name, suspect.path): each for name, each in suspect.reference_inputs.items()}
-    theirs = {_short(name, suspect.path): each for name, each in suspect.candidate_inputs.items()}
-    wanted = {name: each.dtype for name, each in engine.entering(suspect.path, suspect.call).items()}
-    given = {}
-    for name in own or theirs:
-        array = theirs.get(name)
-        if array is None or (name in own and array.shape != own[name].shape):
-            array = own[name]
-        given[name] = _as_wanted(array, wanted.get(name, ""))
-    given |= {
-        name: _as_wanted(theirs[name], wanted.get(name, "")) for name in theirs if name.startswith("past.")
+    reference_inputs = {_short(name, suspect.path): array for name, array in suspect.reference_inputs.items()}
+    candidate_inputs = {_short(name, suspect.path): array for name, array in suspect.candidate_inputs.items()}
+    dtypes = {name: info.dtype for name, info in engine.entering(suspect.path, suspect.call).items()}
+    tensors = {}
+    for name in reference_inputs or candidate_inputs:
+        array = candidate_inputs.get(name)
+        if array is None or (name in reference_inputs and array.shape != reference_inputs[name].shape):
+            array = reference_inputs[name]
+        tensors[name] = _as_wanted(array, dtypes.get(name, ""))
+    tensors |= {
+        name: _as_wanted(candidate_inputs[name], dtypes.get(name, ""))
+        for name in candidate_inputs
+        if name.startswith("past.")
     }
-    given = {name: each for name, each in given.items() if not name.startswith("past.") or name in wanted}
-    return prepared(engine, suspect.path, given, call=suspect.call, step=suspect.step)
+    tensors = {
+        name: tensor for name, tensor in tensors.items() if not name.startswith("past.") or name in dtypes
+    }
+    return prepared(engine, suspect.path, tensors, call=suspect.call, step=suspect.step)
 
 
 def _short(name: str, path: str) -> str:
@@ -75,11 +79,9 @@ def _short(name: str, path: str) -> str:
 
 def _as_wanted(array: Array, dtype: str) -> Any:
     tensor = tensor_from_array(array)
-    if tensor.dtype == torch.bool and dtype.startswith(
-        ("float", "bfloat")
-    ):  # a mask of truth values, and one to add
-        made = torch.zeros(tensor.shape, dtype=getattr(torch, dtype))
-        return made.masked_fill(~tensor, torch.finfo(made.dtype).min)
+    if tensor.dtype == torch.bool and "float" in dtype:  # a mask of truth values, and one to add
+        mask = torch.zeros(tensor.shape, dtype=getattr(torch, dtype))
+        return mask.masked_fill(~tensor, torch.finfo(mask.dtype).min)
     if dtype == "bool" and tensor.is_floating_point():
         return tensor > HIDDEN
     if dtype and tensor.is_floating_point():

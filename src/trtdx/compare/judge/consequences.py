@@ -32,19 +32,22 @@ def answers_changed(judged: Sequence[Judged], reference: Side, candidate: Side) 
     import numpy as np
 
     changed = compared = 0
-    for each in judged:
-        if not _are_logits(each.pair) or not each.pair.kept:
+    for judged_pair in judged:
+        if not _are_logits(judged_pair.pair) or not judged_pair.pair.kept:
             continue
-        for ours, theirs in arrays(each.pair, reference, candidate):
-            own, other = ours.astype("f8"), theirs.astype("f8")
-            compared += len(own)
-            if each.verdict not in (Verdict.WRONG, Verdict.POISONED):
+        for reference_rows, candidate_rows in arrays(judged_pair.pair, reference, candidate):
+            reference_logits, candidate_logits = reference_rows.astype("f8"), candidate_rows.astype("f8")
+            compared += len(reference_logits)
+            if judged_pair.verdict not in (Verdict.WRONG, Verdict.POISONED):
                 continue
-            rows = np.arange(len(own))
-            strange = ~np.isfinite(other).all(1)
-            gap = own[rows, own.argmax(1)] - own[rows, np.nan_to_num(other).argmax(1)]
-            tie = NEAR_TIE * each.expected * np.sqrt((own**2).mean(1))
-            changed += int((strange | (gap > tie)).sum())
+            rows = np.arange(len(reference_logits))
+            not_finite = ~np.isfinite(candidate_logits).all(1)
+            gap = (
+                reference_logits[rows, reference_logits.argmax(1)]
+                - reference_logits[rows, np.nan_to_num(candidate_logits).argmax(1)]
+            )
+            tie = NEAR_TIE * judged_pair.expected * np.sqrt((reference_logits**2).mean(1))
+            changed += int((not_finite | (gap > tie)).sum())
     return Answers(changed, compared)
 
 
@@ -55,14 +58,14 @@ def _are_logits(pair: Pair) -> bool:
 
 def first_not_finite(judged: Sequence[Judged]) -> Judged | None:
     """Return the first tensor that holds NaN or infinities in the candidate, whatever the reference has; masks may."""
-    for each in judged:
-        pair = each.pair
+    for judged_pair in judged:
+        pair = judged_pair.pair
         if not is_float(pair) or is_mask(pair):
             continue
-        seen = pair.candidate.first.statistics
+        statistics = pair.candidate.first.statistics
         leaves = pair.reference.first.place.port == "out"
-        if seen.nan or (leaves and (seen.pos_inf or seen.neg_inf)):
-            return each
+        if statistics.nan or (leaves and (statistics.pos_inf or statistics.neg_inf)):
+            return judged_pair
     return None
 
 
@@ -70,17 +73,19 @@ def like_the_first(judged: Sequence[Judged], first: Judged) -> set[tuple[int, st
     """Return the step and name of what is wrong as the first is: the same tensor of all layers, no more than somewhat worse."""
     kind, most = role(first.pair.name), SAME_KIND * first.ratio
     return {
-        (each.pair.step, each.pair.name)
-        for each in judged
-        if each.verdict is Verdict.WRONG and role(each.pair.name) == kind and each.ratio <= most
+        (judged_pair.pair.step, judged_pair.pair.name)
+        for judged_pair in judged
+        if judged_pair.verdict is Verdict.WRONG
+        and role(judged_pair.pair.name) == kind
+        and judged_pair.ratio <= most
     }
 
 
 def as_noise(judged: Sequence[Judged], explained: Collection[tuple[int, str]]) -> list[Judged]:
     """Return the verdicts with what is explained and tolerated taken for noise."""
     return [
-        each._replace(verdict=Verdict.NOISE, note="explained")
-        if (each.pair.step, each.pair.name) in explained
-        else each
-        for each in judged
+        judged_pair._replace(verdict=Verdict.NOISE, note="explained")
+        if (judged_pair.pair.step, judged_pair.pair.name) in explained
+        else judged_pair
+        for judged_pair in judged
     ]

@@ -24,13 +24,10 @@ from trtdx.errors import TrtdxError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Record
-    from trtdx.compare.nouns import Explained, Pair
+    from trtdx.compare.nouns import Array, Explained, Pair
     from trtdx.host import Host
 
-    Array = np.ndarray[Any, Any]
 
 COMPUTED_IN = ("bfloat16", "float16", "float32", "float64")  # the coarsest first
 LEAST_SHARE = 0.2  # of a candidate's tensors that a type must have to be what it computes in
@@ -54,15 +51,15 @@ class Run(NamedTuple):
 
     def aligned(self, pair: Pair) -> Aligned | None:
         """Return this run's tensor that a pair's reference stands for."""
-        found = []
-        for each in pair.reference.records:
-            record = self.records.get((each.step, each.name))
-            if record is None or not self._fits(record, each):
+        run_records = []
+        for reference_record in pair.reference.records:
+            record = self.records.get((reference_record.step, reference_record.name))
+            if record is None or not self._fits(record, reference_record):
                 return None
-            found.append(record)
-        cut = (_first(self.rows),) if self._longer(found, pair) else ()
+            run_records.append(record)
+        cut = (_first(self.rows),) if self._longer(run_records, pair) else ()
         return Aligned(
-            tuple(found), pair.reference.join, (*cut, *pair.reference.changes), pair.reference.after
+            tuple(run_records), pair.reference.join, (*cut, *pair.reference.changes), pair.reference.after
         )
 
     def beside(self, pair: Pair, aligned: Aligned) -> Pair:
@@ -75,14 +72,14 @@ class Run(NamedTuple):
         return pair._replace(candidate=aligned, tokens=tokens)
 
     def _fits(self, record: Record, other: Record) -> bool:
-        mine, theirs = record.layout.shape, other.layout.shape
-        cut = (min(self.rows, mine[0]), *mine[1:]) if self.rows and mine else mine
-        return record.kept and theirs in (mine, cut)
+        shape, other_shape = record.layout.shape, other.layout.shape
+        cut = (min(self.rows, shape[0]), *shape[1:]) if self.rows and shape else shape
+        return record.kept and other_shape in (shape, cut)
 
     def _longer(self, found: Sequence[Record], pair: Pair) -> bool:
         return any(
-            mine.layout.shape != theirs.layout.shape
-            for mine, theirs in zip(found, pair.reference.records, strict=True)
+            record.layout.shape != reference_record.layout.shape
+            for record, reference_record in zip(found, pair.reference.records, strict=True)
         )
 
 
@@ -159,25 +156,22 @@ class Runs:
         """Return that a quantiser of the candidate holds values at the end of its range, and how much of a pair's error that is."""
         from trtdx.compare.judge.metrics import measure
 
-        truth = self.local_truth(pairs)
+        truth = self.truth_run(pairs)
         at = None if truth is None else truth.aligned(pair)
         if truth is None or at is None:
             return None
         wrong = measure(pair._replace(reference=at), truth.side, self.candidate).difference.sums.dd
         return self.own_steps(pairs).explained(pair, wrong)
 
-    def truth(self) -> Run | None:
-        return self._run(Way("truth", "float64"))
-
-    def honest(self, dtype: str, *, other: bool = False) -> Run | None:
-        """Return the reference in a type, in one of two ways."""
-        return self._run(Way("honest", dtype, other))
-
-    def local_truth(self, pairs: Sequence[Pair]) -> Run | None:
+    def truth_run(self, pairs: Sequence[Pair] | None = None) -> Run | None:
+        """Return the reference in float64; with pairs, each operation from the candidate's own inputs."""
         return self._run(Way("truth", "float64"), pairs)
 
-    def local_honest(self, pairs: Sequence[Pair], dtype: str, *, other: bool = False) -> Run | None:
-        return self._run(Way("honest", dtype, other), pairs)
+    def honest_run(
+        self, dtype: str, pairs: Sequence[Pair] | None = None, *, alternative: bool = False
+    ) -> Run | None:
+        """Return the reference in a type, in one of two ways; with pairs, from the candidate's own inputs."""
+        return self._run(Way("honest", dtype, alternative), pairs)
 
     def _run(self, way: Way, pairs: Sequence[Pair] | None = None) -> Run | None:
         fashion = "global" if pairs is None else "local"
@@ -190,11 +184,8 @@ class Runs:
     def _made(self, name: str, way: Way, pairs: Sequence[Pair] | None) -> Run | None:
         try:
             return self._computed(name, way, pairs)
-        except (
-            TrtdxError,
-            RuntimeError,
-        ) as err:  # attention that this architecture has not; no kernel in float64
-            if not way.other:
+        except (TrtdxError, RuntimeError) as err:
+            if not way.other:  # no kernel in float64; attention that this architecture has not
                 self.problem = str(err)
             return None
 
@@ -202,13 +193,13 @@ class Runs:
         if pairs is not None and self.in_graph:
             how = self.quantised if way.name == "honest" else None
             side = local_run(self.reference, pairs, self._donor(pairs), self.folder / name, how)
-            self.made.append(name)
-            return Run(side, {(each.step, each.name): each for each in side.capture.records()})
+            return self._make_run(side, name)
         spec, forced = self.reference.spec, self.reference.tokens() or None
         question, rows = self.question, 0
         changed = {"dtype": way.dtype}
         if way.other:
-            changed["attention"] = "eager" if self._attention() != "eager" else "sdpa"
+            attention = self.reference.capture.header.details.get("attention", "")
+            changed["attention"] = "eager" if attention != "eager" else "sdpa"
             if pairs is None and question.prompts and not question.inputs:
                 rows = len(question.prompts)
                 question, forced = _with_a_row_more(question, forced)
@@ -223,29 +214,24 @@ class Runs:
                 stack.enter_context(grafting(engine, self._donor(pairs)))
             if way.name == "honest" and self.quantised.modules:
                 stack.enter_context(quantising(engine, self.quantised))
-            self._into(engine, question, name, forced)
+            run_into(self.host, engine, question, self.folder / name, forced=forced, run=name)
+        return self._make_run(Side(spec, self.folder / name), name, rows)
+
+    def _make_run(self, side: Side, name: str, rows: int = 0) -> Run:
         self.made.append(name)
-        side = Side(spec, self.folder / name)
-        return Run(side, {(each.step, each.name): each for each in side.capture.records()}, rows)
-
-    def _into(self, engine: Any, question: Question, name: str, forced: list[list[int]] | None) -> None:
-        run_into(self.host, engine, question, self.folder / name, forced=forced, run=name)
-
-    def _attention(self) -> str:
-        told = self.reference.capture.header.details.get("attention", "")
-        return str(told)
+        return Run(side, {(record.step, record.name): record for record in side.capture.records()}, rows)
 
     def _donor(self, pairs: Sequence[Pair]) -> Any:
         """Return what gives the candidate's tensors by the reference's names, in the reference's layout."""
-        known = {
+        pairs_by_name = {
             (pair.step, pair.reference.first.name): pair
             for pair in pairs
             if len(pair.reference.records) == 1 and not (pair.reference.changes or pair.reference.after)
         }
 
         def donor(step: int, name: str) -> Array | None:
-            pair = known.get((step, name))
-            if pair is None or not all(each.kept for each in pair.candidate.records):
+            pair = pairs_by_name.get((step, name))
+            if pair is None or not all(record.kept for record in pair.candidate.records):
                 return None
             return in_reference_layout(pair, self.reference, self.candidate)
 
@@ -256,49 +242,53 @@ def in_reference_layout(pair: Pair, reference: Side, candidate: Side) -> Array |
     """Return the candidate's tensor as the reference has it; rows that it has not, such as padding, are the reference's."""
     import numpy as np
 
-    own = reference.capture.values(pair.reference.first)
-    theirs = Rows(pair.candidate, candidate.capture, pair.token_axis)
+    reference_array = reference.capture.values(pair.reference.first)
+    candidate_rows = Rows(pair.candidate, candidate.capture, pair.token_axis)
     if pair.tokens is None:
-        whole = theirs.span(slice(0, theirs.count))
-        return whole.reshape(own.shape) if whole.size == own.size else None
+        array = candidate_rows.span(slice(0, candidate_rows.count))
+        return array.reshape(reference_array.shape) if array.size == reference_array.size else None
     if pair.token_axis is None:
         return None
     if _as_it_is(pair):  # with its own padding
         return candidate.capture.values(pair.candidate.first)
-    values = theirs.take(pair.tokens.candidate)
+    values = candidate_rows.take(pair.tokens.candidate)
     with np.errstate(over="ignore", invalid="ignore"):  # what a mask adds may be more than a type holds
-        made = own.astype(values.dtype)  # a copy
-    rows = made[None] if pair.token_axis == 0 else np.moveaxis(made, pair.token_axis, 1)
+        result = reference_array.astype(values.dtype)  # a copy
+    rows = result[None] if pair.token_axis == 0 else np.moveaxis(result, pair.token_axis, 1)
     if rows[0, 0].size != values.shape[1]:
         return None
-    at, length = pair.tokens.reference, rows.shape[1]
-    rows[at // length, at % length] = values.reshape(len(values), *rows.shape[2:])
-    return made
+    row_numbers, length = pair.tokens.reference, rows.shape[1]
+    rows[row_numbers // length, row_numbers % length] = values.reshape(len(values), *rows.shape[2:])
+    return result
 
 
 def _as_it_is(pair: Pair) -> bool:
     """Whether the candidate's tensor has the reference's layout already, row by row."""
     import numpy as np
 
-    ours, theirs = pair.reference, pair.candidate
-    changed = theirs.join or ours.changes or theirs.changes or ours.after or theirs.after
-    same = not changed and len(theirs.records) == 1 and ours.first.layout.shape == theirs.first.layout.shape
+    reference, candidate = pair.reference, pair.candidate
+    changed = candidate.join or reference.changes or candidate.changes or reference.after or candidate.after
+    same = (
+        not changed
+        and len(candidate.records) == 1
+        and reference.first.layout.shape == candidate.first.layout.shape
+    )
     return same and pair.tokens is not None and np.array_equal(pair.tokens.reference, pair.tokens.candidate)
 
 
 def seen_in(side: Side) -> str:
     """Return a selector of the module borders that a side's capture has, the same in all layers."""
     places = (place for rank in side.capture.ranks for place in side.capture.files(rank).places)
-    found: dict[str, None] = {}
+    selectors: dict[str, None] = {}
     for place in places:
         if not place.tensor and place.path:
             path = ".".join(
                 "*" if part.isdigit() else part for part in place.path.partition("#")[0].split(".")
             )
-            found[f".{path}:{place.port}"] = None
+            selectors[f".{path}:{place.port}"] = None
         elif not place.tensor:
-            found[".:*"] = None
-    return ", ".join(found) or BORDERS
+            selectors[".:*"] = None
+    return ", ".join(selectors) or BORDERS
 
 
 def candidate_dtype(pairs: Sequence[Pair]) -> str:
@@ -313,8 +303,8 @@ def _with_a_row_more(
     question: Question, forced: list[list[int]] | None
 ) -> tuple[Question, list[list[int]] | None]:
     """Return the same question with its first sequence once more."""
-    more = Question(prompts=(*question.prompts, question.prompts[0]), new_tokens=question.new_tokens)
-    return more, [[*tokens, tokens[0]] for tokens in forced] if forced else None
+    longer = Question(prompts=(*question.prompts, question.prompts[0]), new_tokens=question.new_tokens)
+    return longer, [[*tokens, tokens[0]] for tokens in forced] if forced else None
 
 
 @contextmanager
@@ -325,23 +315,25 @@ def summing_in_parts(model: Any) -> Iterator[None]:
     from trtdx.engines.torch.lazy import torch
 
     functional = torch.nn.functional
-    own = functional.linear  # routers and experts have no linear module, and call it themselves
-    turned = [each for each in model.modules() if type(each).__name__ == "Conv1D" and each.weight.ndim == 2]
+    original_linear = functional.linear  # routers and experts have no linear module, and call it themselves
+    turned = [
+        module for module in model.modules() if type(module).__name__ == "Conv1D" and module.weight.ndim == 2
+    ]
     functional.linear = _in_parts
     for module in turned:
         module.forward = partial(_turned_in_parts, module)
     try:
         yield
     finally:
-        functional.linear = own
+        functional.linear = original_linear
         for module in turned:
             del module.forward
 
 
 def _in_parts(given: Any, weight: Any, bias: Any = None) -> Any:
     half = weight.shape[1] // 2
-    found = given[..., :half] @ weight[:, :half].t() + given[..., half:] @ weight[:, half:].t()
-    return found if bias is None else found + bias
+    product = given[..., :half] @ weight[:, :half].t() + given[..., half:] @ weight[:, half:].t()
+    return product if bias is None else product + bias
 
 
 def _turned_in_parts(module: Any, given: Any) -> Any:

@@ -26,9 +26,8 @@ OPERATIONS = 4  # roundings between two borders of modules that are captured
 PRIOR_GAIN = 3.0  # of a module of which there is no other layer to learn from
 WIDE = 3.0  # limits are so many times wider for float32 and float64: sums in another order, and mistakes stand out
 LEAST_LAYERS = 3  # with the same module, before they are believed
-SUM_EVERY = (
-    64  # terms of a sum that one more rounding's error stands for: accumulators are wider or in blocks
-)
+# Terms of a sum that one more rounding's error stands for: accumulators are wider or in blocks.
+SUM_EVERY = 64
 QUANTISED = {8: 0.02, 4: 0.12}  # what a linear module's result is off by, relative, by bits of its weights
 
 _NUMBER = re.compile(r"\d+")
@@ -105,22 +104,19 @@ class ErrorModel:
         if len(gains) >= LEAST_LAYERS:
             gain, spread = median(gains), max(gains) / max(median(gains), 1e-30)
             limit = max(wide * max(2.5, 1.5 * spread), 4.0 if self._step else 0.0)
-            over = max(worst)
-            return Expected(
-                before * gain, before * gain * over, limit, "error model, the same in other layers"
-            )
-        came = math.sqrt(
-            max(0.0, before**2 - self._step**2)
-        )  # a quantiser's step is in the result, and not amplified
-        whole = math.hypot(came * PRIOR_GAIN, self._step)
-        return Expected(whole, whole * 4, wide * 4.0, "error model")
+            usual = before * gain
+            return Expected(usual, usual * max(worst), limit, "error model, the same in other layers")
+        # A quantiser's step is in the result, and not amplified.
+        propagated_error = math.sqrt(max(0.0, before**2 - self._step**2))
+        relative_error = math.hypot(propagated_error * PRIOR_GAIN, self._step)
+        return Expected(relative_error, relative_error * 4, wide * 4.0, "error model")
 
     def _entering(self, pair: Pair, entering: Sequence[float]) -> float:
         dtype = _dtype(pair)
         shape = pair.reference.first.layout.shape
-        own = accumulated(dtype, shape[-1] if shape else 1) * math.sqrt(OPERATIONS)
-        known = max(entering, default=self._level)
-        return math.sqrt(known**2 + own**2 + self._step**2)
+        rounding_error = accumulated(dtype, shape[-1] if shape else 1) * math.sqrt(OPERATIONS)
+        entering_error = max(entering, default=self._level)
+        return math.sqrt(entering_error**2 + rounding_error**2 + self._step**2)
 
     def learn(self, seen: Seen, entering: Sequence[float]) -> None:
         """Take in a pair that was healthy."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trtdx.compare.align.pair_rows import arrays
 from trtdx.tensors.dtypes import FLOATS
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.nouns import Array, Pair
     from trtdx.compare.sides.side import Side
 
-    Array = np.ndarray[Any, Any]
 
 HIDDEN = -1e3  # what a mask adds to hide a key is far below this, whatever it is
 MOST_ROWS = 1 << 12
@@ -23,14 +20,14 @@ MANY_CHOICES = 0.25  # of all tokens: so many near ties there are not
 def is_mask(pair: Pair) -> bool:
     """Whether a pair says who sees whom, in numbers to add or as truth values."""
     place = pair.reference.first.place
-    kinds = {each.first.layout.dtype for each in (pair.reference, pair.candidate)}
-    told = "mask" in (place.argument or place.tensor or place.path).lower()
-    return told or ("bool" in kinds and bool(kinds & FLOATS))
+    kinds = {aligned.first.layout.dtype for aligned in (pair.reference, pair.candidate)}
+    named_mask = "mask" in (place.argument or place.tensor or place.path).lower()
+    return named_mask or ("bool" in kinds and bool(kinds & FLOATS))
 
 
 def is_exact(pair: Pair) -> bool:
     """Whether two tensors that are not both floating have to be equal: masks, and integers of both."""
-    kinds = {each.first.layout.dtype in FLOATS for each in (pair.reference, pair.candidate)}
+    kinds = {aligned.first.layout.dtype in FLOATS for aligned in (pair.reference, pair.candidate)}
     return is_mask(pair) or kinds == {False}
 
 
@@ -38,9 +35,9 @@ def is_chosen(pair: Pair) -> bool:
     """Whether integers were chosen by numbers that precision blurs: which experts, which token is the largest."""
     place = pair.reference.first.place
     fed = (place.argument or place.tensor).lower()
-    told = any(word in fed for word in ("ids", "position", "mask", "length"))
+    named_input = any(word in fed for word in ("ids", "position", "mask", "length"))
     embedded = any(word in f"{place.path} {place.op}".lower() for word in ("embed", "wte", "wpe", "rotary"))
-    return bool(place.path) and not told and not embedded and not is_mask(pair)
+    return bool(place.path) and not named_input and not embedded and not is_mask(pair)
 
 
 def unequal_rows(pair: Pair, reference: Side, candidate: Side) -> tuple[list[int], int]:
@@ -50,8 +47,10 @@ def unequal_rows(pair: Pair, reference: Side, candidate: Side) -> tuple[list[int
     mask = is_mask(pair)
     rows: list[int] = []
     elements = done = 0
-    for ours, theirs in arrays(pair, reference, candidate):
-        first, second = (_visible(ours), _visible(theirs)) if mask else (ours, theirs)
+    for reference_rows, candidate_rows in arrays(pair, reference, candidate):
+        first, second = (
+            (_visible(reference_rows), _visible(candidate_rows)) if mask else (reference_rows, candidate_rows)
+        )
         apart = np.asarray(first != second)
         elements += int(apart.sum())
         rows += (done + np.flatnonzero(apart.any(1))).tolist()[: MOST_ROWS - len(rows)]

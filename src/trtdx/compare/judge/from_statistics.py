@@ -68,14 +68,14 @@ def apart(ours: Statistics, theirs: Statistics, dtype: str) -> Apart:
     if not largest or math.isnan(largest):
         return Apart("absmax", 0.0, 0.0, "both are zero")
     step = rounding(dtype) * ALLOWED
-    found = []
+    gaps = []
     for names, allowed in ((_SPREAD, step), (_SINGLE, step * SINGLE)):
         for name in names:
             share = abs(getattr(ours, name) - getattr(theirs, name)) / largest
-            found.append(Apart(name, share, share / allowed, _told(name, ours, theirs)))
+            gaps.append(Apart(name, share, share / allowed, _told(name, ours, theirs)))
     norm = abs(ours.l2 - theirs.l2) / max(ours.l2, theirs.l2)
-    found.append(Apart("l2", norm, norm / step, _told("l2", ours, theirs)))
-    return max(found, key=lambda each: each.beyond)
+    gaps.append(Apart("l2", norm, norm / step, _told("l2", ours, theirs)))
+    return max(gaps, key=lambda gap: gap.beyond)
 
 
 def _told(name: str, ours: Statistics, theirs: Statistics) -> str:

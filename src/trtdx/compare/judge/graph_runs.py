@@ -18,18 +18,18 @@ from trtdx.errors import TrtdxError
 from trtdx.formats.onnx.dequantise import cached_steps, has_static_steps, in_floats, moved_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from trtdx.capture.store.reader import Record
+    from trtdx.compare.judge.local_replay import Donor
     from trtdx.compare.judge.metrics import Measured
     from trtdx.compare.judge.onnx_cut import Given
     from trtdx.compare.judge.quantised import Quantised
-    from trtdx.compare.nouns import Array, Pair
+    from trtdx.compare.nouns import Pair
     from trtdx.compare.sides.side import Side
     from trtdx.formats.onnx.dequantise import Quantiser
 
-    Donor = Callable[[int, str], Array | None]
     Found = Mapping[tuple[int, str], Record]
 
 
@@ -67,12 +67,8 @@ class OwnSteps:
             return
         try:
             self._compute(pairs)
-        except (
-            TrtdxError,
-            RuntimeError,
-            ValueError,
-        ) as err:  # an operator that is not known: nothing is expected of it
-            self.problem = str(err)
+        except (TrtdxError, RuntimeError, ValueError) as err:
+            self.problem = str(err)  # an operator that is not known: nothing is expected of it
 
     def _compute(self, pairs: Sequence[Pair]) -> None:
         path, sides = self._candidate.spec.path, []
@@ -83,35 +79,37 @@ class OwnSteps:
         if self._candidate.spec.options.get("level", "all") != "none":
             self._moved |= moved_steps(plain)
         records = {
-            (each.step, each.name): each
+            (record.step, record.name): record
             for pair in pairs
-            for each in pair.candidate.records
-            if each.layout.dtype in FLOATS and each.kept
+            for record in pair.candidate.records
+            if record.layout.dtype in FLOATS and record.kept
         }
         for name, steps in (("steps-without", False), ("steps-own", True)):
             cut = Cut(path, partial(in_floats, steps=steps))
             capture = self._candidate.capture
             values = cut.values_in(capture, capture.records())
             borders = cut.values_in(capture, records.values())
-            more = {cut.value_of(each) for each in records.values()} - {""}
-            more |= {each.given for each in cut.changed} if steps else set()
-            found = cut.run(values, borders, sorted(more))
-            self._cut, self._found = cut, found
-            sides.append(written(found, cut, records.values(), self._candidate, self._folder / name))
+            more = {cut.value_of(record) for record in records.values()} - {""}
+            more |= {quantiser.given for quantiser in cut.changed} if steps else set()
+            computed = cut.run(values, borders, sorted(more))
+            self._cut, self._found = cut, computed
+            sides.append(written(computed, cut, records.values(), self._candidate, self._folder / name))
         self._sides = sides[0], sides[1]
-        one, other = ({(each.step, each.name): each for each in side.capture.records()} for side in sides)
+        one, other = (
+            {(record.step, record.name): record for record in side.capture.records()} for side in sides
+        )
         self._records = one, other
 
     def explained(self, pair: Pair, wrong: float) -> Explained | None:
         """Return in words that values are held, where some are."""
-        held = self.held(pair, wrong)
-        if held is None:
+        clipped = self.held(pair, wrong)
+        if clipped is None:
             return None
-        ends = held.quantiser
+        ends = clipped.quantiser
         limit = f"{ends.low:.5g} to {ends.high:.5g}"
-        values = {"where": f"tensor {ends.made}", "limit": limit, "held": f"{100 * held.values:.2g} %"}
-        how = f"computed by the same steps without an end to their range (values go {held.far:.3g} steps beyond it)"
-        return Explained("DX947", held.share, values | {"tried_in": "in the candidate's graph"}, how)
+        values = {"where": f"tensor {ends.made}", "limit": limit, "held": f"{100 * clipped.values:.2g} %"}
+        how = f"computed by the same steps without an end to their range (values go {clipped.far:.3g} steps beyond it)"
+        return Explained("DX947", clipped.share, values | {"tried_in": "in the candidate's graph"}, how)
 
     def held(self, pair: Pair, wrong: float) -> Held | None:
         """Return the quantiser that holds what a pair is made of at the end of its range the most; none where none does.
@@ -125,22 +123,28 @@ class OwnSteps:
             return None
         share = min(1.0, stepped.difference.sums.dd / wrong)
         part = self._cut.made_of(self._cut.value_of(pair.candidate.first))
-        found = []
-        for each in self._cut.changed:
-            values = self._found.get(pair.step, {}).get(each.given)
-            if each.made in part and values is not None and values.size:
-                out = (values > each.high + ROOM * each.step) | (values < each.low - ROOM * each.step)
-                far = float(max(values.max() - each.high, each.low - values.min(), 0.0) / each.step)
-                found.append(Held(each, far, float(out.mean()), share))
-        worst = max(found, key=lambda each: each.far, default=None)
+        clipped = []
+        for quantiser in self._cut.changed:
+            values = self._found.get(pair.step, {}).get(quantiser.given)
+            if quantiser.made in part and values is not None and values.size:
+                out = (values > quantiser.high + ROOM * quantiser.step) | (
+                    values < quantiser.low - ROOM * quantiser.step
+                )
+                far = float(
+                    max(values.max() - quantiser.high, quantiser.low - values.min(), 0.0) / quantiser.step
+                )
+                clipped.append(Held(quantiser, far, float(out.mean()), share))
+        worst = max(clipped, key=lambda quantiser: quantiser.far, default=None)
         return worst if worst is not None and worst.far > ROOM and worst.values else None
 
     def _beside(self, pair: Pair) -> Measured | None:
         """Return the candidate's own tensor beside the same computed by its steps, without holding."""
-        ours = _of(pair.candidate, self._records[1])
-        if self._sides is None or ours is None:
+        recomputed = _of(pair.candidate, self._records[1])
+        if self._sides is None or recomputed is None:
             return None
-        return measure(pair._replace(reference=ours, tokens=_own_rows(pair)), self._sides[1], self._candidate)
+        return measure(
+            pair._replace(reference=recomputed, tokens=_own_rows(pair)), self._sides[1], self._candidate
+        )
 
     def at(self, pair: Pair) -> Measured | None:
         """Return how far a pair's tensor is off by steps alone; none where that is not known."""
@@ -148,20 +152,21 @@ class OwnSteps:
 
         if self._sides is None:
             return None
-        ours, theirs = (_of(pair.candidate, records) for records in self._records)
-        if ours is None or theirs is None:
+        without_steps, with_steps = (_of(pair.candidate, records) for records in self._records)
+        if without_steps is None or with_steps is None:
             return None
-        found = measure(pair._replace(reference=ours, candidate=theirs, tokens=_own_rows(pair)), *self._sides)
+        measured = measure(
+            pair._replace(reference=without_steps, candidate=with_steps, tokens=_own_rows(pair)), *self._sides
+        )
         step = (
             self._moved.get(self._cut.value_of(pair.candidate.first), 0.0) if self._cut is not None else 0.0
         )
         if step:
-            rows = found.rows.copy()
-            rows[:, 0] = np.maximum(
-                rows[:, 0], step**2 / 12 * rows[:, 2]
-            )  # of numbers that are rounded to it
-            found = found._replace(rows=rows)
-        return found
+            rows = measured.rows.copy()
+            rounding = step**2 / 12 * rows[:, 2]  # of numbers that are rounded to the step
+            rows[:, 0] = np.maximum(rows[:, 0], rounding)
+            measured = measured._replace(rows=rows)
+        return measured
 
 
 def _own_rows(pair: Pair) -> TokenRows | None:
@@ -171,9 +176,9 @@ def _own_rows(pair: Pair) -> TokenRows | None:
 
 
 def _of(aligned: Aligned, records: Found) -> Aligned | None:
-    found = [records.get((each.step, each.name)) for each in aligned.records]
-    kept = [each for each in found if each is not None]
-    return aligned._replace(records=tuple(kept)) if len(kept) == len(found) else None
+    matches = [records.get((record.step, record.name)) for record in aligned.records]
+    present = [record for record in matches if record is not None]
+    return aligned._replace(records=tuple(present)) if len(present) == len(matches) else None
 
 
 def local_run(
@@ -191,14 +196,17 @@ def local_run(
     change = partial(as_quantised, quantised=quantised) if quantised is not None else lambda graph: None
     cut, capture = Cut(reference.spec.path, change), reference.capture
     records = [
-        each for pair in pairs for each in pair.reference.records if each.layout.dtype in FLOATS and each.kept
+        record
+        for pair in pairs
+        for record in pair.reference.records
+        if record.layout.dtype in FLOATS and record.kept
     ]
     borders: Given = {}
     for record in records:
         value, array = cut.value_of(record), donor(record.step, record.name)
         if value and array is not None and array.shape == record.layout.shape and not is_new(record):
             borders.setdefault(record.step, {}).setdefault(value, array)
-    more = {cut.value_of(each) for each in records} - {""}
-    found = cut.run(cut.values_in(capture, capture.records()), borders, sorted(more))
-    unique = {(each.step, each.name): each for each in records}
-    return written(found, cut, unique.values(), reference, folder)
+    more = {cut.value_of(record) for record in records} - {""}
+    computed = cut.run(cut.values_in(capture, capture.records()), borders, sorted(more))
+    unique = {(record.step, record.name): record for record in records}
+    return written(computed, cut, unique.values(), reference, folder)

@@ -16,11 +16,9 @@ from trtdx.tensors.taps import Place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import numpy as np
-
+    from trtdx.compare.nouns import Array
     from trtdx.engines.torch.engine import TorchEngine
 
-    Array = np.ndarray[Any, Any]
     Donor = Callable[[int, str], "Array | None"]
 
 
@@ -98,8 +96,8 @@ class Grafts:
         def put(tensor: Any) -> Any:
             return self._grafted(next(names), tensor)
 
-        made = [replaced(each, MOST_DEPTH + isinstance(each, AnyMapping), put) for each in args]
-        return tuple(made), {name: replaced(each, MOST_DEPTH, put) for name, each in kwargs.items()}
+        new_args = [replaced(value, MOST_DEPTH + isinstance(value, AnyMapping), put) for value in args]
+        return tuple(new_args), {name: replaced(value, MOST_DEPTH, put) for name, value in kwargs.items()}
 
     def _grafted(self, name: str, tensor: Any) -> Any:
         from trtdx.engines.torch.values import tensor_from_array
@@ -107,8 +105,8 @@ class Grafts:
         array = self._donor(self._step, name)
         if array is None or tuple(array.shape) != tuple(tensor.shape):
             return tensor
-        given = tensor_from_array(array, tensor.device)
-        if given.is_floating_point() != tensor.is_floating_point():
+        donor_tensor = tensor_from_array(array, tensor.device)
+        if donor_tensor.is_floating_point() != tensor.is_floating_point():
             return tensor
         self.made += 1
-        return given.to(tensor.dtype)
+        return donor_tensor.to(tensor.dtype)

@@ -6,7 +6,7 @@ how far the distribution moved.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.compare.align.pair_rows import arrays
 from trtdx.tensors.difference import Comparer, Difference
@@ -15,12 +15,9 @@ from trtdx.tensors.dtypes import FLOATS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
-
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.nouns import Array, Pair
     from trtdx.compare.sides.side import Side
 
-    Array = np.ndarray[Any, Any]
 
 LOGITS = ("logits", "lm_head:out", "score:out", "embed_out:out")
 TOP = 5
@@ -75,13 +72,13 @@ def measure(pair: Pair, reference: Side, candidate: Side, *, logits: bool = Fals
     comparer: Comparer | None = None
     judge = _LogitsJudge() if logits and is_logits(pair) else None
     width = 0
-    for ours, theirs in pieces:
+    for reference_rows, candidate_rows in pieces:
         if comparer is None:
-            width = ours.shape[-1]
+            width = reference_rows.shape[-1]
             comparer = Comparer(pair.reference.first.layout.elements, row_length=max(width, 1))
-        comparer.add(ours, theirs)
+        comparer.add(reference_rows, candidate_rows)
         if judge is not None:
-            judge.add(ours, theirs)
+            judge.add(reference_rows, candidate_rows)
     comparer = comparer or Comparer(0, row_length=1)
     return Measured(comparer.result(), comparer.rows(), width, judge.result() if judge else None)
 
@@ -127,16 +124,18 @@ class _LogitsJudge:
         import numpy as np
 
         p, q = _log_softmax(reference), _log_softmax(candidate)
-        mine, theirs = p.argmax(1), q.argmax(1)
-        self._same += int((mine == theirs).sum())
+        reference_top, candidate_top = p.argmax(1), q.argmax(1)
+        self._same += int((reference_top == candidate_top).sum())
         top = min(TOP, p.shape[1])
-        of_p, of_q = (np.argpartition(-each, top - 1, 1)[:, :top] for each in (p, q))
+        of_p, of_q = (
+            np.argpartition(-log_probabilities, top - 1, 1)[:, :top] for log_probabilities in (p, q)
+        )
         self._overlap += float((of_p[:, :, None] == of_q[:, None, :]).any(2).mean(1).sum())
         with np.errstate(all="ignore"):
             self._kl.append(np.maximum(np.where(np.exp(p) > 0, np.exp(p) * (p - q), 0.0).sum(1), 0.0))
-        apart = np.flatnonzero(mine != theirs)
-        if apart.size:
-            gaps = p[apart, mine[apart]] - p[apart, theirs[apart]]
+        disagreeing = np.flatnonzero(reference_top != candidate_top)
+        if disagreeing.size:
+            gaps = p[disagreeing, reference_top[disagreeing]] - p[disagreeing, candidate_top[disagreeing]]
             self._gap = max(self._gap, float(np.nan_to_num(gaps).max()))
 
     def result(self) -> Logits | None:

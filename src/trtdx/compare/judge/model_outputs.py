@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from trtdx.compare.nouns import Judged, Pair
 
-AMPLIFIED = (
-    8.0  # times its limit: honest runs of the whole model amplify noise themselves, and come nowhere near
-)
+# Times its limit: honest runs of the whole model amplify noise themselves, and come nowhere near.
+AMPLIFIED = 8.0
 ROUNDINGS = 64.0  # relative, that an output must be off by at least
 LEAST = 1e-3  # however fine the type
 GROSS = 16.0  # times that least, where no honest run tells what the whole model amplifies
@@ -47,13 +46,19 @@ def with_outputs_judged(judged: Sequence[Judged], *, quantised: bool) -> list[Ju
         judged: verdicts of which none is wrong.
         quantised: whether the candidate has integers inside: what they cost is judged at each operation alone.
     """
-    far = [each for each in judged if is_model_output(each.pair) and _is_far(each)]
+    far = [
+        judged_pair for judged_pair in judged if is_model_output(judged_pair.pair) and _is_far(judged_pair)
+    ]
     if quantised or not far:
         return None
     worst = max(far, key=_relative)
-    step = min(each.pair.step for each in far)
-    first = next(each for each in judged if each.pair.step == step and _shows(each, _relative(worst)))
-    return [_as_wrong(each) if each is first else each for each in judged]
+    step = min(judged_pair.pair.step for judged_pair in far)
+    first = next(
+        judged_pair
+        for judged_pair in judged
+        if judged_pair.pair.step == step and _shows(judged_pair, _relative(worst))
+    )
+    return [_as_wrong(judged_pair) if judged_pair is first else judged_pair for judged_pair in judged]
 
 
 def _as_wrong(each: Judged) -> Judged:

@@ -6,7 +6,7 @@ what one module's rounding may do is expected.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trtdx.capture.session.replay import replay_from
 from trtdx.compare.judge.error_model import accumulated, coarser
@@ -18,15 +18,12 @@ from trtdx.tensors.difference import Comparer
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    import numpy as np
-
     from trtdx.compare.judge.envelope import Runs
     from trtdx.compare.locate.data_flow import Flow
-    from trtdx.compare.nouns import Judged, Pair
+    from trtdx.compare.nouns import Array, Judged, Pair
     from trtdx.compare.sides.side import Side
     from trtdx.engines.engine import Engine
 
-    Array = np.ndarray[Any, Any]
 
 LIMIT = 24.0  # times one rounding's share: a module is some ten operations
 BASIS = "local replay of the reference's module"
@@ -72,7 +69,7 @@ class Replays:
             try:
                 self._runs.segment_runs += 1
                 done = replay_from(self._candidate.capture, self._opened(), scope, step=step)
-                self._seen[key] = [each.replayed for each in done.leaving]
+                self._seen[key] = [output.replayed for output in done.leaving]
             except TrtdxError as err:
                 self.notes.append(f"{scope} could not be replayed: {err}")
                 self._seen[key] = None
@@ -89,12 +86,12 @@ class Replays:
             return None
         comparer = Comparer(replayed.size)
         comparer.add(replayed, self._candidate.capture.values(captured))
-        found = comparer.result()
+        difference = comparer.result()
         dtype = coarser(pair.reference.first.layout.dtype, captured.layout.dtype)
         expected = accumulated(dtype, replayed.shape[-1] if replayed.ndim else 1)
-        wrong = found.relative_l2 > LIMIT * expected or found.not_finite > 0
+        wrong = difference.relative_l2 > LIMIT * expected or difference.not_finite > 0
         return suspect._replace(
-            observed=found.relative_l2,
+            observed=difference.relative_l2,
             expected=expected,
             limit=LIMIT,
             verdict=Verdict.WRONG if wrong else Verdict.POISONED,

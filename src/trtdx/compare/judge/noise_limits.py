@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.compare.judge.error_model import rounding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from trtdx.compare.judge.metrics import Measured
+    from trtdx.compare.nouns import Array
 
-    Array = np.ndarray[Any, Any]
 
 QUIET = 0.25  # of the usual level: a row that was quieter by luck is expected to be as loud as this
 MOST_TOKENS = 16  # named
@@ -39,9 +37,8 @@ LOCAL_WIDE = Limits(8.0, 12.0, 3.0)  # float32 and float64: sums in another orde
 GLOBAL_ALIKE = Limits(1.3, 1.6)
 GLOBAL_OTHER = Limits(2.5, 3.2, 1.5)
 GLOBAL_WIDE = Limits(10.0, 16.0, 3.0)
-AMID_QUANTISED = (
-    13.0  # roundings that an operation in float32 may always have: as many as the wide limits let it
-)
+# Roundings that an operation in float32 may always have: as many as the wide limits let it.
+AMID_QUANTISED = 13.0
 
 
 class Weighed(NamedTuple):
@@ -68,9 +65,9 @@ def limits_for(dtype: str, *, local: bool, alike: bool, ranks: int = 1) -> Limit
         return LOCAL_WIDE if local else GLOBAL_WIDE
     if alike:
         return LOCAL_ALIKE if local else GLOBAL_ALIKE
-    found = LOCAL_OTHER if local else GLOBAL_OTHER
+    limits = LOCAL_OTHER if local else GLOBAL_OTHER
     more = max(1.0, math.sqrt(ranks / 4))  # each rank's part is rounded, and each sum of them
-    return Limits(found.whole * more, found.row * more, found.floor)
+    return Limits(limits.whole * more, limits.row * more, limits.floor)
 
 
 def is_rounding_elsewhere(weighed: Weighed, peers: Sequence[float]) -> bool:
@@ -110,27 +107,31 @@ def weigh(
     if not errors.size or not counts.sum():
         return Weighed(0.0, 0.0, limits.whole, 0.0, (), 0.0)
     expected = np.zeros_like(errors)
-    for each in honest:
-        if len(each.errors) == len(expected):
-            expected = np.maximum(expected, each.errors)
+    for measured in honest:
+        if len(measured.errors) == len(expected):
+            expected = np.maximum(expected, measured.errors)
     with np.errstate(all="ignore"):
         shares = np.where(sizes > 0, expected / sizes, 0.0)
     expected = np.maximum(expected, QUIET * float(np.median(shares)) * sizes)
     expected = np.maximum(expected, (limits.floor * rounding(dtype)) ** 2 * sizes + absolute**2)
-    whole = _whole(errors, sizes, expected, counts, limits, chance)
-    rows = _rows(errors, sizes, expected, candidate.width, limits, chance)
-    chosen = rows if rows.beyond > whole.beyond else whole._replace(rows=rows.rows, spread=rows.spread)
+    tensor_error = _whole(errors, sizes, expected, counts, limits, chance)
+    row_error = _rows(errors, sizes, expected, candidate.width, limits, chance)
+    chosen = (
+        row_error
+        if row_error.beyond > tensor_error.beyond
+        else tensor_error._replace(rows=row_error.rows, spread=row_error.spread)
+    )
     return chosen._replace(
-        error=whole.observed,
-        whole=_over(whole.observed, whole.expected),
-        lean=_lean(candidate, honest, whole.expected),
+        error=tensor_error.observed,
+        whole=_over(tensor_error.observed, tensor_error.expected),
+        lean=_lean(candidate, honest, tensor_error.expected),
     )
 
 
 def _lean(candidate: Measured, honest: Sequence[Measured], expected: float) -> float:
     """Return how far an error leans beyond those of honest runs: rounding does not, but what scales values does."""
-    slopes = [_slope(each) for each in (candidate, *honest)]
-    away = min((abs(slopes[0] - each) for each in slopes[1:]), default=abs(slopes[0]))
+    slopes = [_slope(measured) for measured in (candidate, *honest)]
+    away = min((abs(slopes[0] - slope) for slope in slopes[1:]), default=abs(slopes[0]))
     return away / expected if expected else 0.0
 
 
@@ -159,12 +160,12 @@ def _rows(errors: Array, sizes: Array, expected: Array, width: int, limits: Limi
             np.sqrt(errors / np.where(expected > 0, expected, 1.0)),
             np.where(errors > 0, np.inf, 0.0),
         )
-    at = int(ratios.argmax())
-    size = math.sqrt(float(sizes[at])) or 1.0
+    worst_row = int(ratios.argmax())
+    size = math.sqrt(float(sizes[worst_row])) or 1.0
     wrong = np.flatnonzero(ratios > limit)
-    worst = tuple(int(each) for each in wrong[np.argsort(-ratios[wrong], kind="stable")][:MOST_TOKENS])
-    observed, usual = math.sqrt(float(errors[at])) / size, math.sqrt(float(expected[at])) / size
-    return Weighed(observed, usual, limit, float(ratios[at]) / limit, worst, len(wrong) / len(ratios))
+    worst = tuple(int(row) for row in wrong[np.argsort(-ratios[wrong], kind="stable")][:MOST_TOKENS])
+    observed, usual = math.sqrt(float(errors[worst_row])) / size, math.sqrt(float(expected[worst_row])) / size
+    return Weighed(observed, usual, limit, float(ratios[worst_row]) / limit, worst, len(wrong) / len(ratios))
 
 
 def _over(observed: float, expected: float) -> float:

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
-    import numpy as np
-
     from trtdx.capture.store.reader import Capture, Record
+    from trtdx.compare.nouns import Array
     from trtdx.tensors.taps import Place
 
-    Array = np.ndarray[Any, Any]
     Given = dict[int, dict[str, Array]]  # by step and value
 
 GIVEN = "__given"
@@ -47,34 +45,36 @@ class Cut:
             change: what is done to the graph before it is computed; values keep their names.
         """
         self.graph = Graph(open_model(path))
-        found: dict[Place, str] = {}
+        value_by_place: dict[Place, str] = {}
         self.values = dict(self.graph.values)
         for tap in all_taps(self.graph):
-            found.setdefault(tap.place, tap.value)
-        self.value_at = found
-        self.fed = [str(each.name) for each in self.graph.inputs]
+            value_by_place.setdefault(tap.place, tap.value)
+        self.value_at = value_by_place
+        self.fed = [str(graph_input.name) for graph_input in self.graph.inputs]
         self.changed = change(self.graph)  # whatever it says of what it did
         self.values |= {str(value.name): value for node in self.graph.model.graph for value in node.outputs}
 
     def value_of(self, record: Record) -> str:
         """Return the value that a record of this graph's capture is of; "" where that is not known."""
         place = record.place
-        told = place.argument.removesuffix(NEW)  # a graph's result is told by its own name
-        return self.value_at.get(place, "") or (told if told in self.graph.values and not place.path else "")
+        result_name = place.argument.removesuffix(NEW)  # a graph's result is told by its own name
+        return self.value_at.get(place, "") or (
+            result_name if result_name in self.graph.values and not place.path else ""
+        )
 
     def values_in(self, capture: Capture, records: Iterable[Record]) -> Given:
         """Return what a capture of this graph has of its values, by step."""
-        found: Given = {}
+        step_values: Given = {}
         for record in records:
             value = self.value_of(record)
             if (
                 value
                 and not is_new(record)
                 and record.kept
-                and value not in found.setdefault(record.step, {})
+                and value not in step_values.setdefault(record.step, {})
             ):
-                found[record.step][value] = capture.values(record)
-        return found
+                step_values[record.step][value] = capture.values(record)
+        return step_values
 
     def run(
         self, fed: Given, borders: Mapping[int, Mapping[str, Array]], more: Collection[str] = ()
@@ -86,42 +86,46 @@ class Cut:
             borders: the values to cut at, by step, and what later parts are given there.
             more: values that are wanted as well, and are not cut at.
         """
-        names = sorted({name for each in borders.values() for name in each} - set(self.fed))
+        names = sorted({name for border_values in borders.values() for name in border_values} - set(self.fed))
         names = [name for name in names if name in self.graph.values]
         if not names:
             return {}
-        steps = [step for step, each in borders.items() if set(self.fed) <= set(fed.get(step, {})) and each]
-        wanted = [name for name in more if name in self.values and name not in {*names, *self.fed}]
+        steps = [
+            step
+            for step, border_values in borders.items()
+            if set(self.fed) <= set(fed.get(step, {})) and border_values
+        ]
+        extra_outputs = [name for name in more if name in self.values and name not in {*names, *self.fed}]
         inputs = self._cut(names)
-        self.graph.model.graph.outputs.extend(self.values[name] for name in wanted)
+        self.graph.model.graph.outputs.extend(self.values[name] for name in extra_outputs)
         session = Session(self.graph.model.graph, self.graph, Options(optimisation="basic", threads=1))
-        found: Given = {}
+        computed: Given = {}
         for step in steps:
-            known = {**fed[step], **borders[step]}
-            if not set(names) <= set(known):
+            known_values = {**fed[step], **borders[step]}
+            if not set(names) <= set(known_values):
                 continue  # another step has other borders
-            feeds = {name: known[name] for name in self.fed}  # a cache is a border too
-            feeds |= {given: known[name] for name, given in inputs.items()}
-            found[step] = session.fetch([*names, *wanted], feeds)
-        return found
+            feeds = {name: known_values[name] for name in self.fed}  # a cache is a border too
+            feeds |= {input_name: known_values[name] for name, input_name in inputs.items()}
+            computed[step] = session.fetch([*names, *extra_outputs], feeds)
+        return computed
 
     def made_of(self, name: str) -> set[str]:
         """Return the values that one is made of in its own part of the cut graph, itself included."""
-        found: set[str] = set()
+        visited: set[str] = set()
         waiting = [self.values.get(name)]
         while waiting:
             value: Any = waiting.pop()
-            if value is None or str(value.name) in found:
+            if value is None or str(value.name) in visited:
                 continue
-            found.add(str(value.name))
+            visited.add(str(value.name))
             maker = value.producer()
             waiting += list(maker.inputs) if maker is not None else []
-        return found
+        return visited
 
     def _cut(self, names: Iterable[str]) -> dict[str, str]:
         """Cut the graph at values; returns the name of each one's new input, where something reads it."""
-        graph, made = self.graph.model.graph, onnx_ir()
-        found: dict[str, str] = {}
+        graph, ir = self.graph.model.graph, onnx_ir()
+        new_inputs: dict[str, str] = {}
         results = []
         for name in names:
             value: Any = self.graph.values[name]
@@ -129,13 +133,13 @@ class Cut:
             uses = [(use.node, use.idx) for use in value.uses()]
             if not uses:
                 continue
-            given = made.Value(name=f"{name}{GIVEN}", shape=value.shape, type=value.type)
-            for node, at in uses:
-                node.replace_input_with(at, given)
-            graph.inputs.append(given)
-            found[name] = str(given.name)
+            new_input = ir.Value(name=f"{name}{GIVEN}", shape=value.shape, type=value.type)
+            for node, input_index in uses:
+                node.replace_input_with(input_index, new_input)
+            graph.inputs.append(new_input)
+            new_inputs[name] = str(new_input.name)
         graph.outputs[:] = results
-        return found
+        return new_inputs
 
 
 def is_new(record: Record) -> bool:
@@ -165,13 +169,10 @@ def written(
         Header(run=folder.name, engine=header.engine, selector=header.selector, details=header.details),
         parquet=False,
     ) as writer:
-        for record in sorted(records, key=lambda each: each.step):
+        for record in sorted(records, key=lambda record: record.step):
             array = _as_recorded(found.get(record.step, {}).get(cut.value_of(record)), record)
             if array is not None:
                 writer.add(record.step, record.place, source_from_array(array), values=True)
     if not folder.is_dir():
         raise InputError(f"nothing was computed for {folder.name}")
     return Side(like.spec, folder)
-
-
-__all__ = ["FLOATS", "Cut", "is_new", "written"]

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from trtdx.formats.onnx.casts import is_float, onnx_ir
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx_ir as ir
 
     from trtdx.compare.judge.quantised import How, Quantised
+    from trtdx.compare.nouns import Array
     from trtdx.formats.onnx.graph import Graph
-
-    Array = np.ndarray[Any, Any]
 
 BLOCK = 32
 MATRIX = 2
@@ -31,8 +29,8 @@ def as_quantised(graph: Graph, quantised: Quantised) -> int:
         quantised: which modules are quantised, and how.
     """
     changed = 0
-    for at, node in enumerate(graph.nodes):
-        path = graph.scopes[at][-1] if graph.scopes[at] else ""
+    for node_index, node in enumerate(graph.nodes):
+        path = graph.scopes[node_index][-1] if graph.scopes[node_index] else ""
         how = quantised.how(path) if node.op_type in ("MatMul", "Gemm", "Gather") else None
         if how is not None:
             inputs = how.activations or quantised.inputs
@@ -49,30 +47,30 @@ class _Honest:
 
     def change(self, by_channel: bool) -> bool:
         is_table = self._node.op_type == "Gather"
-        at = 0 if is_table else 1
-        held = _held(self._node.inputs[at])
-        if held is None or held.ndim != MATRIX or held.dtype.kind != "f":
+        weight_index = 0 if is_table else 1
+        weight = _held(self._node.inputs[weight_index])
+        if weight is None or weight.ndim != MATRIX or weight.dtype.kind != "f":
             return False
         across = 0 if is_table or not self._node.attributes.get_int("transB", 0) else 1  # what is summed over
-        made = rounded(held, self._how.bits, across, by_channel=by_channel and not is_table)
-        self._node.replace_input_with(at, self._constant(made, "weight"))
+        rounded_weight = rounded(weight, self._how.bits, across, by_channel=by_channel and not is_table)
+        self._node.replace_input_with(weight_index, self._constant(rounded_weight, "weight"))
         if not is_table and self._how.activations:
             self._quantise_input()
         return True
 
     def _quantise_input(self) -> None:
-        given: Any = self._node.inputs[0]
-        if given is None or not is_float(given) or given.dtype != self._ir.DataType.FLOAT:
+        activation: Any = self._node.inputs[0]
+        if activation is None or not is_float(activation) or activation.dtype != self._ir.DataType.FLOAT:
             return
         types = self._ir.DataType
         small, scale, zero = (
-            self._ir.Value(name=self._name(each), type=self._ir.TensorType(dtype))
-            for each, dtype in (("small", types.UINT8), ("scale", types.FLOAT), ("zero", types.UINT8))
+            self._ir.Value(name=self._name(suffix), type=self._ir.TensorType(dtype))
+            for suffix, dtype in (("small", types.UINT8), ("scale", types.FLOAT), ("zero", types.UINT8))
         )
-        wide = self._ir.Value(name=self._name("wide"), type=given.type)
+        wide = self._ir.Value(name=self._name("wide"), type=activation.type)
         graph = self._graph.model.graph
         for op, reads, makes in (
-            ("DynamicQuantizeLinear", [given], [small, scale, zero]),
+            ("DynamicQuantizeLinear", [activation], [small, scale, zero]),
             ("DequantizeLinear", [small, scale, zero], [wide]),
         ):
             graph.insert_before(
@@ -122,8 +120,8 @@ def rounded(weight: Array, bits: int, across: int, *, by_channel: bool) -> Array
         rows = weight if across == 1 else weight.T
         blocks = rows.reshape(rows.shape[0], -1, BLOCK)
         step = np.maximum(np.abs(blocks).max(2, keepdims=True), TINY) / most
-        found = (np.rint(blocks / step) * step).reshape(rows.shape).astype(weight.dtype)
-        return np.ascontiguousarray(found if across == 1 else found.T)
+        rounded_rows = (np.rint(blocks / step) * step).reshape(rows.shape).astype(weight.dtype)
+        return np.ascontiguousarray(rounded_rows if across == 1 else rounded_rows.T)
     peak = np.abs(weight).max(across, keepdims=True) if by_channel else np.abs(weight).max()
     step = np.maximum(peak, TINY) / most
     return np.asarray(np.rint(weight / step) * step, weight.dtype)

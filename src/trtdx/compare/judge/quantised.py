@@ -52,8 +52,10 @@ class Quantised(NamedTuple):
 
     def how(self, path: str) -> How | None:
         """Return how a module of the reference is quantised in the candidate."""
-        for theirs, how in self.modules.items():
-            if theirs and (path_matches(theirs, path, {}) or path_matches(path, theirs, {})):
+        for candidate_path, how in self.modules.items():
+            if candidate_path and (
+                path_matches(candidate_path, path, {}) or path_matches(path, candidate_path, {})
+            ):
                 return how
         above = path.rpartition(".")[0]  # a quantiser may not tell which part of a module a product is
         return self.how(above) if above else self.modules.get("")
@@ -62,7 +64,8 @@ class Quantised(NamedTuple):
         """Return how something in a module is quantised, or the module itself."""
         prefix = f"{path}." if path else ""
         return self.how(path) or next(
-            (how for theirs, how in self.modules.items() if f"{theirs}.".startswith(prefix)), None
+            (how for candidate_path, how in self.modules.items() if f"{candidate_path}.".startswith(prefix)),
+            None,
         )
 
 
@@ -76,26 +79,28 @@ def quantised_in(side: Side) -> Quantised:
     from trtdx.formats.onnx.model import open_model
 
     graph = Graph(open_model(side.spec.path))
-    found: dict[str, How] = {}
-    for at, node in enumerate(graph.nodes):
+    modules: dict[str, How] = {}
+    for node_index, node in enumerate(graph.nodes):
         bits = WEIGHTS_ONLY.get(node.op_type) or ACTIVATIONS.get(node.op_type)
         if bits is None:
             continue
-        path = graph.scopes[at][-1] if graph.scopes[at] else ""
-        before = found.get(path, How(bits, False))
-        found[path] = How(
+        path = graph.scopes[node_index][-1] if graph.scopes[node_index] else ""
+        before = modules.get(path, How(bits, False))
+        modules[path] = How(
             min(bits, before.bits),
             before.activations or node.op_type in ACTIVATIONS,
             before.by_channel or _has_channels(node),
         )
     optimised = side.spec.options.get("level", "all") != "none"
-    return Quantised(found, inputs=side.spec.kind == "onnx" and optimised)
+    return Quantised(modules, inputs=side.spec.kind == "onnx" and optimised)
 
 
 def _has_channels(node: ir.Node) -> bool:
     """Whether a node's weights have a scale, or at least a zero point, for each channel."""
-    at = {"DequantizeLinear": 1, "MatMulInteger": 3, "QLinearMatMul": 4, "QGemm": 4}.get(node.op_type)
-    value = node.inputs[at] if at is not None and at < len(node.inputs) else None
+    scale_index = {"DequantizeLinear": 1, "MatMulInteger": 3, "QLinearMatMul": 4, "QGemm": 4}.get(
+        node.op_type
+    )
+    value = node.inputs[scale_index] if scale_index is not None and scale_index < len(node.inputs) else None
     return value is not None and value.const_value is not None and value.const_value.size > 1
 
 
@@ -105,10 +110,10 @@ def _told_by_config(path: Path) -> Quantised:
         config = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError):
         return Quantised()
-    told = config.get("quantization_config") if isinstance(config, dict) else None
-    if not isinstance(told, dict):
+    quantization = config.get("quantization_config") if isinstance(config, dict) else None
+    if not isinstance(quantization, dict):
         return Quantised()
-    bits = 4 if told.get("load_in_4bit") or told.get("bits") == 4 else 8
+    bits = 4 if quantization.get("load_in_4bit") or quantization.get("bits") == 4 else 8
     return Quantised({"": How(bits, activations=False)})
 
 
@@ -125,10 +130,10 @@ def quantising(engine: TorchEngine, quantised: Quantised) -> Iterator[None]:
             continue
         weights.append((weight, weight.data))  # a tied one twice: the later is put back first
         table = "Embedding" in type(module).__name__
-        channels = (
-            None if table or not quantised.by_channel else 0 if type(module).__name__ == "Conv1D" else 1
-        )
-        weight.data = _rounded(weight.data, how.bits, channels)
+        across = 0 if type(module).__name__ == "Conv1D" else 1
+        channels = None if table or not quantised.by_channel else across
+        group = BLOCK if how.bits < 8 and weight.shape[1] % BLOCK == 0 else 0
+        weight.data = fake_quantise(weight.data, bits=how.bits, axis=channels, group=group)
         if (how.activations or quantised.inputs) and not table:
             hooks.append(module.register_forward_pre_hook(_quantise_input))
     try:
@@ -140,19 +145,19 @@ def quantising(engine: TorchEngine, quantised: Quantised) -> Iterator[None]:
             weight.data = data
 
 
-def _rounded(weight: Any, bits: int, across: int | None = None) -> Any:
-    """Return a weight on the grid of a symmetrical quantiser: one step for all, in blocks where bits are few.
-
-    With an axis to sum over, each channel has its own step.
-    """
+def quantise_to_int(tensor: Any, scale: Any, bits: int = 8) -> Any:
+    """Return the integers that a symmetrical quantiser makes, as floating numbers."""
     most = 2 ** (bits - 1) - 1
-    if bits < 8 and weight.shape[1] % BLOCK == 0:
-        blocks = weight.reshape(weight.shape[0], -1, BLOCK)
-        step = blocks.abs().amax(2, keepdim=True).clamp_min(1e-30) / most
-        return ((blocks / step).round() * step).reshape(weight.shape)
-    peak = weight.abs().max() if across is None else weight.abs().amax(across, keepdim=True)
-    step = peak.clamp_min(1e-30) / most
-    return (weight / step).round() * step
+    return (tensor / scale).round().clamp(-most - 1, most)
+
+
+def fake_quantise(tensor: Any, *, bits: int = 8, axis: int | None = None, group: int = 0) -> Any:
+    """Return a tensor after it went through integers: one scale for all, for what is along an axis, or for groups in a row."""
+    parts = tensor.reshape(tensor.shape[0], -1, group) if group else tensor
+    axis = -1 if group else axis
+    peak = parts.abs().max() if axis is None else parts.abs().amax(axis, keepdim=True)
+    scale = peak.clamp(min=1e-30) / (2 ** (bits - 1) - 1)
+    return (quantise_to_int(parts, scale, bits) * scale).reshape(tensor.shape)
 
 
 def _quantise_input(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -56,43 +56,53 @@ class Settled(NamedTuple):
 
 def settle_rewrites(judged: Sequence[Judged]) -> Settled:
     """Return verdicts in which what does no harm is no longer called wrong."""
-    if not any(each.verdict is Verdict.WRONG for each in judged):
+    if not any(judged_pair.verdict is Verdict.WRONG for judged_pair in judged):
         return Settled(list(judged))
     search = _Rewrites(judged)
-    found = search.settled()
-    left = [each for each in found if each.verdict in BAD]
-    if not search.harmless or (left and not any(each.verdict is Verdict.WRONG for each in left)):
+    settled_verdicts = search.settled()
+    remaining = [judged_pair for judged_pair in settled_verdicts if judged_pair.verdict in BAD]
+    if not search.harmless or (
+        remaining and not any(judged_pair.verdict is Verdict.WRONG for judged_pair in remaining)
+    ):
         return Settled(list(judged))
-    names = dict.fromkeys(each.pair.name for each in judged if id(each) in search.harmless)
+    names = dict.fromkeys(
+        judged_pair.pair.name for judged_pair in judged if id(judged_pair) in search.harmless
+    )
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     note = f"computed otherwise, to the same result: {listed(list(names)[:MOST_NAMED])}{more}"
-    return Settled(found, (note,))
+    return Settled(settled_verdicts, (note,))
 
 
 class _Rewrites:
     def __init__(self, judged: Sequence[Judged]) -> None:
         self.judged = list(judged)
-        self.flow = Flow(each.pair for each in judged)
-        self.by_pair = {id(each.pair): each for each in judged}
+        self.flow = Flow(judged_pair.pair for judged_pair in judged)
+        self.by_pair = {id(judged_pair.pair): judged_pair for judged_pair in judged}
         self.harmless: set[int] = set()
 
     def settled(self) -> list[Judged]:
-        compensated = {id(each.pair) for each in self.judged if self._is_compensated(each)}
+        compensated = {
+            id(judged_pair.pair) for judged_pair in self.judged if self._is_compensated(judged_pair)
+        }
         feeding = {
             id(before)
-            for each in self.judged
-            if id(each.pair) in compensated and _is_product(each.pair)
-            for before in self._inputs(each.pair)
+            for judged_pair in self.judged
+            if id(judged_pair.pair) in compensated and _is_product(judged_pair.pair)
+            for before in self._inputs(judged_pair.pair)
         }
-        found = []
-        for each in self.judged:
-            if each.verdict in BAD and id(each.pair) in compensated:
-                found.append(_beside_the_reference(self._taken_back(each, Verdict.NOISE, COMPENSATED)))
-            elif each.verdict in BAD and (id(each.pair) in feeding or self._is_left_behind(each)):
-                found.append(self._taken_back(each, Verdict.UNKNOWN, OTHERWISE))
+        settled = []
+        for judged_pair in self.judged:
+            if judged_pair.verdict in BAD and id(judged_pair.pair) in compensated:
+                settled.append(
+                    _beside_the_reference(self._taken_back(judged_pair, Verdict.NOISE, COMPENSATED))
+                )
+            elif judged_pair.verdict in BAD and (
+                id(judged_pair.pair) in feeding or self._is_left_behind(judged_pair)
+            ):
+                settled.append(self._taken_back(judged_pair, Verdict.UNKNOWN, OTHERWISE))
             else:
-                found.append(each)
-        return found
+                settled.append(judged_pair)
+        return settled
 
     def _taken_back(self, each: Judged, verdict: Verdict, note: str) -> Judged:
         self.harmless.add(id(each))
@@ -112,24 +122,23 @@ class _Rewrites:
     def _inputs(self, pair: Pair) -> list[Pair]:
         """Return what enters the module that computes a pair, and the tensors that these are the very same as."""
         entering = self._entering(pair)
-        same = [other for each in entering if (other := self.flow.handed_on(each)) is not None]
-        hashes = {each.candidate.first.statistics.hash for each in entering}
-        twins = [
-            each.pair
-            for each in self.judged
-            if each.pair.step == pair.step and each.pair.candidate.first.statistics.hash in hashes
+        same = [
+            other for entering_pair in entering if (other := self.flow.handed_on(entering_pair)) is not None
         ]
+        hashes = {entering_pair.candidate.first.statistics.hash for entering_pair in entering}
+        pairs = self._pairs_of(pair.step)
+        twins = [other for other in pairs if other.candidate.first.statistics.hash in hashes]
         return [*entering, *same, *twins]
+
+    def _pairs_of(self, step: int) -> list[Pair]:
+        return [pair for pair in self.flow.pairs if pair.step == step]
 
     def _entering(self, pair: Pair) -> list[Pair]:
         """Return what enters the module that computes a pair; of what is cached, what enters any module of its layer."""
         place = place_of(pair)
         if cache_of(pair):
-            return [
-                other
-                for other in self.flow.pairs
-                if other.step == pair.step and _layer(other) == _layer(pair) and place_of(other).port == "in"
-            ]
+            layer = [other for other in self._pairs_of(pair.step) if _layer(other) == _layer(pair)]
+            return [other for other in layer if place_of(other).port == "in"]
         scope = place.path if place.port == "out" else parent_of(place.path)
         return list(self.flow.entering(pair.step, scope)) if scope else []
 
@@ -149,8 +158,8 @@ class _Rewrites:
         most = usual * GROWTH.get(dtype, GROWTH_ELSE)
         nearest: dict[str, float] = {}  # of one tensor of the reference, that may be paired twice
         for other in leaving:
-            held = other.pair.reference.first.statistics.hash
-            nearest[held] = min(nearest.get(held, math.inf), _apart(other))
+            tensor_hash = other.pair.reference.first.statistics.hash
+            nearest[tensor_hash] = min(nearest.get(tensor_hash, math.inf), _apart(other))
         agrees = all(apart <= most for apart in nearest.values())
         return bool(leaving) and agrees and _apart(each) > max(LEAST, STANDS_OUT * most)
 
@@ -159,15 +168,11 @@ class _Rewrites:
 
     def _end_of(self, layer: int, step: int) -> list[Pair]:
         """Return what leaves a layer: its output, under whatever name the next one has it, and its caches."""
-        caches = [
-            pair
-            for pair in self.flow.pairs
-            if pair.step == step and cache_of(pair).split(".")[0] == str(layer)
-        ]
-        own = [pair for pair in self.flow.pairs if pair.step == step and _is_end(pair, layer)]
-        if not own:
-            own = [pair for pair in self.flow.pairs if pair.step == step and _begins(pair, layer + 1)]
-        return [*own, *caches] if own else []
+        pairs = self._pairs_of(step)
+        caches = [pair for pair in pairs if cache_of(pair).split(".")[0] == str(layer)]
+        layer_outputs = [pair for pair in pairs if _is_end(pair, layer)]
+        layer_outputs = layer_outputs or [pair for pair in pairs if _begins(pair, layer + 1)]
+        return [*layer_outputs, *caches] if layer_outputs else []
 
 
 def _apart(each: Judged) -> float:

@@ -23,22 +23,22 @@ class Tolerances(NamedTuple):
 
     @property
     def text(self) -> str:
-        told = [f"{name} {value:g}" for name, value in self._asdict().items() if value is not None]
-        return f"tolerance: {', '.join(told)}"
+        parts = [f"{name} {value:g}" for name, value in self._asdict().items() if value is not None]
+        return f"tolerance: {', '.join(parts)}"
 
 
 def judged_by_tolerance(pair: Pair, reference: Side, candidate: Side, allowed: Tolerances) -> Judged:
     """Return whether a pair is within what the user allows."""
-    found = measure(pair, reference, candidate).difference
+    difference = measure(pair, reference, candidate).difference
     observed, expected = 0.0, 1.0
     if allowed.atol is not None or allowed.rtol is not None:
         observed = _most_beyond(pair, reference, candidate, allowed.atol or 0.0, allowed.rtol or 0.0)
-    if allowed.relative_l2 is not None and found.relative_l2 > allowed.relative_l2 * observed:
-        observed, expected = found.relative_l2, allowed.relative_l2
-    wrong = observed > expected or found.not_finite > 0
+    if allowed.relative_l2 is not None and difference.relative_l2 > allowed.relative_l2 * observed:
+        observed, expected = difference.relative_l2, allowed.relative_l2
+    wrong = observed > expected or difference.not_finite > 0
     verdict = Verdict.WRONG if wrong else Verdict.NOISE
-    observed = math.inf if found.not_finite else observed
-    return Judged(pair, found, observed, expected, 1.0, verdict, 1.0, allowed.text)
+    observed = math.inf if difference.not_finite else observed
+    return Judged(pair, difference, observed, expected, 1.0, verdict, 1.0, allowed.text)
 
 
 def _most_beyond(pair: Pair, reference: Side, candidate: Side, atol: float, rtol: float) -> float:
@@ -46,8 +46,8 @@ def _most_beyond(pair: Pair, reference: Side, candidate: Side, atol: float, rtol
     import numpy as np
 
     most = 0.0
-    for ours, theirs in arrays(pair, reference, candidate):
-        r, c = ours.astype(np.float64), theirs.astype(np.float64)
+    for reference_rows, candidate_rows in arrays(pair, reference, candidate):
+        r, c = reference_rows.astype(np.float64), candidate_rows.astype(np.float64)
         with np.errstate(all="ignore"):
             apart, room = np.abs(c - r), atol + rtol * np.abs(r)
             over = np.where(apart > 0, apart / np.where(room > 0, room, 1e-300), 0.0)

@@ -10,7 +10,7 @@ the whole run tells how far the error has come (global). Else there is the error
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from trtdx.compare.align.pair_rows import tokens_of
 from trtdx.compare.judge.envelope import candidate_dtype
@@ -34,15 +34,12 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    import numpy as np
-
     from trtdx.compare.judge.envelope import Run, Runs
     from trtdx.compare.judge.metrics import Measured
     from trtdx.compare.nouns import Pair
     from trtdx.compare.sides.side import Side
     from trtdx.tensors.difference import Difference
 
-    Array = np.ndarray[Any, Any]
 
 LOCAL, IN_GRAPH, GLOBAL = "local replay in float64", "local replay of the graph", "honest run in"
 BY_CHANCE = {"local": 6.0, "global": 12.0}  # elements err by themselves locally, and together further down
@@ -126,82 +123,68 @@ class _Court:
 
     def _by_statistics(self, pair: Pair) -> Judged:
         """Return what the statistics alone tell: a norm that is far off is wrong, else nobody knows."""
-        ours, theirs = pair.reference.first.statistics, pair.candidate.first.statistics
+        reference_stats, candidate_stats = pair.reference.first.statistics, pair.candidate.first.statistics
         why = "the values of one side were not kept"
-        if len(pair.candidate.records) > 1 or ours.elements != theirs.elements:
+        if len(pair.candidate.records) > 1 or reference_stats.elements != candidate_stats.elements:
             return Judged(pair, None, 0.0, 0.0, 1.0, Verdict.UNKNOWN, 0.0, "statistics", note=why)
         dtype = coarser(pair.reference.first.layout.dtype, pair.candidate.first.layout.dtype)
-        off = abs(theirs.l2 - ours.l2) / ours.l2 if ours.l2 else float(theirs.l2 > 0)
-        usual = max(rounding(dtype) * math.sqrt(1 + self.flow.at(pair)), 1e-12)
-        wrong = off > 16 * usual or (theirs.nan > 0) != (ours.nan > 0)
-        verdict = Verdict.WRONG if wrong else Verdict.UNKNOWN
-        return Judged(
-            pair,
-            None,
-            off,
-            usual,
-            16.0,
-            verdict,
-            CERTAINTY["statistics"] if wrong else 0.0,
-            "statistics",
-            note=why,
+        off = (
+            abs(candidate_stats.l2 - reference_stats.l2) / reference_stats.l2
+            if reference_stats.l2
+            else float(candidate_stats.l2 > 0)
         )
+        usual = max(rounding(dtype) * math.sqrt(1 + self.flow.at(pair)), 1e-12)
+        wrong = off > 16 * usual or (candidate_stats.nan > 0) != (reference_stats.nan > 0)
+        verdict = Verdict.WRONG if wrong else Verdict.UNKNOWN
+        certainty = CERTAINTY["statistics"] if wrong else 0.0
+        return Judged(pair, None, off, usual, 16.0, verdict, certainty, "statistics", note=why)
 
     def by_runs(self, *, only_local: bool = False) -> list[Judged] | None:
         """Return verdicts from runs of the reference again; none where it cannot be run."""
-        local = self._local_runs()
-        whole = self._global_runs() if not only_local or local is None else None
-        if whole is None and local is None:
+        local = self._available_runs(self.flow.pairs)
+        global_runs = self._available_runs() if not only_local or local is None else None
+        if global_runs is None and local is None:
             return None
         judged: list[Judged] = []
         wrong_before = False
         near = self._near(*local) if local else {}
         for number, pair in enumerate(self.flow.pairs):
-            each = self.trivial(pair) or self._by_runs(pair, near.get(number), whole, wrong_before)
-            wrong_before |= each.verdict is Verdict.WRONG
-            judged.append(each)
+            judged_pair = self.trivial(pair) or self._by_runs(
+                pair, near.get(number), global_runs, wrong_before
+            )
+            wrong_before |= judged_pair.verdict is Verdict.WRONG
+            judged.append(judged_pair)
         return judged
 
     def _near(self, truth: Run, honest: Sequence[Run]) -> dict[int, Weighed]:
         """Return each pair's local error, and settle what rounds more often in every layer alike."""
-        found: dict[int, Weighed] = {}
+        weighed_by_number: dict[int, Weighed] = {}
         roles: dict[tuple[int, str], dict[int, float]] = {}
         for number, pair in enumerate(self.flow.pairs):
             weighed = None if self.trivial(pair) else self._weighed(pair, truth, honest, local=True)
             if weighed is not None:
-                found[number] = weighed
+                weighed_by_number[number] = weighed
                 roles.setdefault((pair.step, role(pair.name)), {})[number] = weighed.whole
         wider = limits_for(self.dtype, local=True, alike=False)
-        for number, weighed in found.items():
+        for number, weighed in weighed_by_number.items():
             pair = self.flow.pairs[number]
-            peers = [each for other, each in roles[pair.step, role(pair.name)].items() if other != number]
+            peers = [ratio for other, ratio in roles[pair.step, role(pair.name)].items() if other != number]
             mild = weighed.wrong and weighed.beyond * weighed.limit <= min(wider.whole, wider.row)
             if mild and is_rounding_elsewhere(weighed, peers):
-                found[number] = weighed._replace(
+                weighed_by_number[number] = weighed._replace(
                     limit=wider.whole, beyond=weighed.whole / wider.whole, rows=()
                 )
-        return found
+        return weighed_by_number
 
-    def _local_runs(self) -> tuple[Run, list[Run]] | None:
-        pairs = self.flow.pairs
-        truth = self.runs.local_truth(pairs)
-        honest = [self.runs.local_honest(pairs, self.dtype, other=other) for other in (False, True)]
-        return self._both(truth, honest)
-
-    def _global_runs(self) -> tuple[Run, list[Run]] | None:
-        honest = [self.runs.honest(self.dtype, other=other) for other in (False, True)]
-        return self._both(self.runs.truth(), honest)
-
-    def _both(self, truth: Run | None, honest: Sequence[Run | None]) -> tuple[Run, list[Run]] | None:
-        found = [each for each in honest if each is not None]
-        return (truth, found) if truth is not None and found else None
+    def _available_runs(self, pairs: Sequence[Pair] | None = None) -> tuple[Run, list[Run]] | None:
+        """Return the truth and honest runs, with pairs those from the candidate's own inputs; none where one kind is missing."""
+        truth = self.runs.truth_run(pairs)
+        honest = [self.runs.honest_run(self.dtype, pairs, alternative=other) for other in (False, True)]
+        available = [run for run in honest if run is not None]
+        return (truth, available) if truth is not None and available else None
 
     def _by_runs(
-        self,
-        pair: Pair,
-        near: Weighed | None,
-        whole: tuple[Run, list[Run]] | None,
-        wrong_before: bool,
+        self, pair: Pair, near: Weighed | None, whole: tuple[Run, list[Run]] | None, wrong_before: bool
     ) -> Judged:
         far = self._weighed(pair, *whole, local=False) if whole else None
         difference = measure(pair, self.reference, self.candidate).difference
@@ -211,16 +194,15 @@ class _Court:
             return self._told(pair, near, Verdict.WRONG, difference, "local")
         if near is not None and near.error > TOO_NARROW[0] and self._is_too_narrow(pair, near):
             note = f"so is the reference in {self.dtype}: the type is too narrow here"
-            told = self._told(pair, near, Verdict.WRONG, difference, "local")
-            return told._replace(
+            judged_pair = self._told(pair, near, Verdict.WRONG, difference, "local")
+            return judged_pair._replace(
                 observed=near.error, expected=rounding(self.dtype), limit=TOO_NARROW[1], note=note
             )
         if far is None or not far.wrong:
             return self._told(pair, far or near, Verdict.NOISE, difference, "global" if far else "local")
         if near is None:
-            return self._told(
-                pair, far, Verdict.POISONED if wrong_before else Verdict.WRONG, difference, "global"
-            )
+            verdict = Verdict.POISONED if wrong_before else Verdict.WRONG
+            return self._told(pair, far, verdict, difference, "global")
         if wrong_before:
             return self._told(pair, far, Verdict.POISONED, difference, "global")
         note = "more than honest runs have, but each operation before it is healthy: noise that was amplified"
@@ -232,37 +214,42 @@ class _Court:
         return not quantised and near.error > TOO_NARROW[1] * rounding(self._own_dtype(pair))
 
     def _unknown(self, pair: Pair, difference: Difference) -> Judged:
-        note = "the reference, run again, has no such tensor"
-        return Judged(
-            pair, difference, difference.relative_l2, 0.0, 1.0, Verdict.UNKNOWN, 0.0, "nothing", note=note
-        )
+        note, observed = "the reference, run again, has no such tensor", difference.relative_l2
+        return Judged(pair, difference, observed, 0.0, 1.0, Verdict.UNKNOWN, 0.0, "nothing", note=note)
 
     def _weighed(self, pair: Pair, truth: Run, honest: Sequence[Run], *, local: bool) -> Weighed | None:
         """Return a pair's error from the truth beside those of honest runs."""
-        at = truth.aligned(pair)
-        others = [(run, each) for run in honest if (each := run.aligned(pair)) is not None]
-        if at is None or not others:
+        truth_aligned = truth.aligned(pair)
+        others = [(run, aligned) for run in honest if (aligned := run.aligned(pair)) is not None]
+        if truth_aligned is None or not others:
             return None
-        mine = measure(pair._replace(reference=at), truth.side, self.candidate)
-        if mine.difference.sums.nan_reference and not mine.difference.sums.nan_candidate:
+        candidate_error = measure(pair._replace(reference=truth_aligned), truth.side, self.candidate)
+        if (
+            candidate_error.difference.sums.nan_reference
+            and not candidate_error.difference.sums.nan_candidate
+        ):
             return None  # a truth that is no number tells nothing
-        if mine.difference.not_finite:
-            return _not_finite(mine)
-        theirs = [
-            measure(run.beside(pair, each)._replace(reference=at), truth.side, run.side)
-            for run, each in others
+        if candidate_error.difference.not_finite:
+            return _not_finite(candidate_error)
+        honest_errors = [
+            measure(run.beside(pair, aligned)._replace(reference=truth_aligned), truth.side, run.side)
+            for run, aligned in others
         ]
-        own = self.runs.own_steps(self.flow.pairs).at(pair) if local else None
-        theirs += [own] if own is not None else []
+        step_error = self.runs.own_steps(self.flow.pairs).at(pair) if local else None
+        honest_errors += [step_error] if step_error is not None else []
         alike, dtype = self._alike(pair), self._noisiest(pair, local=local)
         limits = limits_for(dtype, local=local, alike=alike, ranks=self._ranks)
         if dtype == "int8" and self._own_dtype(pair) in ("float32", "float64"):
-            limits = limits._replace(
-                floor=AMID_QUANTISED
-            )  # not all that is computed beside integers is quantised
+            # Not all that is computed beside integers is quantised.
+            limits = limits._replace(floor=AMID_QUANTISED)
         chance = BY_CHANCE["local" if local else "global"]
         return weigh(
-            mine, theirs, self._own_dtype(pair), limits, chance=chance, absolute=self._absolute(pair)
+            candidate_error,
+            honest_errors,
+            self._own_dtype(pair),
+            limits,
+            chance=chance,
+            absolute=self._absolute(pair),
         )
 
     def _alike(self, pair: Pair) -> bool:
@@ -288,7 +275,7 @@ class _Court:
         if "rotary" not in f"{place.path}{place.op}".lower() and "position_embeddings" not in place.argument:
             return 0.0
         tokens = tokens_of(pair)
-        return float(2.0**-24 * (1 + max((each.position for each in tokens), default=0)))
+        return float(2.0**-24 * (1 + max((token.position for token in tokens), default=0)))
 
     def _told(
         self, pair: Pair, weighed: Weighed | None, verdict: Verdict, difference: Difference, by: str
@@ -300,22 +287,13 @@ class _Court:
         local = IN_GRAPH if self.runs.in_graph else LOCAL
         basis = local if by == "local" else f"{GLOBAL} {self.dtype}" if by == "global" else by
         tokens = self._tokens(pair, weighed.rows) if verdict in (Verdict.WRONG, Verdict.POISONED) else ()
-        return Judged(
-            pair,
-            difference,
-            weighed.observed,
-            weighed.expected,
-            weighed.limit,
-            verdict,
-            confidence,
-            basis,
-            tokens,
-        )
+        numbers = weighed.observed, weighed.expected, weighed.limit
+        return Judged(pair, difference, *numbers, verdict, confidence, basis, tokens)
 
     def _tokens(self, pair: Pair, rows: Sequence[int]) -> tuple[int, ...]:
         tokens = tokens_of(pair)
-        found = dict.fromkeys(tokens[row].position for row in rows if row < len(tokens))
-        return tuple(found)[:MOST_TOKENS]
+        positions = dict.fromkeys(tokens[row].position for row in rows if row < len(tokens))
+        return tuple(positions)[:MOST_TOKENS]
 
     def by_model(self, explained: Collection[tuple[int, str]] = ()) -> list[Judged]:
         """Return verdicts from the error model: the captures alone."""
@@ -324,18 +302,18 @@ class _Court:
         tainted: set[int] = set()
         judged = []
         for number, pair in enumerate(self.flow.pairs):
-            each = self.trivial(pair)
-            if each is None:
+            judged_pair = self.trivial(pair)
+            if judged_pair is None:
                 before = [self.flow.at(one) for one in self.flow.before(pair)]
                 ill = any(one in tainted for one in before)
                 entering = [errors[one] for one in before if one in errors and one not in tainted]
-                each = self._by_model(pair, model, entering, ill=ill)
-            found = each.difference.relative_l2 if each.difference else 0.0
-            errors[number] = found if math.isfinite(found) else 1.0
-            known = (pair.step, pair.name) in explained
-            if each.verdict in (Verdict.WRONG, Verdict.POISONED) and not known:
+                judged_pair = self._by_model(pair, model, entering, ill=ill)
+            error = judged_pair.difference.relative_l2 if judged_pair.difference else 0.0
+            errors[number] = error if math.isfinite(error) else 1.0
+            tolerated = (pair.step, pair.name) in explained
+            if judged_pair.verdict in (Verdict.WRONG, Verdict.POISONED) and not tolerated:
                 tainted.add(number)
-            judged.append(each)
+            judged.append(judged_pair)
         return judged
 
     def _bits(self) -> int:
@@ -360,21 +338,21 @@ class _Court:
         bad = Verdict.POISONED if ill else Verdict.WRONG
         if measured.difference.not_finite:
             return self._told(pair, _not_finite(measured), bad, measured.difference, "error model")
-        whole, worst, rows = _relative(measured)
+        relative_error, worst, rows = _relative(measured)
         expected = model.expected(pair, entering)
-        as_whole = whole / expected.whole / expected.limit
+        as_whole = relative_error / expected.whole / expected.limit
         as_row = worst / expected.worst / expected.limit
         weighed = (
-            Weighed(whole, expected.whole, expected.limit, as_whole, rows, 0.0)
+            Weighed(relative_error, expected.whole, expected.limit, as_whole, rows, 0.0)
             if as_whole >= as_row
             else Weighed(worst, expected.worst, expected.limit, as_row, rows, 0.0)
         )
         if not weighed.wrong:
-            model.learn(Seen(pair, whole, worst), entering)
-        each = self._told(
+            model.learn(Seen(pair, relative_error, worst), entering)
+        judged_pair = self._told(
             pair, weighed, bad if weighed.wrong else Verdict.NOISE, measured.difference, "error model"
         )
-        return each._replace(basis=expected.basis)
+        return judged_pair._replace(basis=expected.basis)
 
 
 def _relative(measured: Measured) -> tuple[float, float, tuple[int, ...]]:
@@ -396,15 +374,5 @@ def _not_finite(measured: Measured) -> Weighed:
     import numpy as np
 
     full = measured.rows[:, 2].max(initial=0)
-    rows = tuple(int(each) for each in np.flatnonzero(measured.rows[:, 2] < full)[:MOST_TOKENS])
+    rows = tuple(int(row) for row in np.flatnonzero(measured.rows[:, 2] < full)[:MOST_TOKENS])
     return Weighed(math.inf, 0.0, 1.0, math.inf, rows, 0.0)
-
-
-class Summary(NamedTuple):
-    """How many pairs got which verdict."""
-
-    counts: dict[Verdict, int]
-
-    @classmethod
-    def of(cls, judged: Sequence[Judged]) -> Summary:
-        return cls({verdict: sum(each.verdict is verdict for each in judged) for verdict in Verdict})

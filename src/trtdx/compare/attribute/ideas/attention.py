@@ -74,9 +74,9 @@ def _axes(bench: Bench, call: Call) -> Iterator[Idea]:
 def _sinks(bench: Bench, call: Call) -> Iterator[Idea]:
     """Yield attention without the scores that take weight from the keys."""
     if call.sinks is not None:
-        got = attended(bench, Core(lambda each: each._replace(sinks=None)))
+        got = attended(bench, Core(lambda attn: attn._replace(sinks=None)))
         yield Idea("DX934", got, {"found": "left out"}, "attention without its sinks")
-        got = attended(bench, Core(lambda each: each._replace(sinks=torch.zeros_like(call.sinks))))
+        got = attended(bench, Core(lambda attn: attn._replace(sinks=torch.zeros_like(call.sinks))))
         yield Idea("DX934", got, {"found": "all zero"}, "attention whose sinks are all zero")
 
 
@@ -85,18 +85,19 @@ def _attribute_scale(bench: Bench) -> Iterator[Idea]:
     from trtdx.compare.attribute.module_copies import put
 
     owner = next(
-        (each for each in bench.module.modules() if isinstance(getattr(each, "scaling", None), float)), None
+        (module for module in bench.module.modules() if isinstance(getattr(module, "scaling", None), float)),
+        None,
     )
     if owner is None:
         return
-    own = owner.scaling
+    own_scale = owner.scaling
 
     def outputs(factor: float) -> Outputs:
-        with put(owner, scaling=own * factor):
+        with put(owner, scaling=own_scale * factor):
             return bench.run()
 
-    factor, found = best(bench, SCALES, outputs)
-    yield _scale_idea(own, own * factor, found)
+    factor, best_outputs = best(bench, SCALES, outputs)
+    yield _scale_idea(own_scale, own_scale * factor, best_outputs)
 
 
 def _scale_idea(expected: float, found: float, outputs: Outputs) -> Idea:
@@ -106,10 +107,10 @@ def _scale_idea(expected: float, found: float, outputs: Outputs) -> Idea:
 
 def _scales(bench: Bench, call: Call) -> Iterator[Idea]:
     def outputs(factor: float) -> Outputs:
-        return attended(bench, Core(lambda each: each._replace(scale=each.scale * factor)))
+        return attended(bench, Core(lambda attn: attn._replace(scale=attn.scale * factor)))
 
-    factor, found = best(bench, SCALES, outputs)
-    yield _scale_idea(call.scale, call.scale * factor, found)
+    factor, best_outputs = best(bench, SCALES, outputs)
+    yield _scale_idea(call.scale, call.scale * factor, best_outputs)
     width = call.query.shape[-1]
     for scale in {1.0, width**-0.5, 1 / width}:
         if abs(scale - call.scale) > 1e-6 * scale:
@@ -118,134 +119,119 @@ def _scales(bench: Bench, call: Call) -> Iterator[Idea]:
 
 
 def _scaled(scale: float) -> Callable[[Call], Call]:
-    return lambda each: each._replace(scale=scale)
+    return lambda attn: attn._replace(scale=scale)
 
 
 def _caps(bench: Bench, call: Call) -> Iterator[Idea]:
     def capped(cap: float | None) -> Outputs:
-        return attended(bench, Core(lambda each: each._replace(softcap=cap)))
+        return attended(bench, Core(lambda attn: attn._replace(softcap=cap)))
 
     expected = f"{call.softcap:g}" if call.softcap else "none"
     if call.softcap:
         values = {"expected": expected, "found": "none"}
         yield Idea("DX968", capped(None), values, "attention computed without its cap on scores")
-    own = [call.softcap * each for each in (0.1, 0.2, 0.5, 2, 5)] if call.softcap else []
-    cap, found = best(bench, [*CAPS, *own], capped, rounds=14, exact=CAPS)
+    own_caps = [call.softcap * factor for factor in (0.1, 0.2, 0.5, 2, 5)] if call.softcap else []
+    cap, best_outputs = best(bench, [*CAPS, *own_caps], capped, rounds=14, exact=CAPS)
     values, how = (
         {"expected": expected, "found": f"{cap:.4g}"},
         f"attention computed with a cap of {cap:.4g} on scores",
     )
-    yield Idea("DX968", found, values, how, freedom=1.0 if call.softcap else 1.5)
+    yield Idea("DX968", best_outputs, values, how, freedom=1.0 if call.softcap else 1.5)
 
 
 def _mappings(bench: Bench, call: Call) -> Iterator[Idea]:
     heads, groups = call.query.shape[1], call.key.shape[1]
     if groups in (1, heads):
         return
-    told = {"heads": str(heads), "groups": str(groups)}
+    values = {"heads": str(heads), "groups": str(groups)}
     how = "head h uses key head h % groups instead of h // (heads / groups)"
-    yield Idea("DX972", attended(bench, Core(repeat=tiled)), told, how)
+    yield Idea("DX972", attended(bench, Core(repeat=tiled)), values, how)
     for part in ("key", "value"):
         got = attended(bench, Core(_tiled_part(part, heads // groups)))
-        yield Idea("DX972", got, told, f"{how}, for {part}s alone", freedom=0.5, rank=1)
+        yield Idea("DX972", got, values, f"{how}, for {part}s alone", freedom=0.5, rank=1)
 
-    def one(each: Call) -> Call:
-        return each._replace(
-            key=each.key[:, :1].expand_as(each.key), value=each.value[:, :1].expand_as(each.value)
+    def one(attn: Call) -> Call:
+        return attn._replace(
+            key=attn.key[:, :1].expand_as(attn.key), value=attn.value[:, :1].expand_as(attn.value)
         )
 
-    yield Idea("DX972", attended(bench, Core(one)), told, "all heads use the first key head")
+    yield Idea("DX972", attended(bench, Core(one)), values, "all heads use the first key head")
 
 
 def _tiled_part(part: str, groups: int) -> Callable[[Call], Call]:
-    def change(each: Call) -> Call:
+    def change(attn: Call) -> Call:
         heads = {
-            "key": each.key.repeat_interleave(groups, 1),
-            "value": each.value.repeat_interleave(groups, 1),
+            "key": attn.key.repeat_interleave(groups, 1),
+            "value": attn.value.repeat_interleave(groups, 1),
         }
-        return each._replace(**{**heads, part: tiled(getattr(each, part), groups)})
+        return attn._replace(**{**heads, part: tiled(getattr(attn, part), groups)})
 
     return change
 
 
 def orders(count: int) -> Iterator[tuple[str, list[int]]]:
     """Yield permutations that mistakes make: reversed, turned, read in the other order, two exchanged."""
-    seen = {tuple(range(count))}
-    for told, order in _orders_of(count):
-        if tuple(order) not in seen:
-            seen.add(tuple(order))
-            yield told, order
+    seen_orders = {tuple(range(count))}
+    for description, order in _orders_of(count):
+        if tuple(order) not in seen_orders:
+            seen_orders.add(tuple(order))
+            yield description, order
 
 
 def _orders_of(count: int) -> Iterator[tuple[str, list[int]]]:
-    whole = list(range(count))
-    for parts in (each for each in range(2, count) if count % each == 0):
+    identity = list(range(count))
+    for parts in (divisor for divisor in range(2, count) if count % divisor == 0):
         yield (
             f"{parts} parts interleaved",
             [row * parts + col for col in range(parts) for row in range(count // parts)],
         )
-    yield "reversed", whole[::-1]
-    yield "shifted by one", whole[1:] + whole[:1]
-    yield "shifted back by one", whole[-1:] + whole[:-1]
+    yield "reversed", identity[::-1]
+    yield "shifted by one", identity[1:] + identity[:1]
+    yield "shifted back by one", identity[-1:] + identity[:-1]
     for half in (count // 2,):
-        yield "halves exchanged", whole[half:] + whole[:half]
+        yield "halves exchanged", identity[half:] + identity[:half]
     pairs = [(one, other) for other in range(count) for one in range(other)]
     for one, other in pairs[:MOST_SWAPS]:
-        order = whole.copy()
+        order = identity.copy()
         order[one], order[other] = other, one
         yield f"{one} and {other} exchanged", order
 
 
 def _orders(bench: Bench, call: Call) -> Iterator[Idea]:
     """Yield heads in another order: of the queries, of keys and values, or of what comes out."""
-    changes: dict[str, tuple[int, Callable[[list[int]], Core]]] = {
-        "query heads": (
-            call.query.shape[1],
-            lambda order: Core(lambda each: each._replace(query=each.query[:, order])),
-        ),
-        "key and value heads": (
-            call.key.shape[1],
-            lambda order: Core(
-                lambda each: each._replace(key=each.key[:, order], value=each.value[:, order])
-            ),
-        ),
-        "key heads": (
-            call.key.shape[1],
-            lambda order: Core(lambda each: each._replace(key=each.key[:, order])),
-        ),
-        "value heads": (
-            call.key.shape[1],
-            lambda order: Core(lambda each: each._replace(value=each.value[:, order])),
-        ),
-        "heads of the result": (call.query.shape[1], lambda order: Core(finish=lambda got: got[:, order])),
-    }
-    for which, (count, made) in changes.items():
-        found: tuple[float, str, Outputs] | None = None
-        for told, order in orders(count):
-            got = attended(bench, made(order))
+    changes: dict[str, tuple[str, ...]] = {
+        "query heads": ("query",), "key and value heads": ("key", "value"), "key heads": ("key",),
+        "value heads": ("value",), "heads of the result": (),
+    }  # fmt: skip
+    for which, names in changes.items():
+        heads = call.key if set(names) & {"key", "value"} else call.query
+        nearest: tuple[float, str, Outputs] | None = None
+        for description, order in orders(heads.shape[1]):
+            got = attended(bench, _core_in_order(names, order))
             wrong = bench.error(got)
-            if found is None or wrong < found[0]:
-                found = wrong, told, got
-        if found is not None:
-            yield Idea(
-                "DX973",
-                found[2],
-                {"which": which, "order": found[1]},
-                f"{which}: {found[1]}",
-                freedom=1,
-                rank=1,
-            )
+            if nearest is None or wrong < nearest[0]:
+                nearest = wrong, description, got
+        if nearest is not None:
+            how = f"{which}: {nearest[1]}"
+            yield Idea("DX973", nearest[2], {"which": which, "order": nearest[1]}, how, freedom=1, rank=1)
+
+
+def _core_in_order(names: tuple[str, ...], order: list[int]) -> Core:
+    """Return attention with the heads of some of its inputs, or those of its result, in another order."""
+    if not names:
+        return Core(finish=lambda got: got[:, order])
+    return Core(lambda attn: attn._replace(**{name: getattr(attn, name)[:, order] for name in names}))
 
 
 def _softmaxes(bench: Bench) -> Iterator[Idea]:
     for name in ("float16", "bfloat16"):
         low: Any = getattr(torch, name)
-        told = {"dtype": name}
+        values = {"dtype": name}
         for core, how in _low_cores(low, name):
-            yield Idea("DX974", attended(bench, core()), told, how)
+            yield Idea("DX974", attended(bench, core()), values, how)
             if bench.dtype in LOW:
                 with bench.as_candidate():
-                    yield Idea("DX974", attended(bench, core()), told, how)
+                    yield Idea("DX974", attended(bench, core()), values, how)
 
 
 def _low_cores(low: Any, name: str) -> Iterator[tuple[Callable[[], Core], str]]:
@@ -258,8 +244,8 @@ def _low_cores(low: Any, name: str) -> Iterator[tuple[Callable[[], Core], str]]:
         return torch.softmax(narrow(scores), -1).to(scores.dtype)
 
     def step_by_step(scores: Tensor) -> Tensor:
-        held = narrow(scores)
-        powers = (held - held.amax(-1, keepdim=True)).exp()
+        narrow_scores = narrow(scores)
+        powers = (narrow_scores - narrow_scores.amax(-1, keepdim=True)).exp()
         return (powers / powers.sum(-1, keepdim=True)).to(scores.dtype)
 
     def scores_alone(scores: Tensor) -> Tensor:

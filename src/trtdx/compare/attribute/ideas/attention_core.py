@@ -78,8 +78,8 @@ class Core:
             scores = torch.cat((scores, _as_column(call.sinks, scores)), -1)
         weights = self.softmax(scores).to(value.dtype)
         self.weights = weights if call.sinks is None else weights[..., :-1]
-        found = self.weights @ value
-        return found if self.finish is None else self.finish(found)
+        output = self.weights @ value
+        return output if self.finish is None else self.finish(output)
 
 
 def _as_column(sinks: Tensor, scores: Tensor) -> Tensor:
@@ -143,20 +143,20 @@ def _call(
 def causal_mask(new: int, total: int, window: int = 0) -> Tensor:
     """Return which keys a query may see: none after it, and with a window only that many up to it."""
     behind = torch.arange(total - new, total)[:, None] - torch.arange(total)[None, :]
-    seen = behind >= 0
-    return (seen & (behind < window) if window else seen)[None, None]
+    visible = behind >= 0
+    return (visible & (behind < window) if window else visible)[None, None]
 
 
 @contextmanager
 def _caught() -> Iterator[None]:
     """Lead torch's own attention function here."""
     functional = torch.nn.functional
-    own = functional.scaled_dot_product_attention
+    original = functional.scaled_dot_product_attention
     functional.scaled_dot_product_attention = _as_torch
     try:
         yield
     finally:
-        functional.scaled_dot_product_attention = own
+        functional.scaled_dot_product_attention = original
 
 
 def _as_torch(
@@ -176,7 +176,9 @@ def _as_torch(
 @contextmanager
 def attending(bench: Bench, core: Core) -> Iterator[None]:
     """Let the bench's module compute its attention by this core inside the block."""
-    configs = {id(each.config): each.config for each in bench.module.modules() if hasattr(each, "config")}
+    configs = {
+        id(module.config): module.config for module in bench.module.modules() if hasattr(module, "config")
+    }
     before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
     _register()
     token = _current.set(core)
@@ -209,14 +211,14 @@ def own_call(bench: Bench) -> Call | None:
     """Return what the module's attention is computed from; none if it has no attention that can be led here."""
     if "call" not in bench.known:
         bench.known["call"] = _own_call(bench)
-    found: Call | None = bench.known["call"]
-    return found
+    call: Call | None = bench.known["call"]
+    return call
 
 
 def _own_call(bench: Bench) -> Call | None:
     core = Core()
     try:
-        found = attended(bench, core)
+        outputs = attended(bench, core)
     except (RuntimeError, TypeError, ValueError, AttributeError, KeyError) as err:
         _note(bench, f"{type(err).__name__}: {err}")
         return None
@@ -225,14 +227,14 @@ def _own_call(bench: Bench) -> Call | None:
             _note(bench, f"{len(core.calls)} attentions are in it")
         return None
     gap = sum(
-        float(((found[name] - bench.truth[name]).double() ** 2).sum())
-        / max(1e-300, float((each.double() ** 2).sum()))
-        for name, each in bench.truth.items()
-        if name in found
+        float(((outputs[name] - bench.truth[name]).double() ** 2).sum())
+        / max(1e-300, float((expected.double() ** 2).sum()))
+        for name, expected in bench.truth.items()
+        if name in outputs
     )
     padded = bench.suspect.counts is not None
     limit = 1e-9 if bench.exact == torch.float64 else 1e-5
-    if gap > limit and not (padded and _same_where_it_counts(bench, found, limit)):
+    if gap > limit and not (padded and _same_where_it_counts(bench, outputs, limit)):
         _note(bench, "computed apart it gives something else")
         return None
     return core.calls[0]
@@ -243,9 +245,9 @@ def _note(bench: Bench, why: str) -> None:
 
 
 def _same_where_it_counts(bench: Bench, found: Outputs, limit: float) -> bool:
-    for name, each in bench.truth.items():
+    for name, expected in bench.truth.items():
         rows = bench._index(name)
-        gap = (found[name][rows] - each[rows]).double()
-        if float((gap**2).sum()) > limit * float((each[rows].double() ** 2).sum()):
+        gap = (found[name][rows] - expected[rows]).double()
+        if float((gap**2).sum()) > limit * float((expected[rows].double() ** 2).sum()):
             return False
     return True

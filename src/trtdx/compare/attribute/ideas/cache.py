@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trtdx.compare.attribute.experiment import LOW, Idea
 from trtdx.compare.attribute.ideas.attention_core import Call, Core, attended, own_call
 from trtdx.compare.attribute.ideas.quantization import fp8
+from trtdx.compare.judge.quantised import fake_quantise
 from trtdx.engines.torch.lazy import torch
 from trtdx.engines.torch.values import tensor_from_array
 
@@ -43,23 +44,17 @@ def _both(bench: Bench, change: Both, which: str = "both") -> dict[str, Tensor]:
     return attended(bench, Core(prepare))
 
 
-def _int8(tensor: Tensor, *, each: bool) -> Tensor:
-    peak = tensor.abs().amax(-1, keepdim=True) if each else tensor.abs().max()
-    scale = peak.clamp(min=1e-30) / 127
-    return torch.round(tensor / scale).clamp(-128, 127) * scale
-
-
 def _precisions(bench: Bench) -> Iterator[Idea]:
     kinds: dict[str, Both] = {
         "fp8 e4m3 with a scale": fp8,
-        "fp8 e4m3 without a scale": lambda each: fp8(each, scaled=False),
-        "fp8 e5m2 without a scale": lambda each: fp8(each, scaled=False, name="float8_e5m2"),
-        "int8": lambda each: _int8(each, each=False),
-        "int8 with a scale for each token": lambda each: _int8(each, each=True),
+        "fp8 e4m3 without a scale": lambda tensor: fp8(tensor, scaled=False),
+        "fp8 e5m2 without a scale": lambda tensor: fp8(tensor, scaled=False, name="float8_e5m2"),
+        "int8": fake_quantise,
+        "int8 with a scale for each token": lambda tensor: fake_quantise(tensor, axis=-1),
     }
     if bench.dtype == "float32":
-        kinds["bfloat16"] = lambda each: each.to(torch.bfloat16).to(each.dtype)
-        kinds["float16"] = lambda each: each.to(torch.float16).to(each.dtype)
+        kinds["bfloat16"] = lambda tensor: tensor.to(torch.bfloat16).to(tensor.dtype)
+        kinds["float16"] = lambda tensor: tensor.to(torch.float16).to(tensor.dtype)
     for name, change in kinds.items():
         yield Idea("DX952", _both(bench, change), {"found": name}, f"keys and values kept as {name}")
         if bench.dtype in LOW:
@@ -67,14 +62,8 @@ def _precisions(bench: Bench) -> Iterator[Idea]:
                 yield Idea("DX952", _both(bench, change), {"found": name}, f"keys and values kept as {name}")
         for which in ("keys", "values"):
             got = _both(bench, change, which)
-            yield Idea(
-                "DX952",
-                got,
-                {"found": f"{name}, {which} only"},
-                f"{which} kept as {name}",
-                freedom=0.5,
-                rank=1,
-            )
+            how = f"{which} kept as {name}"
+            yield Idea("DX952", got, {"found": f"{name}, {which} only"}, how, freedom=0.5, rank=1)
 
 
 def _stale(bench: Bench, before: int) -> Iterator[Idea]:
@@ -82,25 +71,27 @@ def _stale(bench: Bench, before: int) -> Iterator[Idea]:
 
     def filled(start: int, end: int, source: int | None) -> Both:
         def change(tensor: Tensor) -> Tensor:
-            made = tensor.clone()
-            made[..., start:end, :] = 0 if source is None else tensor[..., source : source + end - start, :]
-            return made
+            changed = tensor.clone()
+            changed[..., start:end, :] = (
+                0 if source is None else tensor[..., source : source + end - start, :]
+            )
+            return changed
 
         return change
 
-    for told, change in (
+    for description, change in (
         ("the last token in the cache is not written yet", filled(before - 1, before, None)),
         ("the new token's key and value are not written yet", filled(before, before + 1, None)),
         ("nothing that was in the cache is there", filled(0, before, None)),
     ):
-        yield Idea("DX953", _both(bench, change), {"what": told}, told)
+        yield Idea("DX953", _both(bench, change), {"what": description}, description)
     if before > 1:
         again = filled(before - 1, before, before - 2)
-        told = "the last token in the cache is still the one before it"
-        yield Idea("DX953", _both(bench, again), {"what": told}, told)
+        description = "the last token in the cache is still the one before it"
+        yield Idea("DX953", _both(bench, again), {"what": description}, description)
     old = filled(before, before + 1, before - 1)
-    told = "the new token is still the one before it"
-    yield Idea("DX953", _both(bench, old), {"what": told}, told)
+    description = "the new token is still the one before it"
+    yield Idea("DX953", _both(bench, old), {"what": description}, description)
 
     def unseen(count: int) -> Core:
         def prepare(call: Call) -> Call:
@@ -110,8 +101,8 @@ def _stale(bench: Bench, before: int) -> Iterator[Idea]:
 
         return Core(prepare)
 
-    told = "the last token in the cache is not seen"
-    yield Idea("DX953", attended(bench, unseen(1)), {"what": told}, told)
+    description = "the last token in the cache is not seen"
+    yield Idea("DX953", attended(bench, unseen(1)), {"what": description}, description)
 
 
 def _of_other_layers(bench: Bench, call: Call, before: int) -> Iterator[Idea]:
@@ -120,25 +111,25 @@ def _of_other_layers(bench: Bench, call: Call, before: int) -> Iterator[Idea]:
         if key.shape != (*call.key.shape[:2], before, call.key.shape[-1]):
             continue
 
-        def prepare(each: Call, key: Tensor = key, value: Tensor = value) -> Call:
-            return each._replace(
-                key=torch.cat((key.to(each.key.dtype), each.key[..., before:, :]), -2),
-                value=torch.cat((value.to(each.value.dtype), each.value[..., before:, :]), -2),
+        def prepare(attn: Call, key: Tensor = key, value: Tensor = value) -> Call:
+            return attn._replace(
+                key=torch.cat((key.to(attn.key.dtype), attn.key[..., before:, :]), -2),
+                value=torch.cat((value.to(attn.value.dtype), attn.value[..., before:, :]), -2),
             )
 
-        told = f"what is in the cache is of layer {layer}"
-        yield Idea("DX954", attended(bench, Core(prepare)), {"what": told}, told)
+        description = f"what is in the cache is of layer {layer}"
+        yield Idea("DX954", attended(bench, Core(prepare)), {"what": description}, description)
 
 
 def _other_pasts(bench: Bench) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield the number, keys and values of the other layers, as the candidate has them."""
-    held = {**bench.suspect.reference_inputs, **bench.suspect.candidate_inputs}
-    own = {name.split(".")[1] for name in bench.past if name.startswith("past.")}
-    for name in held:
+    inputs = {**bench.suspect.reference_inputs, **bench.suspect.candidate_inputs}
+    own_layers = {name.split(".")[1] for name in bench.past if name.startswith("past.")}
+    for name in inputs:
         parts = name.split(".")
         value = f"past.{parts[1]}.value" if len(parts) == 3 else ""
-        if parts[0] == "past" and parts[-1] == "key" and value in held and parts[1] not in own:
-            yield parts[1], tensor_from_array(held[name]), tensor_from_array(held[value])
+        if parts[0] == "past" and parts[-1] == "key" and value in inputs and parts[1] not in own_layers:
+            yield parts[1], tensor_from_array(inputs[name]), tensor_from_array(inputs[value])
 
 
 def _places(bench: Bench, call: Call, before: int) -> Iterator[Idea]:
@@ -153,24 +144,26 @@ def _places(bench: Bench, call: Call, before: int) -> Iterator[Idea]:
 
     for shift in range(1, min(rows, 5)):
         order = [(row + shift) % rows for row in range(rows)]
-        told = f"what is in the cache is of the request {shift} further"
-        yield Idea("DX954", _both(bench, moved(order)), {"what": told}, told)
+        description = f"what is in the cache is of the request {shift} further"
+        yield Idea("DX954", _both(bench, moved(order)), {"what": description}, description)
     for first in range(rows if rows > 2 else 0):
         for source in range(min(rows, 6)):
             order = list(range(rows))
             order[first] = source
-            told = f"request {first} reads the cache of request {source}"
+            description = f"request {first} reads the cache of request {source}"
             if first != source:
-                yield Idea("DX954", _both(bench, moved(order)), {"what": told}, told, freedom=0.5)
+                yield Idea(
+                    "DX954", _both(bench, moved(order)), {"what": description}, description, freedom=0.5
+                )
     if not bench.solved:
         yield from _pages(bench, call)
 
 
 def _rows_hit(bench: Bench) -> list[int]:
     """Return the sequences in which the candidate is wrong; their block tables are what may be."""
-    theirs, own = bench.targets[bench.main], bench.truth[bench.main]
-    gap = torch.nan_to_num(theirs - own).reshape(own.shape[0], -1).square().sum(1)
-    return [row for row, each in enumerate(gap.tolist()) if each > 0.01 * float(gap.max())]
+    candidate, reference = bench.targets[bench.main], bench.truth[bench.main]
+    gap = torch.nan_to_num(candidate - reference).reshape(reference.shape[0], -1).square().sum(1)
+    return [row for row, row_error in enumerate(gap.tolist()) if row_error > 0.01 * float(gap.max())]
 
 
 def _pages(bench: Bench, call: Call) -> Iterator[Idea]:
@@ -182,53 +175,58 @@ def _pages(bench: Bench, call: Call) -> Iterator[Idea]:
         *(_own_tables(count, size, rows, hit) for size, count in reversed(sizes)),
         *(_far_tables(count, size, rows, hit) for size, count in reversed(sizes)),
     )
-    for told, change in islice(tables, MOST_TABLES):
+    for description, change in islice(tables, MOST_TABLES):
         if bench.solved:
             return
-        yield Idea("DX954", _both(bench, change), {"what": told}, told, freedom=1)
+        yield Idea("DX954", _both(bench, change), {"what": description}, description, freedom=1)
 
 
 def _own_tables(count: int, size: int, rows: int, hit: list[int]) -> Iterator[tuple[str, Both]]:
     """Yield a page from elsewhere in the same place, another page of the same sequence, two exchanged, or none."""
-    pages, each = range(count), f"of {size} tokens each"
+    pages, page_size = range(count), f"of {size} tokens each"
     for shift, at in product(range(1, min(rows, 5)), pages):
-        yield f"page {at} is of the request {shift} further, {each}", _read(at, at, size, hit, shift=shift)
+        yield (
+            f"page {at} is of the request {shift} further, {page_size}",
+            _read(at, at, size, hit, shift=shift),
+        )
     for source, at in permutations(pages, 2):
-        yield f"page {source} read for page {at}, {each}", _read(source, at, size, hit)
+        yield f"page {source} read for page {at}, {page_size}", _read(source, at, size, hit)
     for source, at in combinations(pages, 2):
-        yield f"pages {source} and {at} exchanged, {each}", _read(source, at, size, hit, back=True)
+        yield f"pages {source} and {at} exchanged, {page_size}", _read(source, at, size, hit, back=True)
     for at in pages:
-        yield f"page {at} holds nothing, {each}", _emptied(at, size, hit)
+        yield f"page {at} holds nothing, {page_size}", _emptied(at, size, hit)
 
 
 def _far_tables(count: int, size: int, rows: int, hit: list[int]) -> Iterator[tuple[str, Both]]:
     """Yield another page of another sequence."""
     for shift, (source, at) in product(range(1, min(rows, 5)), permutations(range(count), 2)):
-        told = f"page {source} of the request {shift} further read for page {at}, of {size} tokens each"
-        yield told, _read(source, at, size, hit, shift=shift)
+        description = (
+            f"page {source} of the request {shift} further read for page {at}, of {size} tokens each"
+        )
+        yield description, _read(source, at, size, hit, shift=shift)
 
 
 def _read(source: int, at: int, size: int, hit: list[int], *, shift: int = 0, back: bool = False) -> Both:
     """Return what reads one page for another, in the sequences that are hit."""
 
     def change(tensor: Tensor) -> Tensor:
-        made, total = tensor.clone(), tensor.shape[-2]
+        changed, total = tensor.clone(), tensor.shape[-2]
         length = min(size, total - at * size, total - source * size)
-        to, of = (slice(page * size, page * size + length) for page in (at, source))
+        target_rows, source_rows = (slice(page * size, page * size + length) for page in (at, source))
         for row in hit:
             other = tensor[(row + shift) % len(tensor)]
-            made[row][..., to, :] = other[..., of, :]
+            changed[row][..., target_rows, :] = other[..., source_rows, :]
             if back:
-                made[row][..., of, :] = other[..., to, :]
-        return made
+                changed[row][..., source_rows, :] = other[..., target_rows, :]
+        return changed
 
     return change
 
 
 def _emptied(at: int, size: int, hit: list[int]) -> Both:
     def change(tensor: Tensor) -> Tensor:
-        made = tensor.clone()
-        made[hit, ..., at * size : (at + 1) * size, :] = 0
-        return made
+        changed = tensor.clone()
+        changed[hit, ..., at * size : (at + 1) * size, :] = 0
+        return changed
 
     return change

@@ -55,25 +55,25 @@ class Setting(NamedTuple):
 
     @property
     def told(self) -> str:
-        expected, found = self._parts()
-        return f"config.json states {self.name} {_short(found)}, the reference's {_short(expected)}"
+        expected, actual = self._parts()
+        return f"config.json states {self.name} {_short(actual)}, the reference's {_short(expected)}"
 
     @property
     def values(self) -> dict[str, str]:
-        expected, found = self._parts()
-        held = {
+        expected, actual = self._parts()
+        values = {
             "expected": _short(expected),
-            "found": _short(found),
+            "found": _short(actual),
             "setting": self.name,
             "inner": self.name,
         }
-        if _is_number(expected) and _is_number(found) and expected:
-            held["factor"] = f"{found / expected:.4g}"
+        if _is_number(expected) and _is_number(actual) and expected:
+            values["factor"] = f"{actual / expected:.4g}"
         if self.name == "rope_interleave":
             pairs = {True: "interleaved", False: "in halves"}
-            held |= {"expected": pairs[bool(expected)], "found": pairs[bool(found)]}
-        held["what"] = f"{self.name} is {_short(found)} instead of {_short(expected)}"
-        return held
+            values |= {"expected": pairs[bool(expected)], "found": pairs[bool(actual)]}
+        values["what"] = f"{self.name} is {_short(actual)} instead of {_short(expected)}"
+        return values
 
     def _parts(self) -> tuple[Any, Any]:
         """Return what differs in two values that hold several."""
@@ -84,11 +84,11 @@ class Setting(NamedTuple):
         ]
         if len(names) == 1:
             return self.expected.get(names[0]), self.found.get(names[0])
-        return tuple({name: each.get(name) for name in names} for each in (self.expected, self.found))  # type: ignore[return-value]
+        return tuple({name: config.get(name) for name in names} for config in (self.expected, self.found))  # type: ignore[return-value]
 
 
 def _rope_code(expected: Any, found: Any) -> str:
-    one, other = (each if isinstance(each, dict) else {} for each in (expected, found))
+    one, other = (config if isinstance(config, dict) else {} for config in (expected, found))
     names = {name for name in one | other if one.get(name) != other.get(name)}
     if names == {"rope_theta"}:
         return "DX962"
@@ -112,25 +112,31 @@ def _short(value: Any) -> str:
 
 def stated_settings(suspect: Suspect, config: Any) -> list[Setting]:
     """Return the settings that the configs of both sides state differently; what a file leaves out is the class's default."""
-    own, theirs = (settings_in(side, config) for side in (suspect.reference, suspect.candidate))
-    if not own and hasattr(config, "to_dict"):  # a model that is open already is its own witness
-        own = config.to_dict()
-    if not own or not theirs or own.get("model_type") != theirs.get("model_type"):
+    reference, candidate = (settings_in(side, config) for side in (suspect.reference, suspect.candidate))
+    if not reference and hasattr(config, "to_dict"):  # a model that is open already is its own witness
+        reference = config.to_dict()
+    if not reference or not candidate or reference.get("model_type") != candidate.get("model_type"):
         return []
-    names = [name for name in theirs if name in own and name not in SILENT and not name.startswith("_")]
-    return [Setting(name, own[name], theirs[name]) for name in names if own[name] != theirs[name]]
+    names = [
+        name for name in candidate if name in reference and name not in SILENT and not name.startswith("_")
+    ]
+    return [
+        Setting(name, reference[name], candidate[name])
+        for name in names
+        if reference[name] != candidate[name]
+    ]
 
 
 def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield the module as the reference's model has it with a setting of the candidate's, one after the other, then all."""
     settings = stated_settings(bench.suspect, getattr(bench.model, "config", None))[:MOST_SETTINGS]
-    for each in settings:
-        yield from _built(bench, each.code, {each.name: each.found}, each.values, each.told)
+    for setting in settings:
+        yield from _built(bench, setting.code, {setting.name: setting.found}, setting.values, setting.told)
     if len(settings) > 1 and not bench.solved:
-        told = "; ".join(each.told for each in settings[:3])
-        what = "; ".join(each.values["what"] for each in settings[:3])
-        found = {each.name: each.found for each in settings}
-        yield from _built(bench, OTHER_SETTING, found, {"what": what}, told, freedom=0.5)
+        description = "; ".join(setting.told for setting in settings[:3])
+        what = "; ".join(setting.values["what"] for setting in settings[:3])
+        changes = {setting.name: setting.found for setting in settings}
+        yield from _built(bench, OTHER_SETTING, changes, {"what": what}, description, freedom=0.5)
 
 
 def _built(
@@ -165,21 +171,21 @@ def _model_with(model: Any, changes: Mapping[str, Any]) -> Any:
     """Return the reference's model with other settings and its own weights, which both share."""
     from transformers.initialization import no_init_weights
 
-    held = {**model.config.to_dict(), **changes}
-    config = type(model.config).from_dict(held)
+    settings = {**model.config.to_dict(), **changes}
+    config = type(model.config).from_dict(settings)
     config._attn_implementation = model.config._attn_implementation
     with no_init_weights():
-        made = type(model)(config).eval()
-    own = made.state_dict()
-    theirs = {
-        name: each
-        for name, each in model.state_dict().items()
-        if name in own and each.shape == own[name].shape
+        new_model = type(model)(config).eval()
+    new_state = new_model.state_dict()
+    shared_state = {
+        name: tensor
+        for name, tensor in model.state_dict().items()
+        if name in new_state and tensor.shape == new_state[name].shape
     }
-    if any(name not in theirs for name in own):
+    if any(name not in shared_state for name in new_state):
         return None
-    made.load_state_dict(theirs, strict=False, assign=True)
+    new_model.load_state_dict(shared_state, strict=False, assign=True)
     for name, buffer in model.named_buffers():
-        if not torch.is_floating_point(buffer) and name in dict(made.named_buffers()):
-            made.get_buffer(name).copy_(buffer)
-    return made.requires_grad_(False)
+        if not torch.is_floating_point(buffer) and name in dict(new_model.named_buffers()):
+            new_model.get_buffer(name).copy_(buffer)
+    return new_model.requires_grad_(False)

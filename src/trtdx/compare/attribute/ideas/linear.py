@@ -12,7 +12,6 @@ from trtdx.compare.attribute.ideas.product import (
     Product,
     is_embedding,
     is_vocabulary,
-    outputs_with,
     product_of,
 )
 from trtdx.compare.attribute.ideas.sharding import RANKS
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST_INNER = 16  # products inside a larger module that are tried
 CLIPS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
-PARTNERS = [set(each) for each in GATES]
+PARTNERS = [set(gate_pair) for gate_pair in GATES]
 
 
 def ideas(bench: Bench) -> Iterator[Idea]:
@@ -47,9 +46,9 @@ def ideas(bench: Bench) -> Iterator[Idea]:
 
 def _lost(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield a weight that is zero everywhere."""
-    nothing = product.of(torch.zeros_like(product.weight), product.bias)
+    nothing = product.with_own_bias(torch.zeros_like(product.weight))
     values = {"what": "its weight is zero everywhere"}
-    yield Idea("DX933", outputs_with(bench, nothing), values, "the weight zero everywhere", rank=-1)
+    yield Idea("DX933", bench.with_main(nothing), values, "the weight zero everywhere", rank=-1)
 
 
 def _clipped(bench: Bench, product: Product) -> Iterator[Idea]:
@@ -57,113 +56,104 @@ def _clipped(bench: Bench, product: Product) -> Iterator[Idea]:
     weight, peak = product.weight, float(product.weight.abs().max())
 
     def outputs(limit: float) -> Outputs:
-        return outputs_with(bench, product.of(weight.clamp(-limit, limit), product.bias))
+        return bench.with_main(product.with_own_bias(weight.clamp(-limit, limit)))
 
-    limit, got = best(bench, [peak * each for each in CLIPS], outputs)
-    held = float((weight.abs() > limit).double().mean())
-    values = {"limit": f"{limit:.4g}", "held": f"{100 * held:.2g} %"}
+    limit, got = best(bench, [peak * share for share in CLIPS], outputs)
+    clipped_share = float((weight.abs() > limit).double().mean())
+    values = {"limit": f"{limit:.4g}", "held": f"{100 * clipped_share:.2g} %"}
     yield Idea("DX929", got, values, f"weights held at {limit:.4g}", freedom=1)
 
 
 def _woven(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield gate and up that were kept row by row in turn, and cut as if one stood after the other."""
-    own = bench.path.rpartition(".")[2]
+    own_name = bench.path.rpartition(".")[2]
     for path, other in bench.siblings():
         name, weight = path.rpartition(".")[2], getattr(other, "weight", None)
-        order = next((pair for pair in GATES if {own, name} == set(pair)), None)
+        order = next((pair for pair in GATES if {own_name, name} == set(pair)), None)
         if order is None or not isinstance(weight, torch.Tensor) or product.turned:
             continue
         both = (product.weight, weight.to(product.x.dtype))
         if product.weight.shape != weight.shape:
             continue
-        woven = torch.stack(both if own == order[0] else both[::-1], 1).flatten(0, 1)
-        half = woven[: len(weight)] if own == order[0] else woven[len(weight) :]
+        woven = torch.stack(both if own_name == order[0] else both[::-1], 1).flatten(0, 1)
+        half = woven[: len(weight)] if own_name == order[0] else woven[len(weight) :]
         values, how = {"how": INTERLEAVED}, f"rows of {order[0]} and {order[1]} in turn"
-        yield Idea("DX981", outputs_with(bench, product.of(half, product.bias)), values, how)
+        yield Idea("DX981", bench.with_main(product.with_own_bias(half)), values, how)
 
 
 def _turned(bench: Bench, product: Product) -> Iterator[Idea]:
     weight = product.weight
     if weight.shape[0] == weight.shape[1]:
-        yield Idea(
-            "DX982", outputs_with(bench, product.of(weight.T, product.bias)), {}, "the weight transposed"
-        )
+        yield Idea("DX982", bench.with_main(product.with_own_bias(weight.T)), {}, "the weight transposed")
         return
     rows, columns = weight.shape
     read = weight.T.contiguous().reshape(rows, columns)
     how = "the weight's memory read in the other order"
-    yield Idea("DX982", outputs_with(bench, product.of(read, product.bias)), {}, how)
+    yield Idea("DX982", bench.with_main(product.with_own_bias(read)), {}, how)
     read = weight.contiguous().reshape(columns, rows).T
-    yield Idea("DX982", outputs_with(bench, product.of(read, product.bias)), {}, how)
+    yield Idea("DX982", bench.with_main(product.with_own_bias(read)), {}, how)
 
 
 def _biases(bench: Bench, product: Product) -> Iterator[Idea]:
     plain = product.of(product.weight)
     if product.bias is not None:
-        yield Idea("DX987", outputs_with(bench, plain), {}, "the product without its bias")
+        yield Idea("DX987", bench.with_main(plain), {}, "the product without its bias")
         for ranks in RANKS:
-            many = outputs_with(bench, plain + ranks * product.bias)
+            many = bench.with_main(plain + ranks * product.bias)
             yield Idea("DX988", many, {"ranks": str(ranks)}, f"the bias added {ranks} times")
     for path, other in (*bench.siblings(), *bench.twins()):
         bias = getattr(other, "bias", None)
         if isinstance(bias, torch.Tensor) and bias.shape == product.weight.shape[:1]:
-            got = outputs_with(bench, plain + bias.double())
+            got = bench.with_main(plain + bias.double())
             yield Idea("DX989", got, {"other": path}, f"with the bias of {path}")
 
 
 def _elsewhere(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield the product with the weights of another module: of the same parent, of other layers, the embedding."""
-    own = bench.path.rpartition(".")[2]
+    own_parent, _, own_name = bench.path.rpartition(".")
     for path, other in (*bench.siblings(), *bench.twins(), *_embeddings(bench)):
         weight = getattr(other, "weight", None)
         if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
             continue
-        held = weight.T if product.turned and not is_embedding(other) else weight
-        if held.shape != product.weight.shape or torch.equal(held.double(), product.weight.double()):
+        other_weight = weight.T if product.turned and not is_embedding(other) else weight
+        if other_weight.shape != product.weight.shape or torch.equal(
+            other_weight.double(), product.weight.double()
+        ):
             continue
-        code = "DX990"
-        if {own, path.rpartition(".")[2]} in PARTNERS and path.rpartition(".")[0] == bench.path.rpartition(
-            "."
-        )[0]:
-            code = "DX981"
-        if is_embedding(other):
-            code = "DX992"
-        held, bias = held.to(product.x.dtype), getattr(other, "bias", None)
+        parent, _, name = path.rpartition(".")
+        are_partners = {own_name, name} in PARTNERS and parent == own_parent
+        code = "DX992" if is_embedding(other) else "DX981" if are_partners else "DX990"
+        other_weight, bias = other_weight.to(product.x.dtype), getattr(other, "bias", None)
         if bias is not None:
-            got = outputs_with(bench, product.of(held, bias.to(product.x.dtype)))
+            got = bench.with_main(product.of(other_weight, bias.to(product.x.dtype)))
             yield Idea(code, got, {"other": path}, f"with the weights of {path}")
-        got = outputs_with(bench, product.of(held, product.bias))
+        got = bench.with_main(product.with_own_bias(other_weight))
         yield Idea(code, got, {"other": path}, f"with the weight of {path}")
 
 
 def _embeddings(bench: Bench) -> Iterator[tuple[str, Any]]:
     if is_vocabulary(bench):
-        yield from ((path, each) for path, each in bench.model.named_modules() if is_embedding(each))
+        yield from ((path, module) for path, module in bench.model.named_modules() if is_embedding(module))
 
 
 def _inside(bench: Bench) -> Iterator[Idea]:
     """Yield matrix products inside a larger module that have a plain mistake."""
-    inner = [(name, each) for name, each in bench.module.named_modules() if name and _is_product(each)]
+    inner = [(name, module) for name, module in bench.module.named_modules() if name and _is_product(module)]
     yield from _other_layers(bench)
     if bench.solved:
         return
     for name, module in inner[:MOST_INNER]:
-        weight, told = module.weight, {"inner": name}
+        weight, values = module.weight, {"inner": name}
         if weight.shape[0] == weight.shape[1]:
             with put(module, weight=weight.T):
-                yield Idea("DX982", bench.run(), told, f"the weight of {name} transposed", freedom=0.5)
+                yield Idea("DX982", bench.run(), values, f"the weight of {name} transposed", freedom=0.5)
         bias = getattr(module, "bias", None)
         if bias is not None:
             with put(module, bias=torch.zeros_like(bias)):
-                yield Idea("DX987", bench.run(), told, f"{name} without its bias", freedom=0.5)
+                yield Idea("DX987", bench.run(), values, f"{name} without its bias", freedom=0.5)
             with put(module, bias=2 * bias):
-                yield Idea(
-                    "DX988",
-                    bench.run(),
-                    {**told, "ranks": "2"},
-                    f"the bias of {name} added twice",
-                    freedom=0.5,
-                )
+                how = f"the bias of {name} added twice"
+                yield Idea("DX988", bench.run(), {**values, "ranks": "2"}, how, freedom=0.5)
         yield from _inner_orders(bench, name, module)
 
 
@@ -173,21 +163,18 @@ def _inner_orders(bench: Bench, name: str, module: Any) -> Iterator[Idea]:
             if module.weight.shape[axis] % ranks:
                 continue
             chunks = module.weight.chunk(ranks, axis)
-            for told, order in list(orders(ranks))[:6]:
-                with put(module, weight=torch.cat([chunks[each] for each in order], axis)):
+            for description, order in list(orders(ranks))[:6]:
+                with put(module, weight=torch.cat([chunks[index] for index in order], axis)):
                     values = {"inner": name, "ranks": str(ranks), "order": " ".join(map(str, order))}
-                    yield Idea("DX983", bench.run(), values, f"shards of {name}: {told}", freedom=1.5, rank=1)
-            for lost in range(ranks):
-                made = [torch.zeros_like(each) if at == lost else each for at, each in enumerate(chunks)]
-                with put(module, weight=torch.cat(made, axis)):
-                    values = {"inner": name, "ranks": str(ranks), "missing": str(lost)}
                     yield Idea(
-                        "DX984",
-                        bench.run(),
-                        values,
-                        f"shard {lost} of {ranks} of {name} is missing",
-                        freedom=1,
+                        "DX983", bench.run(), values, f"shards of {name}: {description}", freedom=1.5, rank=1
                     )
+            for lost in range(ranks):
+                shards = [torch.zeros_like(chunk) if at == lost else chunk for at, chunk in enumerate(chunks)]
+                with put(module, weight=torch.cat(shards, axis)):
+                    values = {"inner": name, "ranks": str(ranks), "missing": str(lost)}
+                    how = f"shard {lost} of {ranks} of {name} is missing"
+                    yield Idea("DX984", bench.run(), values, how, freedom=1)
 
 
 def _is_product(module: Any) -> bool:
@@ -197,20 +184,20 @@ def _is_product(module: Any) -> bool:
 
 def _other_layers(bench: Bench) -> Iterator[Idea]:
     """Yield the module with all its weights, or one part's, of the same module in another layer."""
-    own = dict(bench.module.named_parameters())
+    own_parameters = dict(bench.module.named_parameters())
     for path, other in list(bench.twins())[:12]:
-        theirs = dict(other.named_parameters())
+        other_parameters = dict(other.named_parameters())
         if (
-            own.keys() != theirs.keys()
-            or any(own[name].shape != theirs[name].shape for name in own)
-            or not own
+            own_parameters.keys() != other_parameters.keys()
+            or any(own_parameters[name].shape != other_parameters[name].shape for name in own_parameters)
+            or not own_parameters
         ):
             continue
-        kept = {name: each.data for name, each in own.items()}
+        original_data = {name: parameter.data for name, parameter in own_parameters.items()}
         try:
-            for name, each in own.items():
-                each.data = theirs[name].data.to(kept[name].dtype)
+            for name, parameter in own_parameters.items():
+                parameter.data = other_parameters[name].data.to(original_data[name].dtype)
             yield Idea("DX990", bench.run(), {"other": path}, f"with all weights of {path}")
         finally:
-            for name, each in own.items():
-                each.data = kept[name]
+            for name, parameter in own_parameters.items():
+                parameter.data = original_data[name]

@@ -25,23 +25,37 @@ MOST_ROWS = 6
 def ideas(bench: Bench, call: Call) -> Iterator[Idea]:
     """Yield other masks and windows."""
     yield from _missing(bench, call)
-    for told, mask in _wrong(bench, call):
-        yield Idea(WRONG, attended(bench, _with_mask(mask)), {"how": told}, told, freedom=0.5)
+    for description, mask in _wrong(bench, call):
+        yield Idea(WRONG, attended(bench, _with_mask(mask)), {"how": description}, description, freedom=0.5)
     yield from _weak(bench, call)
     yield from _windows(bench, call)
 
 
 def of_tensors(bench: Bench) -> Iterator[Idea]:
     """Yield what a mask is that differs itself, before any attention has used it."""
-    for ours, theirs in bench.suspect.masks.values():
-        own, found = _as_square(tensor_from_array(ours)), _as_square(tensor_from_array(theirs))
-        if own is None or found is None or own.shape != found.shape or torch.equal(own, found):
+    for reference_mask, candidate_mask in bench.suspect.masks.values():
+        reference_visible, candidate_visible = (
+            _as_square(tensor_from_array(reference_mask)),
+            _as_square(tensor_from_array(candidate_mask)),
+        )
+        if (
+            reference_visible is None
+            or candidate_visible is None
+            or reference_visible.shape != candidate_visible.shape
+            or torch.equal(reference_visible, candidate_visible)
+        ):
             continue
-        apart = float((own != found).sum())
-        for code, told, mask in _all_masks(bench, own):
-            share = 1 - float((mask.expand_as(found) != found).sum()) / apart
-            values = {"how": told, "expected": str(_window_in(own) or "none"), "found": told}
-            yield Idea(code, bench.truth, values, told, share=share, freedom=0.5 * (code in (WRONG, WINDOW)))
+        apart = float((reference_visible != candidate_visible).sum())
+        for code, description, mask in _all_masks(bench, reference_visible):
+            share = 1 - float((mask.expand_as(candidate_visible) != candidate_visible).sum()) / apart
+            values = {
+                "how": description,
+                "expected": str(_window_in(reference_visible) or "none"),
+                "found": description,
+            }
+            yield Idea(
+                code, bench.truth, values, description, share=share, freedom=0.5 * (code in (WRONG, WINDOW))
+            )
         return
 
 
@@ -49,8 +63,8 @@ def _as_square(mask: Tensor) -> Tensor | None:
     """Return who sees whom, [batch, 1, new, all], of a mask with a row for each query."""
     if mask.ndim < 2 or mask.shape[-2] < 2:
         return None
-    seen = mask if mask.dtype == torch.bool else mask > HIDDEN
-    return seen.reshape(-1, 1, *seen.shape[-2:])
+    visible = mask if mask.dtype == torch.bool else mask > HIDDEN
+    return visible.reshape(-1, 1, *visible.shape[-2:])
 
 
 def _all_masks(bench: Bench, own: Tensor) -> Iterator[tuple[str, str, Tensor]]:
@@ -62,8 +76,8 @@ def _all_masks(bench: Bench, own: Tensor) -> Iterator[tuple[str, str, Tensor]]:
     yield MISSING, "nothing is masked", torch.ones_like(own)
     if not bool(valid.all()):
         yield PADDING, "padding is seen like any token", causal_mask(new, total, window)
-    for told, mask in _wrong(bench, call):
-        yield WRONG, told, mask
+    for description, mask in _wrong(bench, call):
+        yield WRONG, description, mask
     for size in (0, *range(1, total)):
         if size != window:
             yield WINDOW, str(size or "none"), (causal_mask(new, total, size) if size else causal) & valid
@@ -75,15 +89,13 @@ def valid_keys(bench: Bench, call: Call) -> Tensor:
     new, total = call.query.shape[-2], call.key.shape[-2]
     if counts is not None and counts.shape[-1] == total and new == total:
         return torch.tensor(counts, dtype=torch.bool)[:, None, None, :]
-    return call.allowed[:, :1].any(2, keepdim=True) if _window_of(call) else call.allowed[:, :1, -1:, :]
-
-
-def _window_of(call: Call) -> int:
-    """Return how many keys the last query sees at most, 0 if it sees all that are valid."""
-    return _window_in(call.allowed)
+    return (
+        call.allowed[:, :1].any(2, keepdim=True) if _window_in(call.allowed) else call.allowed[:, :1, -1:, :]
+    )
 
 
 def _window_in(allowed: Tensor) -> int:
+    """Return how many keys the last query sees at most, 0 if it sees all that are valid."""
     new, total = allowed.shape[-2:]
     inside = allowed[:, 0].any(0)
     first = int(inside[-1].nonzero()[0]) if bool(inside[-1].any()) else 0
@@ -92,7 +104,7 @@ def _window_in(allowed: Tensor) -> int:
 
 
 def _with_mask(allowed: Tensor) -> Core:
-    return Core(lambda each: each._replace(allowed=allowed))
+    return Core(lambda attn: attn._replace(allowed=allowed))
 
 
 def _missing(bench: Bench, call: Call) -> Iterator[Idea]:
@@ -102,7 +114,7 @@ def _missing(bench: Bench, call: Call) -> Iterator[Idea]:
         every = attended(bench, _with_mask(valid.expand(-1, -1, new, -1)))
         yield Idea(MISSING, every, {}, "every token sees later ones")
     if not bool(valid.all()):
-        base = causal_mask(new, total, _window_of(call)) if new > 1 else causal
+        base = causal_mask(new, total, _window_in(call.allowed)) if new > 1 else causal
         yield Idea(PADDING, attended(bench, _with_mask(base)), {}, "padding is seen like any token")
         every = attended(bench, _with_mask(torch.ones_like(base)))
         yield Idea(MISSING, every, {"how": "nothing is masked, padding neither"}, "nothing is masked", rank=1)
@@ -111,7 +123,7 @@ def _missing(bench: Bench, call: Call) -> Iterator[Idea]:
 def _wrong(bench: Bench, call: Call) -> Iterator[tuple[str, Tensor]]:
     """Yield masks that are there and hide something else, in words and as [batch or 1, 1, new, all]."""
     new, total = call.query.shape[-2], call.key.shape[-2]
-    valid, own = valid_keys(bench, call), call.allowed[:, :1]
+    valid, own_mask = valid_keys(bench, call), call.allowed[:, :1]
     behind = torch.arange(total - new, total)[:, None] - torch.arange(total)[None, :]
     for shift in SHIFTS:
         if shift >= total:
@@ -119,26 +131,28 @@ def _wrong(bench: Bench, call: Call) -> Iterator[tuple[str, Tensor]]:
         if new > 1:
             count = f"{shift} token" + "s" * (shift > 1)
             later = ((behind < 0) & (behind >= -shift))[None, None] & valid
-            yield f"each token sees {count} later than itself", _or_self(own | later, behind)
-        hidden = own & ~((behind >= 0) & (behind < shift))[None, None]
-        told = "no token sees itself" if shift == 1 else f"no token sees itself and the {shift - 1} before it"
-        yield told, hidden
-        yield f"{told}, but the first", _or_self(hidden, behind)
+            yield f"each token sees {count} later than itself", _or_self(own_mask | later, behind)
+        hidden = own_mask & ~((behind >= 0) & (behind < shift))[None, None]
+        description = (
+            "no token sees itself" if shift == 1 else f"no token sees itself and the {shift - 1} before it"
+        )
+        yield description, hidden
+        yield f"{description}, but the first", _or_self(hidden, behind)
     first = valid & (valid.int().cumsum(-1) == 1)
-    yield "the first token is hidden from all others", _or_self(own & ~first, behind)
+    yield "the first token is hidden from all others", _or_self(own_mask & ~first, behind)
     if new > 1:
-        yield "the mask is turned round: what should be seen is hidden", ~own & valid
+        yield "the mask is turned round: what should be seen is hidden", ~own_mask & valid
         yield "the mask is of later tokens instead of earlier ones", (behind <= 0)[None, None] & valid
         half = torch.arange(total)[None, None, None] < (total - new) + new // 2
         yield (
             "the first half of the prompt sees all of itself",
-            own | (half & (behind[:, :1] < total // 2)[None, None] & valid),
+            own_mask | (half & (behind[:, :1] < total // 2)[None, None] & valid),
         )
     if not bool(valid.all()):
-        flipped, seen = valid.flip(-1), (behind >= 0)[None, None]
-        yield "padding is masked on the other side", flipped & seen
-        yield "padding is seen, and as many tokens as it has are hidden on the other side", flipped & own
-    yield from _of_rows(call, own, valid, behind)
+        flipped, causal = valid.flip(-1), (behind >= 0)[None, None]
+        yield "padding is masked on the other side", flipped & causal
+        yield "padding is seen, and as many tokens as it has are hidden on the other side", flipped & own_mask
+    yield from _of_rows(call, own_mask, valid, behind)
 
 
 def _or_self(mask: Tensor, behind: Tensor) -> Tensor:
@@ -164,25 +178,25 @@ def _weak(bench: Bench, call: Call) -> Iterator[Idea]:
         return
 
     def outputs(less: float) -> Outputs:
-        def prepare(each: Call) -> Call:
-            taken = torch.where(hidden, -less, 0.0).to(each.query.dtype)
-            bias = taken if each.bias is None else each.bias + taken
-            return each._replace(allowed=torch.ones_like(each.allowed), bias=bias)
+        def prepare(attn: Call) -> Call:
+            penalty = torch.where(hidden, -less, 0.0).to(attn.query.dtype)
+            bias = penalty if attn.bias is None else attn.bias + penalty
+            return attn._replace(allowed=torch.ones_like(attn.allowed), bias=bias)
 
         return attended(bench, Core(prepare))
 
-    less, found = best(bench, WEAK, outputs, rounds=10, exact=(1.0, 10.0, 100.0))
-    told = f"the mask takes {less:.3g} from hidden scores instead of hiding them"
-    yield Idea(WRONG, found, {"how": told}, told, freedom=1)
+    less, best_outputs = best(bench, WEAK, outputs, rounds=10, exact=(1.0, 10.0, 100.0))
+    description = f"the mask takes {less:.3g} from hidden scores instead of hiding them"
+    yield Idea(WRONG, best_outputs, {"how": description}, description, freedom=1)
 
 
 def _windows(bench: Bench, call: Call) -> Iterator[Idea]:
     new, total = call.query.shape[-2], call.key.shape[-2]
     if total < 3:
         return
-    valid, own = valid_keys(bench, call), _window_of(call)
-    expected = str(own) if own else "none"
-    if own:
+    valid, own_window = valid_keys(bench, call), _window_in(call.allowed)
+    expected = str(own_window) if own_window else "none"
+    if own_window:
         mask = causal_mask(new, total) & valid
         values = {"expected": expected, "found": "none"}
         yield Idea(WINDOW, attended(bench, _with_mask(mask)), values, "attention without its window")
@@ -190,12 +204,12 @@ def _windows(bench: Bench, call: Call) -> Iterator[Idea]:
         {*range(1, min(total, 24)), *(2**power for power in range(5, 17) if 2**power < total), total - 1}
     )
     scored = [
-        (bench.error(found), size, found)
+        (bench.error(outputs), size, outputs)
         for size in sizes
-        if size != own
-        for found in [attended(bench, _with_mask(causal_mask(new, total, size) & valid))]
+        if size != own_window
+        for outputs in [attended(bench, _with_mask(causal_mask(new, total, size) & valid))]
     ]
     if scored:
-        _, size, found = min(scored, key=lambda each: each[0])
+        _, size, best_outputs = min(scored, key=lambda scored_window: scored_window[0])
         values = {"expected": expected, "found": str(size)}
-        yield Idea(WINDOW, found, values, "attention with another window", freedom=1)
+        yield Idea(WINDOW, best_outputs, values, "attention with another window", freedom=1)

@@ -49,7 +49,10 @@ def activation_named(function: Any) -> str:
         return ""
     if not isinstance(y, torch.Tensor) or y.shape != x.shape:
         return ""
-    return next((name for name, each in activations().items() if torch.allclose(each(x), y, atol=1e-9)), "")
+    return next(
+        (name for name, activation in activations().items() if torch.allclose(activation(x), y, atol=1e-9)),
+        "",
+    )
 
 
 def ideas(bench: Bench) -> Iterator[Idea]:
@@ -63,14 +66,14 @@ def ideas(bench: Bench) -> Iterator[Idea]:
 def _of_activation(bench: Bench) -> Iterator[Idea]:
     if next(bench.module.parameters(), None) is not None or not bench.inputs:
         return
-    own = activation_named(bench.module)
+    own_name = activation_named(bench.module)
     x = next(iter(bench.inputs.values()))
-    if not own or x.shape != bench.truth[bench.main].shape:
+    if not own_name or x.shape != bench.truth[bench.main].shape:
         return
     for name, function in activations().items():
-        if name != own:
-            got = bench.changed({bench.main: function(x)})
-            yield Idea("DX980", got, {"found": name, "expected": own}, f"{name} instead of {own}")
+        if name != own_name:
+            got = bench.with_main(function(x))
+            yield Idea("DX980", got, {"found": name, "expected": own_name}, f"{name} instead of {own_name}")
 
 
 def _activation_inside(bench: Bench) -> Iterator[Idea]:
@@ -83,37 +86,40 @@ def _activation_inside(bench: Bench) -> Iterator[Idea]:
     if len(places) > 4:
         return
     for owner, attribute in places:
-        held = getattr(owner, attribute)
-        own = activation_named(held)
-        if not own:
+        activation = getattr(owner, attribute)
+        own_name = activation_named(activation)
+        if not own_name:
             continue
         for name, function in activations().items():
-            if name == own:
+            if name == own_name:
                 continue
-            whole = isinstance(held, torch.nn.Module)
-            with put(held, forward=function) if whole else put(owner, **{attribute: function}):
+            is_module = isinstance(activation, torch.nn.Module)
+            with put(activation, forward=function) if is_module else put(owner, **{attribute: function}):
                 got = bench.run()
-            yield Idea("DX980", got, {"found": name, "expected": own}, f"{name} instead of {own}")
+            yield Idea("DX980", got, {"found": name, "expected": own_name}, f"{name} instead of {own_name}")
 
 
 def _numbers_of_activation(bench: Bench) -> Iterator[Idea]:
     """Yield another slope or limit of an activation that has such (gpt-oss)."""
     for owner in bench.module.modules():
         for name, others in NUMBERS.items():
-            own = getattr(owner, name, None)
-            if not isinstance(own, (int, float)) or isinstance(own, bool):
+            own_value = getattr(owner, name, None)
+            if not isinstance(own_value, (int, float)) or isinstance(own_value, bool):
                 continue
             for other in others:
-                if other != own:
+                if other != own_value:
                     with put(owner, **{name: other}):
                         got = bench.run()
-                    values = {"found": f"its activation with {name} {other:g}", "expected": f"{name} {own:g}"}
-                    yield Idea("DX980", got, values, f"{name} {other:g} instead of {own:g}")
+                    values = {
+                        "found": f"its activation with {name} {other:g}",
+                        "expected": f"{name} {own_value:g}",
+                    }
+                    yield Idea("DX980", got, values, f"{name} {other:g} instead of {own_value:g}")
 
 
 def _instead(module: Any) -> Callable[[Tensor, Tensor], Tensor]:
-    own: Callable[[Tensor], Tensor] = module.forward
-    return lambda x, _: own(x)
+    own_forward: Callable[[Tensor], Tensor] = module.forward
+    return lambda x, _: own_forward(x)
 
 
 def _exchanged(bench: Bench) -> Iterator[Idea]:
@@ -123,23 +129,23 @@ def _exchanged(bench: Bench) -> Iterator[Idea]:
             if gate not in names or up not in names or not _alike(names[gate], names[up]):
                 continue
             one, other = names[gate], names[up]
-            ours, theirs = _weights(one), _weights(other)
-            with put(one, **theirs), put(other, **ours):
+            gate_weights, up_weights = _weights(one), _weights(other)
+            with put(one, **up_weights), put(other, **gate_weights):
                 yield Idea("DX981", bench.run(), {"how": "exchanged"}, f"{gate} and {up} exchanged")
             with giving(one, _instead(other)), giving(other, _instead(one)):
                 how = f"what {gate} and {up} give exchanged"
                 yield Idea("DX981", bench.run(), {"how": "exchanged"}, how, rank=1)
         for name in FUSED:
-            held = getattr(owner, name, None)
-            weight = held if isinstance(held, torch.nn.Parameter) else getattr(held, "weight", None)
+            fused = getattr(owner, name, None)
+            weight = fused if isinstance(fused, torch.nn.Parameter) else getattr(fused, "weight", None)
             if not isinstance(weight, torch.Tensor):
                 continue
             yield from _halves(bench, owner, name, weight)
 
 
 def _alike(one: Any, other: Any) -> bool:
-    mine, theirs = getattr(one, "weight", None), getattr(other, "weight", None)
-    return mine is not None and theirs is not None and bool(mine.shape == theirs.shape)
+    weight, other_weight = getattr(one, "weight", None), getattr(other, "weight", None)
+    return weight is not None and other_weight is not None and bool(weight.shape == other_weight.shape)
 
 
 def _weights(module: Any) -> dict[str, Any]:
@@ -154,8 +160,8 @@ def _halves(bench: Bench, owner: Any, name: str, weight: Tensor) -> Iterator[Ide
         return
     halves = torch.cat((torch.arange(size // 2, size), torch.arange(size // 2)))
     woven = torch.stack((torch.arange(size // 2), torch.arange(size // 2, size)), 1).reshape(-1)
-    for order, told in ((halves, "exchanged"), (woven, INTERLEAVED), (torch.argsort(woven), APART)):
+    for order, description in ((halves, "exchanged"), (woven, INTERLEAVED), (torch.argsort(woven), APART)):
         changed = weight.index_select(axis, order)
         target = owner if isinstance(getattr(owner, name), torch.nn.Parameter) else getattr(owner, name)
         with put(target, **{name if target is owner else "weight": changed}):
-            yield Idea("DX981", bench.run(), {"how": told}, f"the halves of {name} {told}")
+            yield Idea("DX981", bench.run(), {"how": description}, f"the halves of {name} {description}")

@@ -31,7 +31,7 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     if bench.suspect.again is None or bench.solved:  # another run of the candidate is dear
         return
     _shake()
-    second = {bench._full(name): each for name, each in bench.suspect.again().items()}
+    second = {bench._full(name): array for name, array in bench.suspect.again().items()}
     if not all(name in second for name in bench.targets):
         return
     spread = sum(_spread(bench, name, tensor_from_array(second[name]).double()) for name in bench.targets)
@@ -53,52 +53,52 @@ def _shake() -> None:
 
 
 def _spread(bench: Bench, name: str, second: Tensor) -> float:
-    kept = bench._index(name)
-    gap = torch.nan_to_num((bench.targets[name] - second.reshape(bench.targets[name].shape))[kept])
+    rows = bench._index(name)
+    gap = torch.nan_to_num((bench.targets[name] - second.reshape(bench.targets[name].shape))[rows])
     return float((gap * gap).sum()) / bench._sizes[name]
 
 
 def rate_of(module: Any) -> float:
     """Return the largest rate of dropout that a module has."""
-    rates = [each.p for each in module.modules() if isinstance(each, torch.nn.Dropout)]
-    for each in module.modules():
-        told = [getattr(each, name, 0.0) for name in NAMES]
-        rates += [rate for rate in told if isinstance(rate, float)]
+    rates = [submodule.p for submodule in module.modules() if isinstance(submodule, torch.nn.Dropout)]
+    for submodule in module.modules():
+        attribute_rates = [getattr(submodule, name, 0.0) for name in NAMES]
+        rates += [rate for rate in attribute_rates if isinstance(rate, float)]
     return float(max(rates, default=0.0))
 
 
 def _zeros(bench: Bench) -> Iterator[Idea]:
     """Yield outputs of which some are zero and all others are larger by the factor that makes up for them."""
-    theirs, truth = bench.targets[bench.main], bench.truth[bench.main]
+    candidate, truth = bench.targets[bench.main], bench.truth[bench.main]
     real = truth.abs() > 1e-6 * truth.abs().max()
-    zero = (theirs == 0) & real
+    zero = (candidate == 0) & real
     lost = float(zero.sum()) / max(1, int(real.sum()))
     left = real & ~zero
     if not 0.005 < lost < 0.95 or int(zero.sum()) < 3 or not bool(left.any()):
         return
-    factor = float((theirs[left] / truth[left]).median())
+    factor = float((candidate[left] / truth[left]).median())
     rate = 1 - 1 / factor if factor > 1 else 0.0
     if not 0 < rate < 1 or abs(rate - lost) > 0.1 + 0.5 * lost:
         return
-    made = torch.where(theirs == 0, torch.zeros_like(truth), truth * factor)
+    dropped = torch.where(candidate == 0, torch.zeros_like(truth), truth * factor)
     values = {"rate": f"{rate:.2g}", "spread": f"{lost:.2g}"}
     how = f"{100 * lost:.2g} % of the outputs are zero, the others larger by {factor:.4g}"
-    yield Idea("DX958", bench.changed({bench.main: made}), values, how, freedom=1)
+    yield Idea("DX958", bench.with_main(dropped), values, how, freedom=1)
 
 
 def _jitter(bench: Bench) -> Iterator[Idea]:
     """Yield numbers that are each multiplied by one of its own: within a range, and the same way in no row or channel."""
     for name in bench.wrong_targets:
-        truth, theirs = (
+        truth, candidate = (
             bench.truth[name][bench._index(name)].double(),
             bench.targets[name][bench._index(name)],
         )
         rows, width = truth.reshape(-1, truth.shape[-1]), truth.shape[-1]
         if not truth.is_floating_point() or rows.shape[0] < 8 or width < 8 or not bool((rows != 0).all()):
             continue
-        over = torch.nan_to_num(theirs.reshape(rows.shape) / rows) - 1
+        over = torch.nan_to_num(candidate.reshape(rows.shape) / rows) - 1
         spread = float(over.std())
-        if not 1e-4 < spread < 0.5 or float(theirs.to(torch.bfloat16).eq(theirs).double().mean()) > 0.5:
+        if not 1e-4 < spread < 0.5 or float(candidate.to(torch.bfloat16).eq(candidate).double().mean()) > 0.5:
             continue
         kurtosis = float(((over - over.mean()) / spread).pow(4).mean())
         alone = max(
@@ -122,18 +122,18 @@ def _lost_weights(bench: Bench) -> Iterator[Idea]:
     solved = _solved(bench, core, call, name)
     if solved is None:
         return
-    ratios, seen = solved
+    ratios, measurable = solved
     lost = ratios < 0.5
-    rate = float(lost[seen].double().mean())
-    kept = ratios[seen & ~lost]
-    if not 0.005 < rate < 0.95 or int(seen.sum()) < LEAST_SEEN:
+    rate = float(lost[measurable].double().mean())
+    kept_ratios = ratios[measurable & ~lost]
+    if not 0.005 < rate < 0.95 or int(measurable.sum()) < LEAST_SEEN:
         return
-    factor = float(kept.median())
-    fitting = torch.where(lost, ratios.abs() < 0.15, (ratios / factor - 1).abs() < 0.1)[seen]
-    told = 1 - 1 / factor if factor > 1 else 0.0
-    if abs(told - rate) > 0.02 + 0.35 * rate or told <= 0:
+    factor = float(kept_ratios.median())
+    fitting = torch.where(lost, ratios.abs() < 0.15, (ratios / factor - 1).abs() < 0.1)[measurable]
+    dropout_rate = 1 - 1 / factor if factor > 1 else 0.0
+    if abs(dropout_rate - rate) > 0.02 + 0.35 * rate or dropout_rate <= 0:
         return
-    values = {"rate": f"{told:.2g}", "spread": f"{rate:.2g}"}
+    values = {"rate": f"{dropout_rate:.2g}", "spread": f"{rate:.2g}"}
     how = f"{100 * rate:.2g} % of the weights of attention are zero, the others larger by {factor:.4g}"
     yield Idea("DX958", bench.truth, values, how, share=float(fitting.double().mean()), freedom=1)
 
@@ -157,11 +157,11 @@ def _solved(bench: Bench, core: Core, call: Call, name: str) -> tuple[Tensor, Te
     values = values.repeat_interleave(groups, 1)
     batch, heads, new, _ = weights.shape
     width = values.shape[-1]
-    theirs = torch.nan_to_num(bench.targets[name].double())
-    if theirs.numel() != batch * heads * new * width:
+    candidate = torch.nan_to_num(bench.targets[name].double())
+    if candidate.numel() != batch * heads * new * width:
         return None
-    theirs = theirs.reshape(batch, new, heads, width).transpose(1, 2)
-    ratios, seen = torch.zeros_like(weights), torch.zeros_like(weights, dtype=torch.bool)
+    candidate = candidate.reshape(batch, new, heads, width).transpose(1, 2)
+    ratios, measurable = torch.zeros_like(weights), torch.zeros_like(weights, dtype=torch.bool)
     counts = bench.suspect.counts
     for query in range(new):
         for row in range(batch):
@@ -169,11 +169,13 @@ def _solved(bench: Bench, core: Core, call: Call, name: str) -> tuple[Tensor, Te
             counted = counts is None or counts.shape != (batch, new) or bool(counts[row, query])
             if not counted or not 0 < len(keys) <= max(1, int(0.75 * width)):
                 continue
-            held = values[row][:, keys].transpose(1, 2)  # [heads, width, keys]
-            found = torch.linalg.lstsq(held, theirs[row, :, query, :, None]).solution[..., 0]
-            own = weights[row][:, query, keys]
-            ratios[row][:, query, keys] = found / own.clamp(min=1e-30)
-            sizes = torch.linalg.svdvals(held)  # a token that is there twice has the same values twice
+            key_values = values[row][:, keys].transpose(1, 2)  # [heads, width, keys]
+            solved_weights = torch.linalg.lstsq(key_values, candidate[row, :, query, :, None]).solution[
+                ..., 0
+            ]
+            own_weights = weights[row][:, query, keys]
+            ratios[row][:, query, keys] = solved_weights / own_weights.clamp(min=1e-30)
+            sizes = torch.linalg.svdvals(key_values)  # a token that is there twice has the same values twice
             apart = sizes[:, -1] > LEAST_APART * sizes[:, 0]
-            seen[row][:, query, keys] = (own > LEAST_WEIGHT) & apart[:, None]
-    return ratios, seen
+            measurable[row][:, query, keys] = (own_weights > LEAST_WEIGHT) & apart[:, None]
+    return ratios, measurable

@@ -29,10 +29,10 @@ class Norm(NamedTuple):
 
     def of(self, x: Tensor) -> Tensor:
         x = x - x.mean(-1, keepdim=True) if self.centred else x
-        found = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps)
+        normed = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps)
         if self.weight is not None:
-            found = found * (self.weight + self.plus)
-        return found if self.bias is None else found + self.bias
+            normed = normed * (self.weight + self.plus)
+        return normed if self.bias is None else normed + self.bias
 
 
 def epsilon_of(module: Any) -> tuple[str, float] | None:
@@ -59,13 +59,13 @@ def norm_of(bench: Bench) -> tuple[Norm, Tensor] | None:
     if not is_norm(module) or bench.main != f"{bench.path}:out":
         return None
     x, truth = bench.first_input(), bench.truth[bench.main]
-    told = epsilon_of(module)
-    if x.shape != truth.shape or told is None:
+    named_epsilon = epsilon_of(module)
+    if x.shape != truth.shape or named_epsilon is None:
         return None
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     for centred in (False, True):
         for plus in (0.0, 1.0):
-            norm = Norm(weight, bias, told[1], centred, plus)
+            norm = Norm(weight, bias, named_epsilon[1], centred, plus)
             gap = norm.of(x) - truth
             if float((gap**2).sum()) < 1e-9 * float((truth**2).sum()):
                 return norm, x
@@ -74,14 +74,14 @@ def norm_of(bench: Bench) -> tuple[Norm, Tensor] | None:
 
 def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield what could be wrong with a norm, or with a norm inside the module."""
-    found = norm_of(bench)
-    if found is None:
+    norm_and_input = norm_of(bench)
+    if norm_and_input is None:
         yield from _inside(bench)
         return
-    norm, x = found
+    norm, x = norm_and_input
 
     def outputs(other: Norm) -> Outputs:
-        return bench.changed({bench.main: other.of(x)})
+        return bench.with_main(other.of(x))
 
     others = [eps for eps in EPSILONS if eps != norm.eps]
     eps, got = best(bench, others, lambda eps: outputs(norm._replace(eps=eps)), rounds=20, exact=others)
@@ -94,9 +94,19 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     yield from _weights(bench, norm, outputs)
 
 
+def folded_norm_mistakes(bench: Bench) -> Iterator[Idea]:
+    """Yield a norm whose weight lacks the one that is added to it: exporters add it beforehand."""
+    norm_and_input = norm_of(bench)
+    if norm_and_input is None or norm_and_input[0].weight is None or norm_and_input[0].plus:
+        return
+    norm, x = norm_and_input
+    how = "one not added to the weight, which has it in the reference"
+    yield Idea("DX979", bench.with_main(norm._replace(plus=-1.0).of(x)), {"found": "not added"}, how)
+
+
 def _kinds(norm: Norm, outputs: Any, own: str) -> Iterator[Idea]:
-    found = "RMSNorm" if norm.centred else "LayerNorm"
-    values = {"found": found, "expected": own}
+    other_kind = "RMSNorm" if norm.centred else "LayerNorm"
+    values = {"found": other_kind, "expected": own}
     how = "without the mean taken away" if norm.centred else "with the mean taken away"
     yield Idea("DX978", outputs(norm._replace(centred=not norm.centred)), values, how)
     if norm.bias is not None and norm.centred:
@@ -109,20 +119,12 @@ def _weights(bench: Bench, norm: Norm, outputs: Any) -> Iterator[Idea]:
     if norm.weight is not None:
         yield Idea("DX976", outputs(norm._replace(weight=None)), {}, "without the weight")
         plus = {0.0: "added", 1.0: "not added"}[norm.plus]
-        yield Idea(
-            "DX979",
-            outputs(norm._replace(plus=1.0 - norm.plus)),
-            {"found": plus},
-            f"one {plus} to the weight",
-        )
+        how = f"one {plus} to the weight"
+        yield Idea("DX979", outputs(norm._replace(plus=1.0 - norm.plus)), {"found": plus}, how)
         if norm.plus:
             twice = outputs(norm._replace(plus=2.0))
-            yield Idea(
-                "DX979",
-                twice,
-                {"found": "added twice"},
-                "one added twice: when converting and when computing",
-            )
+            how = "one added twice: when converting and when computing"
+            yield Idea("DX979", twice, {"found": "added twice"}, how)
     if norm.bias is not None:
         yield Idea("DX987", outputs(norm._replace(bias=None)), {}, "the norm without its bias")
     for path, other in (*bench.siblings(), *bench.twins()):
@@ -144,16 +146,16 @@ def _inside(bench: Bench) -> Iterator[Idea]:
     for name, module in bench.module.named_modules():
         if not is_norm(module) or not name:
             continue
-        told = epsilon_of(module)
-        assert told is not None
-        attribute, own = told
+        named_epsilon = epsilon_of(module)
+        assert named_epsilon is not None
+        attribute, own_epsilon = named_epsilon
 
         def outputs(eps: float, module: Any = module, attribute: str = attribute) -> Outputs:
             with put(module, **{attribute: eps}):
                 return bench.run()
 
         eps, got = best(bench, EPSILONS, outputs, rounds=6)
-        values = {"found": f"{eps:.3g}", "expected": f"{own:.3g}", "inner": name}
+        values = {"found": f"{eps:.3g}", "expected": f"{own_epsilon:.3g}", "inner": name}
         yield Idea("DX975", got, values, f"another epsilon of {name}", freedom=1.5)
         if getattr(module, "weight", None) is not None:
             gemma = _from_one(module)

@@ -62,61 +62,51 @@ def too_narrow(bench: Bench) -> Iterator[Idea]:
 
 def _overflow(bench: Bench) -> Iterator[Idea]:
     """Yield float16 that ends at 65504: infinities, or values held there."""
-    theirs = bench.targets[bench.main]
-    strange = not bool(torch.isfinite(theirs).all())
-    peak = max(float(each.abs().max()) for each in bench.truth.values() if each.numel())
+    candidate = bench.targets[bench.main]
+    not_finite = not bool(torch.isfinite(candidate).all())
+    peak = max(float(tensor.abs().max()) for tensor in bench.truth.values() if tensor.numel())
     inside = f"numbers beyond {LARGEST_HALF:g} inside it, though it gives no more than {peak:.4g}"
     values = {"largest": f"{peak:.4g}" if peak > LARGEST_HALF else inside}
-    if strange or bench.dtype == "float16":
+    if not_finite or bench.dtype == "float16":
         try:
             got = bench.in_precision(torch.float16)
         except RuntimeError:
             got = {}
-        if got and any(not bool(torch.isfinite(each).all()) for each in got.values()):
+        if got and any(not bool(torch.isfinite(tensor).all()) for tensor in got.values()):
             yield Idea("DX997", got, values, "computed in float16, where it is infinite too")
     if peak > LARGEST_HALF:
-        held = {name: each.clamp(-LARGEST_HALF, LARGEST_HALF) for name, each in bench.truth.items()}
-        yield Idea("DX997", held, values, "held at the largest float16")
-        over = {name: each.to(torch.float16).double() for name, each in bench.truth.items()}
+        clamped = {name: tensor.clamp(-LARGEST_HALF, LARGEST_HALF) for name, tensor in bench.truth.items()}
+        yield Idea("DX997", clamped, values, "held at the largest float16")
+        over = {name: tensor.to(torch.float16).double() for name, tensor in bench.truth.items()}
         yield Idea("DX997", over, values, "infinite beyond the largest float16")
-    found = norm_of(bench)
-    if found is not None:
-        norm, x = found
+    norm_and_input = norm_of(bench)
+    if norm_and_input is not None:
+        norm, x = norm_and_input
         for low in (torch.float16, torch.bfloat16):
-            small = x.to(low)
+            small, largest = x.to(low), float((x * x).max())
             square = (small * small).mean(-1, keepdim=True).double()
-            if (
-                bool(torch.isfinite(square).all())
-                and low == torch.float16
-                and float((x * x).max()) < LARGEST_HALF
-            ):
+            is_half = low == torch.float16
+            if is_half and bool(torch.isfinite(square).all()) and largest < LARGEST_HALF:
                 continue
-            made = x * torch.rsqrt(square + norm.eps)
-            made = made if norm.weight is None else made * (norm.weight + norm.plus)
-            code, how = (
-                ("DX997", "squares in float16") if low == torch.float16 else ("DX999", "squares in bfloat16")
-            )
-            name = "float16" if low == torch.float16 else "bfloat16"
-            peak_square = {"largest": f"{float((x * x).max()):.4g}", "dtype": name}
-            yield Idea(code, bench.changed({bench.main: made}), peak_square, f"the norm's {how}")
+            normed = x * torch.rsqrt(square + norm.eps)
+            normed = normed if norm.weight is None else normed * (norm.weight + norm.plus)
+            code, name = ("DX997", "float16") if is_half else ("DX999", "bfloat16")
+            values = {"largest": f"{largest:.4g}", "dtype": name}
+            yield Idea(code, bench.with_main(normed), values, f"the norm's squares in {name}")
 
 
 def _saturation(bench: Bench, product: Product | None) -> Iterator[Idea]:
     """Yield outputs or inputs that are held at a largest value."""
-    theirs = torch.nan_to_num(bench.targets[bench.main])
+    candidate = torch.nan_to_num(bench.targets[bench.main])
     truth = bench.truth[bench.main]
-    limit = float(theirs.abs().max())
-    held = int((theirs.abs() >= limit * (1 - 1e-6)).sum())
-    if limit and held >= 2 and float(truth.abs().max()) > limit * 1.001:
-        got = bench.changed({bench.main: truth.clamp(-limit, limit)})
-        share = f"{100 * held / theirs.numel():.2g} %"
-        yield Idea(
-            "DX947",
-            got,
-            {"limit": f"{limit:.5g}", "where": "output", "held": share},
-            f"outputs held at {limit:.5g}",
-        )
-    name = next((key for key, each in bench.inputs.items() if each.is_floating_point()), None)
+    limit = float(candidate.abs().max())
+    clipped_count = int((candidate.abs() >= limit * (1 - 1e-6)).sum())
+    if limit and clipped_count >= 2 and float(truth.abs().max()) > limit * 1.001:
+        got = bench.with_main(truth.clamp(-limit, limit))
+        share = f"{100 * clipped_count / candidate.numel():.2g} %"
+        how = f"outputs held at {limit:.5g}"
+        yield Idea("DX947", got, {"limit": f"{limit:.5g}", "where": "output", "held": share}, how)
+    name = _float_input(bench)
     if name is None:
         return
     x = bench.inputs[name]
@@ -125,48 +115,45 @@ def _saturation(bench: Bench, product: Product | None) -> Iterator[Idea]:
         return
 
     def outputs(limit: float) -> Outputs:
-        if product is not None:
-            return bench.changed(
-                {bench.main: _product(product, x.reshape(product.x.shape).clamp(-limit, limit))}
-            )
-        return bench.run({**bench.inputs, name: x.clamp(-limit, limit)})
+        return _with_input(bench, product, name, x.clamp(-limit, limit))
 
-    grid = [peak * each for each in (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)]
-    limit, got = best(bench, [*grid, *(each for each in LIMITS if each < peak)], outputs, rounds=12)
+    grid = [peak * share for share in (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)]
+    limit, got = best(bench, [*grid, *(largest for largest in LIMITS if largest < peak)], outputs, rounds=12)
     free = 0.5 if limit in LIMITS else 1.0
-    held_share = f"{100 * float((x.abs() > limit).double().mean()):.2g} %"
-    values = {"limit": f"{limit:.5g}", "where": "input", "held": held_share}
+    clipped_share = f"{100 * float((x.abs() > limit).double().mean()):.2g} %"
+    values = {"limit": f"{limit:.5g}", "where": "input", "held": clipped_share}
     # The right limit leaves little; one that was searched explains much of whatever makes large inputs smaller.
     if limit in LIMITS or product is not None or bench.held_share(got) > NEARLY_ALL:
         yield Idea("DX947", got, values, f"inputs held at {limit:.5g}", freedom=free)
 
 
-def _product(product: Product, x: Tensor, weight: Tensor | None = None) -> Tensor:
-    held = product._replace(x=x)
-    return held.of(product.weight if weight is None else weight, product.bias)
+def _float_input(bench: Bench) -> str | None:
+    return next((name for name, tensor in bench.inputs.items() if tensor.is_floating_point()), None)
+
+
+def _with_input(bench: Bench, product: Product | None, name: str, x: Tensor) -> Outputs:
+    """Return what the module gives for another input."""
+    if product is None:
+        return bench.run({**bench.inputs, name: x})
+    return bench.with_main(product.with_own_bias(x=x.reshape(product.x.shape)))
 
 
 def _underflow(bench: Bench, product: Product | None) -> Iterator[Idea]:
-    name = next((key for key, each in bench.inputs.items() if each.is_floating_point()), None)
+    name = _float_input(bench)
     if name is None:
         return
     x = bench.inputs[name]
-    for told, least in SMALLEST.items():
-        values = {"smallest": f"{least:.3g}", "dtype": told}
+    for dtype_name, least in SMALLEST.items():
+        values = {"smallest": f"{least:.3g}", "dtype": dtype_name}
         if bool(((x.abs() < least) & (x != 0)).any()):
-            small = _flushed(x, least)
-            got = (
-                bench.run({**bench.inputs, name: small})
-                if product is None
-                else bench.changed({bench.main: _product(product, small.reshape(product.x.shape))})
-            )
+            got = _with_input(bench, product, name, _flushed(x, least))
             yield Idea("DX998", got, {**values, "where": "input"}, f"inputs below {least:.3g} are zero")
         if product is not None and bool(((product.weight.abs() < least) & (product.weight != 0)).any()):
-            got = bench.changed({bench.main: _product(product, product.x, _flushed(product.weight, least))})
+            got = bench.with_main(product.with_own_bias(_flushed(product.weight, least)))
             yield Idea("DX998", got, {**values, "where": "weight"}, f"weights below {least:.3g} are zero")
         truth = bench.truth[bench.main]
         if bool(((truth.abs() < least) & (truth != 0)).any()):
-            got = bench.changed({bench.main: _flushed(truth, least)})
+            got = bench.with_main(_flushed(truth, least))
             yield Idea("DX998", got, {**values, "where": "output"}, f"outputs below {least:.3g} are zero")
 
 
@@ -194,9 +181,9 @@ def _coarse_products(bench: Bench, product: Product) -> Iterator[Idea]:
     for name in ("bfloat16", "float16", "tf32"):
         x, weight = _rounded(product.x, name), _rounded(product.weight, name)
         if bench.dtype not in ("float16", "bfloat16"):
-            got = bench.changed({bench.main: _product(product, x, weight)})
+            got = bench.with_main(product.with_own_bias(weight, x))
             yield Idea("DX999", got, {"dtype": name}, f"inputs and weights rounded to {name}")
-            got = bench.changed({bench.main: _product(product, product.x, weight)})
+            got = bench.with_main(product.with_own_bias(weight))
             yield Idea("DX999", got, {"dtype": name}, f"weights rounded to {name}")
     for name in ("float16", "bfloat16"):
         if bench.dtype == "bfloat16" and name == "float16":
@@ -205,8 +192,7 @@ def _coarse_products(bench: Bench, product: Product) -> Iterator[Idea]:
             if product.x.shape[1] // size > 512 or size > product.x.shape[1]:
                 continue
             for coarse, narrow in ((False, True), (True, True), (True, False)):
-                made = _summed(product, name, size, coarse=coarse, narrow=narrow)
-                got = bench.changed({bench.main: made})
+                got = bench.with_main(_summed(product, name, size, coarse=coarse, narrow=narrow))
                 how = f"sums rounded to {name} after each {size} products"
                 yield Idea("DX999", got, {"dtype": name}, how, freedom=0.3)
 
@@ -228,5 +214,4 @@ def _summed(product: Product, name: str, size: int, *, coarse: bool, narrow: boo
     for one, other in zip(x.split(size, 1), weight.split(size, 1), strict=True):
         part = (one @ other.T).double()
         total = (total + (part.to(low).double() if coarse else part)).to(low).double()
-    total = total.reshape(product.shape)
-    return total if product.bias is None else total + product.bias
+    return product.add_bias(total)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from trtdx.compare.attribute.experiment import Bench, Outputs, Tensor
+    from trtdx.compare.attribute.experiment import Bench, Tensor
 
 NO_HEADS = {"o_proj", "out_proj", "dense", "c_proj", "wo", "output"}  # what heads enter, and none leave
 
@@ -22,8 +22,18 @@ class Product(NamedTuple):
     shape: tuple[int, ...]
 
     def of(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        found = self.x @ weight.T
-        return (found if bias is None else found + bias).reshape(self.shape)
+        result = self.x @ weight.T
+        return (result if bias is None else result + bias).reshape(self.shape)
+
+    def with_own_bias(self, weight: Tensor | None = None, x: Tensor | None = None) -> Tensor:
+        """Return the product of another weight or other inputs, and its own bias."""
+        product = self if x is None else self._replace(x=x)
+        return product.of(self.weight if weight is None else weight, self.bias)
+
+    def add_bias(self, tensor: Tensor) -> Tensor:
+        """Return what a product is, of whatever kind, with the bias added."""
+        shaped = tensor.reshape(self.shape)
+        return shaped if self.bias is None else shaped + self.bias
 
 
 def product_of(bench: Bench) -> Product | None:
@@ -37,28 +47,28 @@ def product_of(bench: Bench) -> Product | None:
     bias = getattr(bench.module, "bias", None)
     rows = x.reshape(-1, x.shape[-1])
     for turned in (False, True):
-        held = weight.T if turned else weight
-        if held.shape[1] != rows.shape[1] or held.shape[0] != truth.shape[-1]:
+        oriented_weight = weight.T if turned else weight
+        if oriented_weight.shape[1] != rows.shape[1] or oriented_weight.shape[0] != truth.shape[-1]:
             continue
         product = Product(
-            rows, held.detach(), None if bias is None else bias.detach(), turned, tuple(truth.shape)
+            rows,
+            oriented_weight.detach(),
+            None if bias is None else bias.detach(),
+            turned,
+            tuple(truth.shape),
         )
-        gap = product.of(product.weight, product.bias) - truth
+        gap = product.with_own_bias() - truth
         if float((gap**2).sum()) <= 1e-9 * float((truth**2).sum()):
             return product
     return None
 
 
-def outputs_with(bench: Bench, tensor: Tensor) -> Outputs:
-    return bench.changed({bench.main: tensor})
-
-
 def target_of(bench: Bench) -> tuple[Tensor, Tensor]:
     """Return what the candidate and the reference gave, the rows that count."""
-    kept = bench._index(bench.main)
-    theirs, own = bench.targets[bench.main][kept], bench.truth[bench.main][kept]
-    width = own.shape[-1]
-    return torch.nan_to_num(theirs.reshape(-1, width)), own.reshape(-1, width).double()
+    rows = bench._index(bench.main)
+    candidate, reference = bench.targets[bench.main][rows], bench.truth[bench.main][rows]
+    width = reference.shape[-1]
+    return torch.nan_to_num(candidate.reshape(-1, width)), reference.reshape(-1, width).double()
 
 
 def is_embedding(module: Any) -> bool:
@@ -72,14 +82,14 @@ def is_vocabulary(bench: Bench) -> bool:
 
 def head_widths(bench: Bench) -> set[int]:
     """Return the widths that a head may have in what leaves the module; none where no heads leave it."""
-    parent, _, own = bench.path.lower().rpartition(".")
-    if "att" not in parent or own in NO_HEADS or "_a_" in own:
+    parent, _, own_name = bench.path.lower().rpartition(".")
+    if "att" not in parent or own_name in NO_HEADS or "_a_" in own_name:
         return set()
     config = getattr(bench.model, "config", None)
     owner = bench.model.get_submodule(bench.path.rpartition(".")[0])
     names = ("head_dim", "qk_head_dim", "v_head_dim", "qk_rope_head_dim")
-    told = {getattr(each, name, None) for each in (owner, config) for name in names}
+    declared_widths = {getattr(holder, name, None) for holder in (owner, config) for name in names}
     heads, width = getattr(config, "num_attention_heads", 0), getattr(config, "hidden_size", 0)
     if heads and width % heads == 0:
-        told.add(width // heads)
-    return {each for each in told if isinstance(each, int) and each > 0}
+        declared_widths.add(width // heads)
+    return {width for width in declared_widths if isinstance(width, int) and width > 0}

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.experiment import Idea
 from trtdx.compare.attribute.ideas.product import Product, product_of, target_of
+from trtdx.compare.judge.quantised import fake_quantise, quantise_to_int
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.compare.attribute.experiment import Bench, Outputs, Tensor
+    from trtdx.compare.attribute.experiment import Bench, Tensor
 
 ALL = "int8 weights, one scale for all"
 GROUPS = (32, 64, 128)
@@ -34,57 +35,25 @@ def ideas(bench: Bench) -> Iterator[Idea]:
     yield from _backend(bench, product)
 
 
-def _outputs(bench: Bench, product: Product, x: Tensor, weight: Tensor) -> Outputs:
-    return bench.changed({bench.main: product._replace(x=x).of(weight, product.bias)})
-
-
 def _factors(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield the product with one factor: a scale that is wrong."""
-    theirs, _ = target_of(bench)
+    candidate, _ = target_of(bench)
     plain = product.of(product.weight)
-    kept = plain[bench._index(bench.main)].reshape(theirs.shape)
+    counted_product = plain[bench._index(bench.main)].reshape(candidate.shape)
     bias = 0 if product.bias is None else product.bias
-    factor = float(((theirs - bias) * kept).sum() / (kept * kept).sum())
-    near = min(INTEGERS, key=lambda each: abs(factor / each - 1))
+    factor = float(((candidate - bias) * counted_product).sum() / (counted_product * counted_product).sum())
+    near = min(INTEGERS, key=lambda integer: abs(factor / integer - 1))
     free = 1.0 if abs(factor / near - 1) > 0.01 else 1.5  # a whole number is rather a sum taken twice
     if abs(factor) > 1e-6:
         how = f"the product multiplied by {factor:.5g}"
-        yield Idea(
-            "DX948",
-            bench.changed({bench.main: plain * factor + bias}),
-            {"factor": f"{factor:.5g}"},
-            how,
-            freedom=free,
-            rank=1,
-        )
+        values = {"factor": f"{factor:.5g}"}
+        yield Idea("DX948", bench.with_main(plain * factor + bias), values, how, freedom=free, rank=1)
     if product.bias is not None:
-        own = (kept + bias).reshape(theirs.shape)
-        both = float((theirs * own).sum() / (own * own).sum())
-        got = bench.changed({bench.main: (plain + bias) * both})
-        yield Idea(
-            "DX948",
-            got,
-            {"factor": f"{both:.5g}"},
-            f"product and bias multiplied by {both:.5g}",
-            freedom=free + 0.2,
-            rank=1,
-        )
-
-
-def to_int(tensor: Tensor, scale: Tensor, bits: int = 8) -> Tensor:
-    most = 2 ** (bits - 1) - 1
-    return torch.round(tensor / scale).clamp(-most - 1, most)
-
-
-def round_trip(tensor: Tensor, *, bits: int = 8, axis: int | None = None, group: int = 0) -> Tensor:
-    """Return a matrix after it went through integers: one scale for all, for each row, or for groups in a row."""
-    if group:
-        parts = tensor.reshape(tensor.shape[0], -1, group)
-        scale = parts.abs().amax(-1, keepdim=True).clamp(min=1e-30) / (2 ** (bits - 1) - 1)
-        return (to_int(parts, scale, bits) * scale).reshape(tensor.shape)
-    peak = tensor.abs().max() if axis is None else tensor.abs().amax(axis, keepdim=True)
-    scale = peak.clamp(min=1e-30) / (2 ** (bits - 1) - 1)
-    return to_int(tensor, scale, bits) * scale
+        counted_result = (counted_product + bias).reshape(candidate.shape)
+        both = float((candidate * counted_result).sum() / (counted_result * counted_result).sum())
+        got = bench.with_main((plain + bias) * both)
+        how = f"product and bias multiplied by {both:.5g}"
+        yield Idea("DX948", got, {"factor": f"{both:.5g}"}, how, freedom=free + 0.2, rank=1)
 
 
 def unsigned(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,95 +74,89 @@ def fp8(tensor: Tensor, *, scaled: bool = True, name: str = "float8_e4m3fn") -> 
 def _round_trips(bench: Bench, product: Product) -> Iterator[Idea]:
     weight, x = product.weight, product.x
     weights: dict[str, Callable[[], Tensor]] = {
-        ALL: lambda: round_trip(weight),
-        "int8 weights, a scale for each channel": lambda: round_trip(weight, axis=1),
+        ALL: lambda: fake_quantise(weight),
+        "int8 weights, a scale for each channel": lambda: fake_quantise(weight, axis=1),
         "fp8 weights": lambda: fp8(weight),
     }
     for group in GROUPS:
         if weight.shape[1] % group == 0:
-            weights[f"int4 weights in groups of {group}"] = partial(round_trip, weight, bits=4, group=group)
+            weights[f"int4 weights in groups of {group}"] = partial(
+                fake_quantise, weight, bits=4, group=group
+            )
     bytes_, scale, zero = unsigned(x)
     inputs = {
         "": x,
-        " and int8 inputs, one scale for all": round_trip(x),
-        " and int8 inputs, a scale for each token": round_trip(x, axis=1),
+        " and int8 inputs, one scale for all": fake_quantise(x),
+        " and int8 inputs, a scale for each token": fake_quantise(x, axis=1),
         " and uint8 inputs": (bytes_ - zero) * scale,
     }
     if bench.dtype not in ("float16", "bfloat16"):
         inputs[" and fp8 inputs"] = fp8(x)
-    for told, make in weights.items():
-        made = make()
-        for more, given in inputs.items():
-            code = "DX949" if told == ALL else "DX999"
-            values = {"found": told + more, "dtype": told + more}
-            got = _outputs(bench, product, given, made)
-            yield Idea(code, got, values, told + more, freedom=0.3 if more else 0.0)
+    for weight_scheme, make in weights.items():
+        quantised_weight = make()
+        for input_scheme, quantised_input in inputs.items():
+            code = "DX949" if weight_scheme == ALL else "DX999"
+            values = {"found": weight_scheme + input_scheme, "dtype": weight_scheme + input_scheme}
+            got = bench.with_main(product.with_own_bias(quantised_weight, quantised_input))
+            yield Idea(code, got, values, weight_scheme + input_scheme, freedom=0.3 if input_scheme else 0.0)
 
 
 def _channels(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield channels that have another's scale: one for all where each has its own, or the other way round."""
-    theirs, _ = target_of(bench)
+    candidate, _ = target_of(bench)
     peaks = product.weight.abs().amax(1).clamp(min=1e-30)
     plain = product.of(product.weight)
-    kept = plain[bench._index(bench.main)].reshape(theirs.shape)
+    counted_product = plain[bench._index(bench.main)].reshape(candidate.shape)
     bias = 0 if product.bias is None else product.bias
-    for shape, told in (
+    for shape, description in (
         (1 / peaks, "one scale for channels that were quantised each with its own"),
         (peaks, "a scale for each channel of weights that were quantised with one"),
     ):
-        made = kept * shape
-        factor = float(((theirs - bias) * made).sum() / (made * made).sum())
-        yield Idea(
-            "DX949",
-            bench.changed({bench.main: plain * shape * factor + bias}),
-            {"found": told},
-            told,
-            freedom=1,
-        )
-    if theirs.shape[0] < 4:
+        rescaled = counted_product * shape
+        factor = float(((candidate - bias) * rescaled).sum() / (rescaled * rescaled).sum())
+        values = {"found": description}
+        yield Idea("DX949", bench.with_main(plain * shape * factor + bias), values, description, freedom=1)
+    if candidate.shape[0] < 4:
         return
-    each = (((theirs - bias) * kept).sum(0) / (kept * kept).sum(0).clamp(min=1e-300)).to(plain.dtype)
-    spread = f"{float(each.min()):.3g} to {float(each.max()):.3g}"
+    channel_factors = (
+        ((candidate - bias) * counted_product).sum(0)
+        / (counted_product * counted_product).sum(0).clamp(min=1e-300)
+    ).to(plain.dtype)
+    spread = f"{float(channel_factors.min()):.3g} to {float(channel_factors.max()):.3g}"
     how = f"each channel multiplied by its own factor, {spread}"
-    yield Idea(
-        "DX948", bench.changed({bench.main: plain * each + bias}), {"factor": spread}, how, freedom=4, rank=3
-    )
+    values = {"factor": spread}
+    yield Idea("DX948", bench.with_main(plain * channel_factors + bias), values, how, freedom=4, rank=3)
 
 
 def _zero_points(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield zero points that are left out: of inputs, then all are too large by one number; or of weights."""
-    theirs, own = target_of(bench)
-    gap = theirs - own
+    candidate, reference = target_of(bench)
+    gap = candidate - reference
     sums = product.weight.sum(1)
     over = float((gap.mean(0) * sums).sum() / (sums * sums).sum().clamp(min=1e-300))
     truth = bench.truth[bench.main]
-    if abs(over) <= WIDEST * float(
-        product.x.abs().max()
-    ):  # a zero point lies within what is quantised, or near it
+    # A zero point lies within what is quantised, or near it.
+    if abs(over) <= WIDEST * float(product.x.abs().max()):
         values = {"which": "inputs", "offset": f"{over:.4g}"}
         how = f"all inputs too large by {over:.4g}"
-        yield Idea("DX950", bench.changed({bench.main: truth + over * sums}), values, how, freedom=1)
+        yield Idea("DX950", bench.with_main(truth + over * sums), values, how, freedom=1)
     yield from _offsets(bench, product, gap)
     weight = product.weight
     low, high = weight.amin(1, keepdim=True).clamp(max=0), weight.amax(1, keepdim=True).clamp(min=0)
     per_row, per_all = (low, high), (weight.min().clamp(max=0), weight.max().clamp(min=0))
     for which, (least, most) in (("weights of each channel", per_row), ("weights", per_all)):
         scale = (most - least) / 255
-        for shift, told in ((-least, "uint8"), (-least - 128 * scale, "int8")):
-            got = _outputs(bench, product, product.x, weight + shift)
-            yield Idea(
-                "DX950",
-                got,
-                {"which": f"{told} {which}", "offset": f"{float(shift.mean()):.4g}"},
-                f"{told} {which} without zero point",
-            )
+        for shift, dtype_name in ((-least, "uint8"), (-least - 128 * scale, "int8")):
+            got = bench.with_main(product.with_own_bias(weight + shift))
+            values = {"which": f"{dtype_name} {which}", "offset": f"{float(shift.mean()):.4g}"}
+            yield Idea("DX950", got, values, f"{dtype_name} {which} without zero point")
 
 
 def _offsets(bench: Bench, product: Product, gap: Tensor) -> Iterator[Idea]:
     """Yield weights that are all too large by a number of steps of their quantiser: then outputs go with the inputs' sum."""
-    kept = bench._index(bench.main)
+    rows = bench._index(bench.main)
     sums = product.x.double().sum(1).reshape(product.shape[:-1])
-    each = (gap * sums[kept].reshape(-1, 1)).sum(0) / (sums[kept] ** 2).sum().clamp(min=1e-300)
+    channel_offsets = (gap * sums[rows].reshape(-1, 1)).sum(0) / (sums[rows] ** 2).sum().clamp(min=1e-300)
     weight, truth = product.weight.double(), bench.truth[bench.main]
     steps = {
         "each channel": weight.abs().amax(1) / 127,
@@ -203,20 +166,22 @@ def _offsets(bench: Bench, product: Product, gap: Tensor) -> Iterator[Idea]:
         / 255,
         "all": (weight.abs().max() / 127).expand(weight.shape[0]),
     }
-    for told, step in steps.items():
-        count = float((each * step).sum() / (step * step).sum().clamp(min=1e-300))
+    for sharing, step in steps.items():
+        count = float((channel_offsets * step).sum() / (step * step).sum().clamp(min=1e-300))
         if not abs(count) <= MOST_STEPS:  # nor where numbers are not finite
             continue
-        whole = round(count) if abs(count - round(count)) < 0.1 and round(count) else count
-        values = {"which": f"weights, a scale for {told}", "offset": f"{whole:.4g} steps"}
-        got = bench.changed({bench.main: truth + sums[..., None] * step * whole})
-        yield Idea("DX950", got, values, f"all weights too large by {whole:.4g} steps of {told}", freedom=1)
-    if not bool((each.abs() <= WIDEST * weight.abs().amax(1)).all()):
+        step_count = round(count) if abs(count - round(count)) < 0.1 and round(count) else count
+        values = {"which": f"weights, a scale for {sharing}", "offset": f"{step_count:.4g} steps"}
+        got = bench.with_main(truth + sums[..., None] * step * step_count)
+        yield Idea(
+            "DX950", got, values, f"all weights too large by {step_count:.4g} steps of {sharing}", freedom=1
+        )
+    if not bool((channel_offsets.abs() <= WIDEST * weight.abs().amax(1)).all()):
         return
-    got = bench.changed({bench.main: truth + sums[..., None] * each})
+    got = bench.with_main(truth + sums[..., None] * channel_offsets)
     values = {
         "which": "weights, a number of its own for each channel",
-        "offset": f"{float(each.abs().mean()):.4g}",
+        "offset": f"{float(channel_offsets.abs().mean()):.4g}",
     }
     yield Idea("DX950", got, values, "all weights of a channel too large by one number", freedom=3, rank=1)
 
@@ -239,25 +204,24 @@ def _backend(bench: Bench, product: Product) -> Iterator[Idea]:
     if x.shape[0] * weight.shape[0] * x.shape[1] > MOST_PAIRS:
         return
     bytes_, scale, zero = unsigned(x)
-    for axis, told in ((1, "a scale for each channel"), (None, "one scale")):
+    for axis, sharing in ((1, "a scale for each channel"), (None, "one scale")):
         peak = weight.abs().max() if axis is None else weight.abs().amax(1, keepdim=True)
         step = peak.clamp(min=1e-30) / 127
-        ints = to_int(weight, step)
-        found = saturated(bytes_, ints)
+        ints = quantise_to_int(weight, step)
+        saturated_sums = saturated(bytes_, ints)
         exact = bytes_ @ ints.T
-        if torch.equal(found, exact):
+        if torch.equal(saturated_sums, exact):
             continue
-        made = (found - zero * ints.sum(1)) * scale * step.reshape(-1)
-        made = made.reshape(product.shape)
-        got = bench.changed({bench.main: made if product.bias is None else made + product.bias})
-        held = f"{100 * float((found != exact).double().mean()):.3g} %"
+        dequantised = (saturated_sums - zero * ints.sum(1)) * scale * step.reshape(-1)
+        got = bench.with_main(product.add_bias(dequantised))
+        saturated_share = f"{100 * float((saturated_sums != exact).double().mean()):.3g} %"
         here = (
             "; the product of this processor's ONNX Runtime is wrong in this way"
             if backend_saturates()
             else ""
         )
-        how = f"uint8 times int8 ({told}) with sums of pairs held at 16 bits{here}"
-        yield Idea("DX951", got, {"held": held, "scales": told}, how, freedom=0.2)
+        how = f"uint8 times int8 ({sharing}) with sums of pairs held at 16 bits{here}"
+        yield Idea("DX951", got, {"held": saturated_share, "scales": sharing}, how, freedom=0.2)
 
 
 @cache
@@ -275,10 +239,10 @@ def backend_saturates() -> bool | None:
         return None
     node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
     weight = numpy_helper.from_array(np.full((64, 8), 127, np.int8), "b")
-    given = helper.make_tensor_value_info("a", 2, [4, 64])
-    made = helper.make_tensor_value_info("y", 6, [4, 8])
-    graph = helper.make_graph([node], "probe", [given], [made], [weight])
+    input_info = helper.make_tensor_value_info("a", 2, [4, 64])
+    output_info = helper.make_tensor_value_info("y", 6, [4, 8])
+    graph = helper.make_graph([node], "probe", [input_info], [output_info], [weight])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"a": np.full((4, 64), 255, np.uint8)})
-    return int(found[0, 0]) != 255 * 127 * 64
+    (product,) = session.run(None, {"a": np.full((4, 64), 255, np.uint8)})
+    return int(product[0, 0]) != 255 * 127 * 64

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from trtdx.compare.attribute.experiment import Bench, Outputs, Tensor
 
-    Turn = Callable[
-        [Any, Tensor, Tensor, Tensor, Tensor, tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor]
-    ]
+    ApplyRotary = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    Turn = Callable[[ApplyRotary, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 BASES = (100.0, 1e3, 5e3, 1e4, 2.5e4, 5e4, 1e5, 2.5e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8)
 FACTORS = (0.125, 0.25, 0.5, 2.0, 4.0, 8.0, 16.0, 32.0, 40.0)
@@ -77,14 +76,14 @@ def _kinds_of(module: Any) -> list[str]:
 
 def _of_maker(bench: Bench) -> Iterator[Idea]:
     names = [name for name in (f"{bench.path}:out", f"{bench.path}:out[1]") if name in bench.truth]
-    own = bench.truth
-    positions = next((each for each in bench.inputs.values() if not each.is_floating_point()), None)
+    truth = bench.truth
+    positions = next((tensor for tensor in bench.inputs.values() if not tensor.is_floating_point()), None)
     if positions is None or not names:
         return
     single = len(names) == 1  # complex numbers, as pairs of real ones
-    if single and own[names[0]].shape[-1] != 2:
+    if single and truth[names[0]].shape[-1] != 2:
         return
-    cosine, sine = own[names[0]].unbind(-1) if single else (own[names[0]], own[names[1]])
+    cosine, sine = truth[names[0]].unbind(-1) if single else (truth[names[0]], truth[names[1]])
     angles = _angles(bench.module, positions, cosine, sine)
     if angles is None:
         return
@@ -101,31 +100,36 @@ def _functions(module: Any) -> dict[str, Any]:
     """Return the functions that turn queries and keys, where the module's own code finds them."""
     space = getattr(type(module).forward, "__globals__", {})
     return {
-        name: each
-        for name, each in space.items()
-        if name.startswith("apply_") and "rotary" in name and callable(each)
+        name: function
+        for name, function in space.items()
+        if name.startswith("apply_") and "rotary" in name and callable(function)
     }
 
 
 @contextmanager
 def turning(bench: Bench, turn: Turn) -> Iterator[None]:
-    """Let queries and keys be turned otherwise inside the block."""
+    """Let queries and keys be turned otherwise inside the block; `turn` is given how the module itself does it."""
     space = type(bench.module).forward.__globals__
     with ExitStack() as undo:
-        for name, own in _functions(bench.module).items():
-
-            def turned(q: Tensor, k: Tensor, cos: Tensor, *more: Any, _own: Any = own, **named: Any) -> Any:
-                if not cos.is_complex():
-                    return turn(_own, q, k, cos, more[0], more[1:], named)
-
-                def whole(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *more: Any, **named: Any) -> Any:
-                    return _own(q, k, torch.complex(cos, sin), *more, **named)
-
-                return turn(whole, q, k, cos.real, cos.imag, more, named)
-
-            space[name] = turned
-            undo.callback(space.__setitem__, name, own)
+        for name, function in _functions(bench.module).items():
+            space[name] = _wrap_rotary_function(function, turn)
+            undo.callback(space.__setitem__, name, function)
         yield
+
+
+def _wrap_rotary_function(function: Any, turn: Turn) -> Any:
+    """Return what a module calls in the place of its function; complex tables are given as cosines and sines."""
+
+    def turned(q: Tensor, k: Tensor, cos: Tensor, *more: Any, **named: Any) -> Any:
+        if cos.is_complex():
+            return turn(
+                lambda q, k, cos, sin: function(q, k, torch.complex(cos, sin), *more, **named),
+                q, k, cos.real, cos.imag,
+            )  # fmt: skip
+        sin, *rest = more
+        return turn(lambda q, k, cos, sin: function(q, k, cos, sin, *rest, **named), q, k, cos, sin)
+
+    return turned
 
 
 def _run(bench: Bench, turn: Turn) -> Outputs:
@@ -134,19 +138,19 @@ def _run(bench: Bench, turn: Turn) -> Outputs:
 
 
 def _of_user(bench: Bench) -> Iterator[Idea]:
-    seen: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    rotary_calls: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
 
-    def watching(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-        seen.append((q, k, cos, sin))
-        return own(q, k, cos, sin, *more, **named)
+    def watching(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+        rotary_calls.append((q, k, cos, sin))
+        return rotate(q, k, cos, sin)
 
     _run(bench, watching)
-    if not seen:
+    if not rotary_calls:
         return
-    q, _, cos, sin = seen[0]
+    q, _, cos, sin = rotary_calls[0]
     yield from _layouts(bench, q.shape[-1], cos.shape[-1])
     yield from _parts(bench, q.shape[-1], cos.shape[-1])
-    for maker in (each for each in bench.model.modules() if _is_maker(each)):
+    for maker in (module for module in bench.model.modules() if _is_maker(module)):
         angles = _angles(maker, _positions(bench, cos), cos, sin)
         if angles is not None:
             yield from _angle_ideas(bench, angles, lambda cos, sin: _run(bench, _with(cos, sin)))
@@ -163,28 +167,20 @@ def _of_more(bench: Bench, angles: Angles, width: int) -> Iterator[Idea]:
     for size in sorted({2 * turned, 4 * turned, width}):
         if turned < size <= width and size % 2 == 0:
             steps = torch.arange(0, size, 2, dtype=torch.float64) / size
-            made = angles.made(speeds=angles.base**-steps)
+            tables = angles.made(speeds=angles.base**-steps)
             values = {"found": f"{size} of {width}", "expected": f"{turned} of {width}"}
             how = f"{size} of {width} numbers of each head turned"
             with put(bench.module, **({cut: size} if cut else {})):
-                got = _run(bench, _replaced(*made))
+                got = _run(bench, _with(*tables))
             yield Idea("DX964", got, values, how)
 
 
-def _replaced(cosine: Tensor, sine: Tensor) -> Turn:
-    """Return a turn by cosines and sines of another width."""
-
-    def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-        return own(q, k, cosine.to(cos.dtype), sine.to(sin.dtype), *more, **named)
-
-    return turn
-
-
 def _with(cosine: Tensor, sine: Tensor) -> Turn:
-    def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-        return own(
-            q, k, cosine.to(cos.dtype).expand_as(cos), sine.to(sin.dtype).expand_as(sin), *more, **named
-        )
+    """Return a turn by other cosines and sines, of whatever width."""
+
+    def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+        shape = (*cos.shape[:-1], cosine.shape[-1])
+        return rotate(q, k, cosine.to(cos.dtype).expand(shape), sine.to(sin.dtype).expand(shape))
 
     return turn
 
@@ -193,46 +189,41 @@ def _of_one(bench: Bench, angles: Angles) -> Iterator[Idea]:
     """Yield queries or keys alone that are turned for another position, or by other speeds."""
 
     def one(which: str, cosine: Tensor, sine: Tensor) -> Turn:
-        def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-            made = own(
-                q, k, cosine.to(cos.dtype).expand_as(cos), sine.to(sin.dtype).expand_as(sin), *more, **named
-            )
-            right = own(q, k, cos, sin, *more, **named)
-            return (made[0], right[1]) if which == "queries" else (right[0], made[1])
+        def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+            shifted, right = _with(cosine, sine)(rotate, q, k, cos, sin), rotate(q, k, cos, sin)
+            return (shifted[0], right[1]) if which == "queries" else (right[0], shifted[1])
 
         return turn
 
     for which in ("queries", "keys"):
         for offset in OFFSETS:
             got = _run(bench, one(which, *angles.made(positions=angles.positions + offset)))
-            told = f"positions of {which} alone shifted by {offset:+d}"
-            yield Idea("DX965", got, {"offset": f"{offset:+d}", "which": which}, told, freedom=0.3)
+            description = f"positions of {which} alone shifted by {offset:+d}"
+            yield Idea("DX965", got, {"offset": f"{offset:+d}", "which": which}, description, freedom=0.3)
 
 
 def _layouts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
     """Yield pairs that stand side by side instead of half apart, or the other way round."""
     size = min(width, turned)
     pairs = torch.cat((torch.arange(0, size, 2), torch.arange(1, size, 2)))
-    for order, told in ((pairs, "interleaved"), (torch.argsort(pairs), "in halves")):
-        whole = torch.cat((order, torch.arange(size, width)))
-        back = torch.argsort(whole)
+    for order, layout in ((pairs, "interleaved"), (torch.argsort(pairs), "in halves")):
+        there = torch.cat((order, torch.arange(size, width)))
+        back = torch.argsort(there)
 
         def turn(
-            own: Any,
+            rotate: ApplyRotary,
             q: Tensor,
             k: Tensor,
             cos: Tensor,
             sin: Tensor,
-            more: Any,
-            named: Any,
-            whole: Tensor = whole,
+            there: Tensor = there,
             back: Tensor = back,
         ) -> Any:
-            q, k = own(q[..., whole], k[..., whole], cos, sin, *more, **named)
+            q, k = rotate(q[..., there], k[..., there], cos, sin)
             return q[..., back], k[..., back]
 
-        values = {"found": told, "expected": "in halves" if told == "interleaved" else "interleaved"}
-        yield Idea("DX961", _run(bench, turn), values, f"pairs of numbers taken {told}")
+        values = {"found": layout, "expected": "in halves" if layout == "interleaved" else "interleaved"}
+        yield Idea("DX961", _run(bench, turn), values, f"pairs of numbers taken {layout}")
 
     for which in ("queries and keys", "queries", "keys"):
         values = {"found": f"backwards ({which})", "expected": "forwards"}
@@ -242,20 +233,20 @@ def _layouts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
     yield Idea("DX961", _run(bench, _without_minus), values, "the half that is turned in is not negated")
 
 
-def _without_minus(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+def _without_minus(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
     """Return what is turned where the one half is not negated: a * cos + b * sin, b * cos + a * sin."""
     none, one = torch.zeros_like(sin), torch.ones_like(sin)
-    still, right = own(q, k, cos, none, *more, **named), own(q, k, cos, sin, *more, **named)
-    crossed, plain = (own(q.abs(), k.abs(), none, each, *more, **named) for each in (one, none))
+    still, right = rotate(q, k, cos, none), rotate(q, k, cos, sin)
+    crossed, plain = (rotate(q.abs(), k.abs(), none, sine) for sine in (one, none))
     return tuple(
-        held + torch.where(cross < bare, -1.0, 1.0).to(held.dtype) * (made - held)
-        for held, made, cross, bare in zip(still, right, crossed, plain, strict=True)
+        unrotated + torch.where(cross < bare, -1.0, 1.0).to(unrotated.dtype) * (rotated - unrotated)
+        for unrotated, rotated, cross, bare in zip(still, right, crossed, plain, strict=True)
     )
 
 
 def _reversed(which: str) -> Turn:
-    def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-        right, other = (own(q, k, cos, each, *more, **named) for each in (sin, -sin))
+    def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+        right, other = (rotate(q, k, cos, sine) for sine in (sin, -sin))
         return tuple(other[at] if name in which else right[at] for at, name in enumerate(("queries", "keys")))
 
     return turn
@@ -265,21 +256,17 @@ def _parts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
     """Yield that nothing, only queries, only keys or another part of each head is turned."""
 
     def one(which: str) -> Turn:
-        def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-            new_q, new_k = own(q, k, cos, sin, *more, **named)
-            still = _unturned(own, q, k, cos, sin, more, named)
+        def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+            new_q, new_k = rotate(q, k, cos, sin)
+            still = rotate(q, k, torch.ones_like(cos), torch.zeros_like(sin))
             return (new_q if which == "queries" else still[0]), (new_k if which == "keys" else still[1])
 
         return turn
 
     for which in ("queries", "keys", "nothing"):
-        told = "nothing" if which == "nothing" else f"only {which}"
-        yield Idea(
-            "DX964",
-            _run(bench, one(which)),
-            {"found": told, "expected": f"{turned} of {width}"},
-            f"{told} turned",
-        )
+        description = "nothing" if which == "nothing" else f"only {which}"
+        values = {"found": description, "expected": f"{turned} of {width}"}
+        yield Idea("DX964", _run(bench, one(which)), values, f"{description} turned")
     for size in sorted({turned // 4, turned // 2, 3 * turned // 4} - {0}):
         if size % 2:
             continue
@@ -289,29 +276,25 @@ def _parts(bench: Bench, width: int, turned: int) -> Iterator[Idea]:
             yield Idea("DX964", _run(bench, _partial(size, stretched=stretched)), values, how)
 
 
-def _unturned(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
-    return own(q, k, torch.ones_like(cos), torch.zeros_like(sin), *more, **named)
-
-
 def _partial(size: int, *, stretched: bool) -> Turn:
     """Return a turn of the first numbers of each head, with the speeds of a head that is so small, or the first ones."""
 
-    def turn(own: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, more: Any, named: Any) -> Any:
+    def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
         half = cos.shape[-1] // 2
         chosen = torch.arange(0, half, half * 2 // size) if stretched else torch.arange(size // 2)
         both = torch.cat((chosen, chosen))
-        new_q, new_k = own(q[..., :size], k[..., :size], cos[..., both], sin[..., both], *more, **named)
+        new_q, new_k = rotate(q[..., :size], k[..., :size], cos[..., both], sin[..., both])
         return torch.cat((new_q, q[..., size:]), -1), torch.cat((new_k, k[..., size:]), -1)
 
     return turn
 
 
 def _positions(bench: Bench, cos: Tensor) -> Tensor:
-    told = bench.inputs.get("in.position_ids")
-    if told is not None:
-        return told
+    position_ids = bench.inputs.get("in.position_ids")
+    if position_ids is not None:
+        return position_ids
     length = cos.shape[-2]
-    before = max((each.shape[-2] for each in bench.past.values()), default=0)
+    before = max((tensor.shape[-2] for tensor in bench.past.values()), default=0)
     return torch.arange(before, before + length)[None]
 
 
@@ -321,10 +304,10 @@ def _angles(maker: Any, positions: Tensor, cos: Tensor, sin: Tensor) -> Angles |
         speeds = getattr(maker, f"{kind}inv_freq").detach().double()
         factor = float(getattr(maker, f"{kind}attention_scaling", 1.0))
         angles = Angles(speeds, factor, positions, layout, _base_of(maker, kind))
-        made = angles.made()
-        if made[0].shape[-1] == cos.shape[-1] and made[0].shape[-2] == cos.shape[-2]:
+        tables = angles.made()
+        if tables[0].shape[-1] == cos.shape[-1] and tables[0].shape[-2] == cos.shape[-2]:
             gap = max(
-                float((made[0] - cos.double()).abs().max()), float((made[1] - sin.double()).abs().max())
+                float((tables[0] - cos.double()).abs().max()), float((tables[1] - sin.double()).abs().max())
             )
             if gap < 0.05:  # the candidate's own may be rounded
                 return angles
@@ -336,34 +319,36 @@ def _angle_ideas(
 ) -> Iterator[Idea]:
     pairs = angles.speeds.shape[0]
     steps = torch.arange(pairs, dtype=torch.float64) / pairs
-    own = angles.base
+    own_base = angles.base
 
     def with_base(base: float) -> Outputs:
         return outputs(*angles.made(speeds=base**-steps, factor=1.0))
 
-    base, found = best(bench, BASES, with_base, rounds=24, exact=BASES)
-    values = {"found": f"{base:.6g}", "expected": f"{own:.6g}"}
-    if pairs > 1 and abs(math.log(base / own)) > 1e-3:
-        yield Idea("DX962", found, values, "angles of another base", freedom=0.5 if base in BASES else 1)
-    yield from _scaling_ideas(bench, angles, outputs, own, steps)
+    base, best_outputs = best(bench, BASES, with_base, rounds=24, exact=BASES)
+    values = {"found": f"{base:.6g}", "expected": f"{own_base:.6g}"}
+    if pairs > 1 and abs(math.log(base / own_base)) > 1e-3:
+        yield Idea(
+            "DX962", best_outputs, values, "angles of another base", freedom=0.5 if base in BASES else 1
+        )
+    yield from _scaling_ideas(bench, angles, outputs, own_base, steps)
     for offset in OFFSETS:
         shifted = outputs(*angles.made(positions=angles.positions + offset))
         yield Idea("DX965", shifted, {"offset": f"{offset:+d}"}, f"positions shifted by {offset:+d}")
-    whole = (
+    counted_positions = (
         torch.arange(angles.positions.shape[-1])[None].expand_as(angles.positions) + angles.positions.min()
     )
-    if not torch.equal(whole, angles.positions) and angles.positions.shape[-1] > 1:
-        counted = outputs(*angles.made(positions=whole))
+    if not torch.equal(counted_positions, angles.positions) and angles.positions.shape[-1] > 1:
+        counted = outputs(*angles.made(positions=counted_positions))
         yield Idea("DX966", counted, {}, "positions counted from the first column, padding included")
 
 
 def _base_of(maker: Any, kind: str) -> float:
     """Return the base that a model's settings tell for a kind of layers, else that of the second pair."""
     config = getattr(maker, "config", None)
-    told = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    if isinstance(told, dict) and isinstance(told.get(kind.rstrip("_")), dict):
-        told = told[kind.rstrip("_")]
-    base = (told.get("rope_theta") if isinstance(told, dict) else None) or getattr(config, "rope_theta", None)
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if isinstance(rope, dict) and isinstance(rope.get(kind.rstrip("_")), dict):
+        rope = rope[kind.rstrip("_")]
+    base = (rope.get("rope_theta") if isinstance(rope, dict) else None) or getattr(config, "rope_theta", None)
     if isinstance(base, (int, float)):
         return float(base)
     speeds = getattr(maker, f"{kind}inv_freq")
@@ -377,12 +362,9 @@ def _scaling_ideas(
     scaled = bool(((angles.speeds / plain - 1).abs() > 1e-3).any()) or abs(angles.factor - 1) > 1e-6
     expected = "scaled" if scaled else "none"
     if scaled:
-        yield Idea(
-            "DX963",
-            outputs(*angles.made(speeds=plain, factor=1.0)),
-            {"expected": expected, "found": "none"},
-            "angles without scaling",
-        )
+        values = {"expected": expected, "found": "none"}
+        how = "angles without scaling"
+        yield Idea("DX963", outputs(*angles.made(speeds=plain, factor=1.0)), values, how)
     if abs(angles.factor - 1) > 1e-6:
         values = {"expected": f"{angles.factor:.4g}", "found": "1"}
         yield Idea(
@@ -392,9 +374,9 @@ def _scaling_ideas(
     def linear(factor: float) -> Outputs:
         return outputs(*angles.made(speeds=angles.speeds / factor))
 
-    factor, found = best(bench, FACTORS, linear, rounds=16, exact=range(2, 65))
+    factor, best_outputs = best(bench, FACTORS, linear, rounds=16, exact=range(2, 65))
     values = {"expected": expected, "found": f"linear by {factor:.4g}"}
-    yield Idea("DX963", found, values, "positions divided by a factor", freedom=1)
+    yield Idea("DX963", best_outputs, values, "positions divided by a factor", freedom=1)
     for grown, low, high, original in LLAMA3:
         speeds = _llama3(plain, grown, low, high, original)
         values = {"expected": expected, "found": f"llama3 by {grown:g}"}

@@ -33,20 +33,20 @@ class Choice(NamedTuple):
 
     def differences(self, other: Choice) -> str:
         """Say in words how this differs from another."""
-        told = []
+        parts = []
         if self.score != other.score:
-            told.append(f"{self.score} instead of {other.score}")
+            parts.append(f"{self.score} instead of {other.score}")
         if self.chosen != other.chosen:
-            told.append(f"{self.chosen} experts instead of {other.chosen}")
+            parts.append(f"{self.chosen} experts instead of {other.chosen}")
         if self.normalised != other.normalised:
-            told.append("weights normalised" if self.normalised else "weights not normalised")
+            parts.append("weights normalised" if self.normalised else "weights not normalised")
         if abs(self.factor - other.factor) > 1e-9:
-            told.append(f"weights times {self.factor:g} instead of {other.factor:g}")
+            parts.append(f"weights times {self.factor:g} instead of {other.factor:g}")
         if self.biased != other.biased:
-            told.append("chosen with the correction" if self.biased else "chosen without the correction")
+            parts.append("chosen with the correction" if self.biased else "chosen without the correction")
         if self.passed != other.passed:
-            told.append("the worst experts chosen" if self.passed < 0 else "the best expert passed over")
-        return ", ".join(told)
+            parts.append("the worst experts chosen" if self.passed < 0 else "the best expert passed over")
+        return ", ".join(parts)
 
 
 class Routed(NamedTuple):
@@ -70,64 +70,47 @@ def ideas(bench: Bench) -> Iterator[Idea]:
         yield from _of_router(bench)
         return
 
-    def outputs(weights: Tensor, each: Tensor | None = None, rest: Tensor | None = None) -> Outputs:
-        made = torch.einsum("te,eth->th", weights, routed.each if each is None else each)
-        made = made + (routed.rest if rest is None else rest)
-        return bench.changed({bench.main: made.reshape(bench.truth[bench.main].shape)})
+    def outputs(weights: Tensor, expert_outputs: Tensor | None = None, rest: Tensor | None = None) -> Outputs:
+        mixed = torch.einsum("te,eth->th", weights, routed.each if expert_outputs is None else expert_outputs)
+        mixed = mixed + (routed.rest if rest is None else rest)
+        return bench.with_main(mixed.reshape(bench.truth[bench.main].shape))
 
     for choice in _choices(routed.own, routed.logits.shape[1], biased=routed.correction is not None):
-        told = choice.differences(routed.own)
-        if told:
+        difference = choice.differences(routed.own)
+        if difference:
             weights = weights_of(routed.logits, choice, routed.correction)
-            yield Idea("DX955", outputs(weights), {"what": told}, told, freedom=0.4 * told.count(","))
+            values = {"what": difference}
+            yield Idea("DX955", outputs(weights), values, difference, freedom=0.4 * difference.count(","))
     if routed.shared is not None:
-        yield Idea(
-            "DX957",
-            outputs(routed.weights, rest=routed.rest - routed.shared),
-            {},
-            "without what all tokens share",
-        )
-        yield Idea(
-            "DX957",
-            outputs(routed.weights, rest=routed.rest + routed.shared),
-            {},
-            "with the shared expert twice",
-            freedom=0.5,
-        )
+        how = "without what all tokens share"
+        yield Idea("DX957", outputs(routed.weights, rest=routed.rest - routed.shared), {}, how)
+        got = outputs(routed.weights, rest=routed.rest + routed.shared)
+        yield Idea("DX957", got, {}, "with the shared expert twice", freedom=0.5)
     for expert in range(min(routed.logits.shape[1], 64)):
         less = routed.weights.clone()
         less[:, expert] = 0
-        yield Idea(
-            "DX955",
-            outputs(less),
-            {"what": f"expert {expert} left out"},
-            f"without expert {expert}",
-            freedom=0.5,
-        )
+        how = f"without expert {expert}"
+        yield Idea("DX955", outputs(less), {"what": f"expert {expert} left out"}, how, freedom=0.5)
     order = _order(bench, routed)
     if order is not None:
         moved = " ".join(map(str, order[:16]))
-        yield Idea(
-            "DX956",
-            outputs(routed.weights, routed.each[order]),
-            {"order": moved},
-            f"experts in the order {moved}",
-            freedom=0.5,
-        )
+        values = {"order": moved}
+        how = f"experts in the order {moved}"
+        yield Idea("DX956", outputs(routed.weights, routed.each[order]), values, how, freedom=0.5)
 
 
 def is_router(bench: Bench) -> bool:
     """Whether a module says which experts a token goes to."""
-    parent, _, own = bench.path.rpartition(".")
-    return own in ROUTERS and any(path == f"{parent}.experts" for path, _ in bench.siblings())
+    parent, _, own_name = bench.path.rpartition(".")
+    return own_name in ROUTERS and any(path == f"{parent}.experts" for path, _ in bench.siblings())
 
 
 def _of_shared(bench: Bench) -> Iterator[Idea]:
     """Yield the expert that all tokens share, giving nothing."""
-    block, _, own = bench.path.rpartition(".")
-    if own in SHARED and bench.main == f"{bench.path}:out":
-        nothing = bench.changed({bench.main: torch.zeros_like(bench.truth[bench.main])})
-        yield Idea("DX957", nothing, {"module": block}, f"{own} gives nothing", rank=-2)
+    block, _, own_name = bench.path.rpartition(".")
+    if own_name in SHARED and bench.main == f"{bench.path}:out":
+        nothing = bench.with_main(torch.zeros_like(bench.truth[bench.main]))
+        yield Idea("DX957", nothing, {"module": block}, f"{own_name} gives nothing", rank=-2)
 
 
 def weights_of(logits: Tensor, choice: Choice, correction: Tensor | None) -> Tensor:
@@ -136,19 +119,23 @@ def weights_of(logits: Tensor, choice: Choice, correction: Tensor | None) -> Ten
     ranked = scores + correction if choice.biased and correction is not None else scores
     count = min(choice.chosen + max(0, choice.passed), logits.shape[1])
     chosen = ranked.topk(count, -1, largest=choice.passed >= 0).indices[:, max(0, choice.passed) :]
-    held = (logits if choice.score == "softmax of the chosen" else scores).gather(1, chosen)
+    chosen_weights = (logits if choice.score == "softmax of the chosen" else scores).gather(1, chosen)
     if choice.score == "softmax of the chosen":
-        held = torch.softmax(held, -1)
+        chosen_weights = torch.softmax(chosen_weights, -1)
     if choice.normalised:
-        held = held / held.sum(-1, keepdim=True)
-    return torch.zeros_like(logits).scatter(1, chosen, held * choice.factor)
+        chosen_weights = chosen_weights / chosen_weights.sum(-1, keepdim=True)
+    return torch.zeros_like(logits).scatter(1, chosen, chosen_weights * choice.factor)
 
 
 def _choices(own: Choice, experts: int, *, biased: bool) -> Iterator[Choice]:
     scores = ("softmax", "sigmoid")
     counts = {
         own.chosen,
-        *(each for each in (1, 2, 4, 6, 8, own.chosen - 1, own.chosen + 1, experts) if 0 < each <= experts),
+        *(
+            count
+            for count in (1, 2, 4, 6, 8, own.chosen - 1, own.chosen + 1, experts)
+            if 0 < count <= experts
+        ),
     }
     factors = {own.factor, 1.0}
     corrections = {own.biased, False} if biased else {False}
@@ -168,13 +155,13 @@ def _block(bench: Bench) -> tuple[Any, bool]:
     """Return the block of experts that the module is, or that it is the experts of."""
     if hasattr(bench.module, "experts") and _router_of(bench.module) is not None:
         return bench.module, False
-    parent, _, own = bench.path.rpartition(".")
-    owner = bench.model.get_submodule(parent) if parent and own == "experts" else None
+    parent, _, own_name = bench.path.rpartition(".")
+    owner = bench.model.get_submodule(parent) if parent and own_name == "experts" else None
     router = _router_of(owner)
     if router is None:
         return None, False
-    made = copy.deepcopy(router).to(bench.exact)
-    return SimpleNamespace(gate=made), True
+    exact_router = copy.deepcopy(router).to(bench.exact)
+    return SimpleNamespace(gate=exact_router), True
 
 
 def _routed(bench: Bench) -> Routed | None:
@@ -186,23 +173,31 @@ def _routed(bench: Bench) -> Routed | None:
     rows = x.reshape(-1, x.shape[-1])
     try:
         with torch.no_grad():
-            told = _router_of(block)(rows)
-            each = _each(bench.module if inner else block.experts, rows)
+            router_outputs = _router_of(block)(rows)
+            expert_outputs = _each(bench.module if inner else block.experts, rows)
             shared = None if inner else _shared(block, rows)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None
-    found = _weights_in(told, rows.shape[0])
-    if found is None or each is None:
+    logits_and_weights = _weights_in(router_outputs, rows.shape[0])
+    if logits_and_weights is None or expert_outputs is None:
         return None
-    logits, weights = found
+    logits, weights = logits_and_weights
     truth = bench.truth[bench.main].reshape(rows.shape[0], -1)
-    rest = truth - torch.einsum("te,eth->th", weights.to(each.dtype), each)
+    rest = truth - torch.einsum("te,eth->th", weights.to(expert_outputs.dtype), expert_outputs)
     limit = 1e-6 * float((truth**2).sum())
     if shared is None and float((rest**2).sum()) > limit:
         return None
     correction = getattr(_router_of(block), "e_score_correction_bias", None)
-    own = _own_choice(_router_of(block), logits.double(), weights.double(), correction)
-    return Routed(logits.to(each.dtype), weights.to(each.dtype), each, rest, shared, correction, own)
+    own_choice = _own_choice(_router_of(block), logits.double(), weights.double(), correction)
+    return Routed(
+        logits.to(expert_outputs.dtype),
+        weights.to(expert_outputs.dtype),
+        expert_outputs,
+        rest,
+        shared,
+        correction,
+        own_choice,
+    )
 
 
 def _each(experts: Any, rows: Tensor) -> Tensor | None:
@@ -219,24 +214,31 @@ def _shared(block: Any, rows: Tensor) -> Tensor | None:
     expert = next((getattr(block, name) for name in SHARED if getattr(block, name, None) is not None), None)
     if expert is None:
         return None
-    made = expert(rows)
+    shared_output = expert(rows)
     gate = getattr(block, "shared_expert_gate", None)
-    return made if gate is None else torch.sigmoid(gate(rows)) * made
+    return shared_output if gate is None else torch.sigmoid(gate(rows)) * shared_output
 
 
 def _weights_in(told: Any, rows: int) -> tuple[Tensor, Tensor] | None:
     """Return the logits and the weights in what a router gives."""
     if not isinstance(told, (tuple, list)):
         return None
-    chosen = next((each for each in told if not each.is_floating_point()), None)
+    chosen = next((tensor for tensor in told if not tensor.is_floating_point()), None)
     if chosen is None:
         return None
-    floats = [each for each in told if each.is_floating_point()]
-    held = next((each for each in floats if each.shape == chosen.shape), None)
-    logits = next((each for each in floats if each.shape[-1] >= chosen.shape[-1] and each is not held), None)
-    if held is None or logits is None or logits.shape[0] != rows:
+    floats = [tensor for tensor in told if tensor.is_floating_point()]
+    chosen_weights = next((tensor for tensor in floats if tensor.shape == chosen.shape), None)
+    logits = next(
+        (
+            tensor
+            for tensor in floats
+            if tensor.shape[-1] >= chosen.shape[-1] and tensor is not chosen_weights
+        ),
+        None,
+    )
+    if chosen_weights is None or logits is None or logits.shape[0] != rows:
         return None
-    return logits, torch.zeros_like(logits).scatter(1, chosen, held.to(logits.dtype))
+    return logits, torch.zeros_like(logits).scatter(1, chosen, chosen_weights.to(logits.dtype))
 
 
 def _own_choice(router: Any, logits: Tensor, weights: Tensor, correction: Tensor | None) -> Choice:
@@ -248,78 +250,81 @@ def _own_choice(router: Any, logits: Tensor, weights: Tensor, correction: Tensor
         for score in ("softmax", "sigmoid")
         for normal in (True, False)
     ]
-    made = [((weights_of(logits, each, correction) - weights) ** 2).sum() for each in options]
-    return options[int(torch.stack(made).argmin())]
+    gaps = [((weights_of(logits, option, correction) - weights) ** 2).sum() for option in options]
+    return options[int(torch.stack(gaps).argmin())]
 
 
 def _order(bench: Bench, routed: Routed) -> list[int] | None:
     """Return which expert stands where, from the weights that explain each token best."""
-    theirs = torch.nan_to_num(bench.targets[bench.main]).reshape(routed.rest.shape) - routed.rest
+    candidate = torch.nan_to_num(bench.targets[bench.main]).reshape(routed.rest.shape) - routed.rest
     experts, _, width = routed.each.shape
     if width < experts:
         return None
-    fit = torch.linalg.lstsq(routed.each.permute(1, 2, 0).double(), theirs.double()[..., None]).solution[
+    fit = torch.linalg.lstsq(routed.each.permute(1, 2, 0).double(), candidate.double()[..., None]).solution[
         ..., 0
     ]
-    own = routed.weights.double()
-    order = torch.cdist(own.T, fit.T).argmin(1).tolist()  # whose weights are over there what these are here
+    own_weights = routed.weights.double()
+    # Whose weights are over there what these are here.
+    order = torch.cdist(own_weights.T, fit.T).argmin(1).tolist()
     used = (routed.weights != 0).any(0)
-    order = [each if bool(used[at]) else at for at, each in enumerate(order)]
+    order = [expert if bool(used[at]) else at for at, expert in enumerate(order)]
     return order if order != list(range(experts)) else None
 
 
 def _of_router(bench: Bench) -> Iterator[Idea]:
     """Yield other weights from the same logits, where the suspect is the router itself."""
-    made = bench.run(all_targets=True)  # the candidate may have fewer of them
-    outputs = {name: each for name, each in made.items() if name.startswith(f"{bench.path}:out")}
-    found = (
+    all_outputs = bench.run(all_targets=True)  # the candidate may have fewer of them
+    outputs = {name: tensor for name, tensor in all_outputs.items() if name.startswith(f"{bench.path}:out")}
+    logits_and_weights = (
         _weights_in(tuple(outputs.values()), len(next(iter(outputs.values())))) if len(outputs) == 3 else None
     )
-    if found is None:
+    if logits_and_weights is None:
         return
-    logits, weights = (each.double() for each in found)
-    shape = next(each.shape for each in outputs.values() if not each.is_floating_point())
+    logits, weights = (tensor.double() for tensor in logits_and_weights)
+    shape = next(tensor.shape for tensor in outputs.values() if not tensor.is_floating_point())
 
-    def idea(told: str, held: Tensor, chosen: Tensor, freedom: float) -> Idea:
-        held, chosen = _in_order_of(bench, held, chosen)
+    def idea(description: str, chosen_weights: Tensor, chosen: Tensor, freedom: float) -> Idea:
+        chosen_weights, chosen = _in_order_of(bench, chosen_weights, chosen)
         got = {
-            name: held if each.is_floating_point() else chosen
-            for name, each in bench.truth.items()
-            if each.shape == shape and name in outputs
+            name: chosen_weights if tensor.is_floating_point() else chosen
+            for name, tensor in bench.truth.items()
+            if tensor.shape == shape and name in outputs
         }
-        return Idea("DX955", bench.changed(got), {"what": told}, told, freedom=freedom)
+        return Idea("DX955", bench.changed(got), {"what": description}, description, freedom=freedom)
 
-    held = next(each for each in outputs.values() if each.is_floating_point() and each.shape == shape)
+    chosen_weights = next(
+        tensor for tensor in outputs.values() if tensor.is_floating_point() and tensor.shape == shape
+    )
     for shift, which in ((1, "after"), (-1, "before")):
-        chosen = next(each for each in outputs.values() if not each.is_floating_point())
-        told = f"the expert {which} the one that was chosen"
-        yield idea(told, held, (chosen + shift) % logits.shape[1], 0.3)
+        chosen = next(tensor for tensor in outputs.values() if not tensor.is_floating_point())
+        description = f"the expert {which} the one that was chosen"
+        yield idea(description, chosen_weights, (chosen + shift) % logits.shape[1], 0.3)
     correction = getattr(bench.module, "e_score_correction_bias", None)
-    own = _own_choice(bench.module, logits, weights, correction)
-    for choice in _choices(own, logits.shape[1], biased=correction is not None):
-        told = choice.differences(own)
-        if not told or choice.chosen != own.chosen:
+    own_choice = _own_choice(bench.module, logits, weights, correction)
+    for choice in _choices(own_choice, logits.shape[1], biased=correction is not None):
+        description = choice.differences(own_choice)
+        if not description or choice.chosen != own_choice.chosen:
             continue
-        held, chosen = weights_of(logits, choice, correction).topk(own.chosen, -1)
-        yield idea(told, held, chosen, 0.4 * told.count(","))
+        chosen_weights, chosen = weights_of(logits, choice, correction).topk(own_choice.chosen, -1)
+        yield idea(description, chosen_weights, chosen, 0.4 * description.count(","))
 
 
 def _in_order_of(bench: Bench, held: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Return the weights and numbers of the chosen in the candidate's order where it chose the same: the order says nothing."""
-    theirs = next(
-        (each for name, each in bench.targets.items() if not bench.truth[name].is_floating_point()), None
+    candidate_ids = next(
+        (tensor for name, tensor in bench.targets.items() if not bench.truth[name].is_floating_point()), None
     )
-    if theirs is None or theirs.shape != chosen.shape:
+    if candidate_ids is None or candidate_ids.shape != chosen.shape:
         return held, chosen
-    same = theirs.long()[:, :, None] == chosen[:, None, :]
-    own = torch.arange(chosen.shape[1]).expand_as(chosen)
-    order = torch.where(same.any(-1).all(-1, keepdim=True), same.double().argmax(-1), own)
+    same = candidate_ids.long()[:, :, None] == chosen[:, None, :]
+    own_order = torch.arange(chosen.shape[1]).expand_as(chosen)
+    order = torch.where(same.any(-1).all(-1, keepdim=True), same.double().argmax(-1), own_order)
     return held.gather(1, order), chosen.gather(1, order)
 
 
 def _shards(bench: Bench) -> Iterator[Idea]:
     """Yield experts whose last product, one tensor for all of them, was cut among ranks wrongly."""
-    owner = next((each for each in bench.module.modules() if _stacked(each) is not None), None)
+    owner = next((module for module in bench.module.modules() if _stacked(module) is not None), None)
     if owner is None:
         return
     weight = _stacked(owner)
@@ -329,21 +334,23 @@ def _shards(bench: Bench) -> Iterator[Idea]:
         if weight.shape[axis] % ranks:
             continue
         parts, sums = weight.chunk(ranks, axis), sharding.is_partial(bench, ranks)
-        for kept in range(ranks):
-            one = torch.cat([each if at == kept else 0 * each for at, each in enumerate(parts)], axis)
-            values = {"ranks": str(ranks), "present": str(kept), "missing": "the others"}
-            how = f"only the sums of shard {kept} of {ranks} of the experts"
+        for kept_rank in range(ranks):
+            one = torch.cat([shard if at == kept_rank else 0 * shard for at, shard in enumerate(parts)], axis)
+            values = {"ranks": str(ranks), "present": str(kept_rank), "missing": "the others"}
+            how = f"only the sums of shard {kept_rank} of {ranks} of the experts"
             with put(owner, down_proj=one):
                 got = bench.run()
             yield Idea("DX985", got, values, how, freedom=0.1 * ranks, rank=int(not sums))
             if ranks == 2:
                 yield Idea("DX984", got, values, how, freedom=0.1 * ranks, rank=int(sums))
             else:
-                less = torch.cat([0 * each if at == kept else each for at, each in enumerate(parts)], axis)
+                less = torch.cat(
+                    [0 * shard if at == kept_rank else shard for at, shard in enumerate(parts)], axis
+                )
                 with put(owner, down_proj=less):
-                    told = {"ranks": str(ranks), "missing": str(kept), "present": "the others"}
-                    how = f"without shard {kept} of {ranks} of the experts"
-                    yield Idea("DX984", bench.run(), told, how, freedom=0.1 * ranks)
+                    missing_values = {"ranks": str(ranks), "missing": str(kept_rank), "present": "the others"}
+                    how = f"without shard {kept_rank} of {ranks} of the experts"
+                    yield Idea("DX984", bench.run(), missing_values, how, freedom=0.1 * ranks)
         with put(owner, down_proj=torch.cat((*parts[1:], parts[0]), axis)):
             values = {"ranks": str(ranks), "order": "turned by one"}
             yield Idea(
@@ -355,5 +362,5 @@ def _shards(bench: Bench) -> Iterator[Idea]:
 
 def _stacked(module: Any) -> Tensor | None:
     """Return the last weights of all experts, where they are one tensor."""
-    held = getattr(module, "_parameters", {}).get("down_proj")
-    return held if held is not None and held.ndim == 3 else None
+    down_proj = getattr(module, "_parameters", {}).get("down_proj")
+    return down_proj if down_proj is not None and down_proj.ndim == 3 else None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.experiment import Idea
 from trtdx.compare.attribute.ideas.mlp import APART, FUSED, INTERLEAVED
-from trtdx.compare.attribute.ideas.product import Product, head_widths, is_vocabulary, outputs_with, target_of
+from trtdx.compare.attribute.ideas.product import Product, head_widths, is_vocabulary, target_of
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ def ideas(bench: Bench, product: Product) -> Iterator[Idea]:
 
 def _matched(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield the outputs in the order in which the candidate seems to have them, with the biases or without."""
-    theirs, own = target_of(bench)
-    width = own.shape[1]
-    if width > MOST_MATCHED or own.shape[0] < 3:
+    candidate, reference = target_of(bench)
+    width = reference.shape[1]
+    if width > MOST_MATCHED or reference.shape[0] < 3:
         return
     for bias in (None,) if product.bias is None else (None, product.bias):
         fixed = 0 if bias is None else bias
-        order = _nearest(theirs - fixed, own - fixed)
+        order = _nearest(candidate - fixed, reference - fixed)
         if bool((order == torch.arange(width)).all()):
             continue
-        got = outputs_with(bench, (bench.truth[bench.main] - fixed)[..., order] + fixed)
+        got = bench.with_main((bench.truth[bench.main] - fixed)[..., order] + fixed)
         if bench.share(got) > 0.5:
             yield from _named_order(bench, order, got)
 
@@ -62,11 +62,11 @@ def _named_order(bench: Bench, order: Tensor, got: Outputs) -> Iterator[Idea]:
         return
     blocks = _blocks(order)
     yield from _heads_in_order(bench, order, got, blocks)
-    told = _halves(order) if bench.path.rpartition(".")[2] in FUSED else ""
-    if told:
-        yield Idea("DX981", got, {"how": told}, f"the halves {told}", freedom=0.1, rank=-1)
+    description = _halves(order) if bench.path.rpartition(".")[2] in FUSED else ""
+    if description:
+        yield Idea("DX981", got, {"how": description}, f"the halves {description}", freedom=0.1, rank=-1)
     if blocks:
-        moved = " ".join(str(int(each)) for each in order[:: width // blocks] // (width // blocks))
+        moved = " ".join(str(int(shard)) for shard in order[:: width // blocks] // (width // blocks))
         how = f"{blocks} shards in the order {moved}"
         rank = int(blocks > 2 and width // blocks in head_widths(bench))  # halves are rather of two ranks
         yield Idea("DX983", got, {"ranks": str(blocks), "order": moved}, how, freedom=0.1, rank=rank)
@@ -80,12 +80,15 @@ def _halves(order: Tensor) -> str:
     if width % 2:
         return ""
     woven = torch.arange(width).reshape(2, -1).T.reshape(-1)
-    known = {
+    known_orders = {
         "exchanged": torch.arange(width).roll(width // 2),
         INTERLEAVED: woven,
         APART: torch.argsort(woven),
     }
-    return next((told for told, each in known.items() if torch.equal(order, each)), "")
+    return next(
+        (description for description, known_order in known_orders.items() if torch.equal(order, known_order)),
+        "",
+    )
 
 
 def _blocks(order: Tensor) -> int:
@@ -93,8 +96,8 @@ def _blocks(order: Tensor) -> int:
     width = order.shape[0]
     for ranks in RANKS:
         if width % ranks == 0:
-            held = order.reshape(ranks, -1)
-            if bool((held - held[:, :1] == torch.arange(width // ranks)).all()):
+            rows = order.reshape(ranks, -1)
+            if bool((rows - rows[:, :1] == torch.arange(width // ranks)).all()):
                 return ranks
     return 0
 
@@ -108,13 +111,16 @@ def _heads_in_order(bench: Bench, order: Tensor, got: Outputs, ranks: int) -> It
         blocks = order.reshape(-1, head)
         inner = blocks - blocks.min(1, keepdim=True).values
         pairs = torch.cat((torch.arange(0, head, 2), torch.arange(1, head, 2)))
-        for expected, told in ((pairs, "interleaved"), (torch.argsort(pairs), "in halves")):
+        for expected, layout in ((pairs, "interleaved"), (torch.argsort(pairs), "in halves")):
             if head > 2 and bool((inner == expected).all()):
-                values = {"found": told, "expected": "in halves" if told == "interleaved" else "interleaved"}
+                values = {
+                    "found": layout,
+                    "expected": "in halves" if layout == "interleaved" else "interleaved",
+                }
                 how = "the rows of each head ordered for the other layout of rotary embeddings"
                 yield Idea("DX961", got, values, how, freedom=0.5)
         if bool((inner == torch.arange(head)).all()):
-            moved = " ".join(str(int(each)) for each in blocks[:16, 0] // head)
+            moved = " ".join(str(int(head_index)) for head_index in blocks[:16, 0] // head)
             values = {"which": "heads of the weight", "order": moved}
             simpler = 0 < ranks < width // head  # whole shards of several heads
             how = f"heads of {head} numbers in the order {moved}"
@@ -123,28 +129,26 @@ def _heads_in_order(bench: Bench, order: Tensor, got: Outputs, ranks: int) -> It
 
 def _rows(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield blocks of outputs that are missing or stand elsewhere: shards that are concatenated."""
-    theirs, own = target_of(bench)
+    candidate, reference = target_of(bench)
     for ranks in RANKS:
-        if own.shape[1] % ranks:
+        if reference.shape[1] % ranks:
             continue
-        ones, others = theirs.chunk(ranks, 1), own.chunk(ranks, 1)
-        size = [float((each**2).sum()) for each in others]
+        ones, others = candidate.chunk(ranks, 1), reference.chunk(ranks, 1)
+        size = [float((shard**2).sum()) for shard in others]
         gap = torch.tensor([[float(((one - other) ** 2).sum()) for other in others] for one in ones])
         zero = [float((one**2).sum()) < 0.02 * size[at] for at, one in enumerate(ones)]
         chosen = gap.argmin(1).tolist()
-        whole = bench.truth[bench.main].chunk(ranks, -1)
-        missing = [str(at) for at, each in enumerate(zero) if each]
-        made = [torch.zeros_like(whole[at]) if zero[at] else whole[each] for at, each in enumerate(chosen)]
-        got = outputs_with(bench, torch.cat(made, -1))
+        truth_shards = bench.truth[bench.main].chunk(ranks, -1)
+        missing = [str(at) for at, is_zero in enumerate(zero) if is_zero]
+        shards = [
+            torch.zeros_like(truth_shards[at]) if zero[at] else truth_shards[source]
+            for at, source in enumerate(chosen)
+        ]
+        got = bench.with_main(torch.cat(shards, -1))
         if missing:
             values = {"missing": " ".join(missing), "ranks": str(ranks)}
-            yield Idea(
-                "DX984",
-                got,
-                values,
-                f"outputs of shard {' '.join(missing)} of {ranks} are zero",
-                freedom=0.2 * ranks,
-            )
+            how = f"outputs of shard {' '.join(missing)} of {ranks} are zero"
+            yield Idea("DX984", got, values, how, freedom=0.2 * ranks)
         elif chosen != list(range(ranks)):
             moved = " ".join(map(str, chosen))
             yield Idea(
@@ -153,32 +157,36 @@ def _rows(bench: Bench, product: Product) -> Iterator[Idea]:
                 {"ranks": str(ranks), "order": moved},
                 f"{ranks} shards in the order {moved}",
                 freedom=0.1,
-                rank=int(ranks > 2 and own.shape[1] // ranks in head_widths(bench)),
+                rank=int(ranks > 2 and reference.shape[1] // ranks in head_widths(bench)),
             )
 
 
 def _columns(bench: Bench, product: Product) -> Iterator[Idea]:
     """Yield blocks of inputs that meet the wrong weights or are left out: shards that are summed."""
-    theirs, _ = target_of(bench)
-    kept = bench._index(bench.main)
-    rows = product.x.reshape(*product.shape[:-1], -1)[kept].reshape(theirs.shape[0], -1)
-    step = max(1, theirs.numel() // MOST_FITTED)
-    theirs, rows = theirs[::step], rows[::step]
-    rest = theirs if product.bias is None else theirs - product.bias
+    candidate, _ = target_of(bench)
+    counted = bench._index(bench.main)
+    rows = product.x.reshape(*product.shape[:-1], -1)[counted].reshape(candidate.shape[0], -1)
+    step = max(1, candidate.numel() // MOST_FITTED)
+    candidate, rows = candidate[::step], rows[::step]
+    rest = candidate if product.bias is None else candidate - product.bias
     for ranks in RANKS:
-        if product.x.shape[1] % ranks or theirs.numel() < 4 * ranks * ranks:
+        if product.x.shape[1] % ranks or candidate.numel() < 4 * ranks * ranks:
             continue
         weights = product.weight.chunk(ranks, 1)
         basis = [(x @ weight.T).reshape(-1) for x in rows.chunk(ranks, 1) for weight in weights]
         fit = torch.linalg.lstsq(torch.stack(basis, 1).double(), rest.reshape(-1, 1).double()).solution
-        found = fit.reshape(ranks, ranks).round()
-        if bool((found == torch.eye(ranks)).all()) or float(found.abs().max()) > 16 or not bool(found.any()):
+        coefficients = fit.reshape(ranks, ranks).round()
+        if (
+            bool((coefficients == torch.eye(ranks)).all())
+            or float(coefficients.abs().max()) > 16
+            or not bool(coefficients.any())
+        ):
             continue
         xs = product.x.chunk(ranks, 1)
-        made = sum(float(found[a, b]) * (xs[a] @ weights[b].T) for a, b in found.nonzero().tolist())
-        made = made.reshape(product.shape)
-        got = outputs_with(bench, made if product.bias is None else made + product.bias)
-        yield from _named_sum(bench, found, ranks, got)
+        summed = sum(
+            float(coefficients[a, b]) * (xs[a] @ weights[b].T) for a, b in coefficients.nonzero().tolist()
+        )
+        yield from _named_sum(bench, coefficients, ranks, bench.with_main(product.add_bias(summed)))
 
 
 def is_partial(bench: Bench, ranks: int) -> bool:
@@ -191,13 +199,14 @@ def is_partial(bench: Bench, ranks: int) -> bool:
         return ranks > 2
     capture = side.capture
     if len(capture.ranks) < 2:
-        told = capture.header.details.get("tensor_parallel")
-        return isinstance(told, int) and told > 1  # one rank of several: its own part is all it has
+        tensor_parallel = capture.header.details.get("tensor_parallel")
+        # One rank of several: its own part is all it has.
+        return isinstance(tensor_parallel, int) and tensor_parallel > 1
     hashes = {
-        each.statistics.hash
+        record.statistics.hash
         for rank in capture.ranks
-        for each in capture.records(step=bench.suspect.step, rank=rank)
-        if each.name == bench.main
+        for record in capture.records(step=bench.suspect.step, rank=rank)
+        if record.name == bench.main
     }
     return len(hashes) > 1
 
@@ -210,33 +219,25 @@ def _named_sum(bench: Bench, found: Tensor, ranks: int, got: Outputs) -> Iterato
         return  # a factor: told elsewhere
     if apart and set(diagonal.tolist()) == {0.0, 1.0}:
         present = int(diagonal.sum())
-        values = {
-            "ranks": str(ranks),
-            "present": " ".join(str(at) for at, each in enumerate(diagonal.tolist()) if each),
-            "missing": " ".join(str(at) for at, each in enumerate(diagonal.tolist()) if not each),
+        shards = {
+            state: " ".join(
+                str(rank) for rank, share in enumerate(diagonal.tolist()) if bool(share) == is_there
+            )
+            for state, is_there in (("present", True), ("missing", False))
         }
+        values = {"ranks": str(ranks), **shards}
         how = f"only the sums of shard {values['present']} of {ranks}"
         sums = is_partial(bench, ranks) if present == 1 else False
         yield Idea("DX985", got, values, how, freedom=0.1 * ranks + 0.05 * (present - 1), rank=int(not sums))
         yield Idea("DX984", got, values, how, freedom=0.1 * ranks, rank=int(sums))
     elif bool((found.sum(0) == 1).all()) and bool((found.sum(1) == 1).all()):
-        order = " ".join(str(int(each)) for each in found.argmax(0))
+        order = " ".join(str(int(source)) for source in found.argmax(0))
         values = {"ranks": str(ranks), "order": order}
-        yield Idea(
-            "DX983",
-            got,
-            values,
-            f"{ranks} shards of the inputs meet the weights in the order {order}",
-            freedom=0.1 * ranks,
-        )
-        yield Idea(
-            "DX973",
-            got,
-            {"which": "heads that enter", "order": order},
-            "blocks of the inputs in another order",
-            freedom=0.3 * ranks,
-            rank=2,
-        )
+        how = f"{ranks} shards of the inputs meet the weights in the order {order}"
+        yield Idea("DX983", got, values, how, freedom=0.1 * ranks)
+        values = {"which": "heads that enter", "order": order}
+        how = "blocks of the inputs in another order"
+        yield Idea("DX973", got, values, how, freedom=0.3 * ranks, rank=2)
 
 
 def _sums(bench: Bench, product: Product) -> Iterator[Idea]:
@@ -245,11 +246,7 @@ def _sums(bench: Bench, product: Product) -> Iterator[Idea]:
     bias = 0 if product.bias is None else product.bias
     for ranks in RANKS:
         values = {"ranks": str(ranks)}
-        yield Idea("DX986", outputs_with(bench, ranks * plain + bias), values, f"the sum taken {ranks} times")
+        yield Idea("DX986", bench.with_main(ranks * plain + bias), values, f"the sum taken {ranks} times")
         if product.bias is not None:
-            yield Idea(
-                "DX986",
-                outputs_with(bench, ranks * (plain + bias)),
-                values,
-                f"the sum and the bias taken {ranks} times",
-            )
+            how = f"the sum and the bias taken {ranks} times"
+            yield Idea("DX986", bench.with_main(ranks * (plain + bias)), values, how)

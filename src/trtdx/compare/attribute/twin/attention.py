@@ -41,7 +41,7 @@ def attend(
 ) -> Tensor:
     """Return attention of heads; keys and values may have fewer of them. The mask is added to scores."""
     groups = query.shape[1] // key.shape[1]
-    key, value = (each.repeat_interleave(groups, 1) if groups > 1 else each for each in (key, value))
+    key, value = (tensor.repeat_interleave(groups, 1) if groups > 1 else tensor for tensor in (key, value))
     scores = query @ key.transpose(-1, -2).to(query.dtype) * (scale or 1 / math.sqrt(query.shape[-1]))
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
@@ -64,17 +64,17 @@ def standard(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     query, key, value, mask, past_key, past_value = filled(given)[:6]
     flat = query.ndim == 3
     query = in_heads(query, int(settings.get("q_num_heads", 0)))
-    key, value = (in_heads(each, int(settings.get("kv_num_heads", 0))) for each in (key, value))
+    key, value = (in_heads(tensor, int(settings.get("kv_num_heads", 0))) for tensor in (key, value))
     if past_key is not None:
         key, value = torch.cat((past_key, key), -2), torch.cat((past_value, value), -2)
     added = None if mask is None else hidden(mask, query.dtype) if mask.dtype == torch.bool else mask
     if settings.get("is_causal"):
         before = 0 if past_key is None else past_key.shape[-2]
-        seen = hidden(_up_to_itself(query.shape[-2], key.shape[-2], before), query.dtype)
-        added = seen if added is None else added + seen
+        causal = hidden(_up_to_itself(query.shape[-2], key.shape[-2], before), query.dtype)
+        added = causal if added is None else added + causal
     scale, softcap = float(settings.get("scale") or 0.0), float(settings.get("softcap") or 0.0)
-    made = attend(query, key, value, scale=scale, mask=added, softcap=softcap)
-    return (put_together(made) if flat else made), key, value
+    output = attend(query, key, value, scale=scale, mask=added, softcap=softcap)
+    return (put_together(output) if flat else output), key, value
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool) -> Tensor:
@@ -84,8 +84,8 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool) -> Tensor:
     half = wide // 2
     a, b = (turned[..., ::2], turned[..., 1::2]) if pairs else (turned[..., :half], turned[..., half:])
     first, second = a * cos - b * sin, b * cos + a * sin
-    made = torch.stack((first, second), -1).flatten(-2) if pairs else torch.cat((first, second), -1)
-    return torch.cat((made, rest), -1) if rest.shape[-1] else made
+    result = torch.stack((first, second), -1).flatten(-2) if pairs else torch.cat((first, second), -1)
+    return torch.cat((result, rest), -1) if rest.shape[-1] else result
 
 
 def _turned_as_given(x: Tensor, cos: Tensor, sin: Tensor, settings: Mapping[str, Any]) -> Tensor:
@@ -94,9 +94,9 @@ def _turned_as_given(x: Tensor, cos: Tensor, sin: Tensor, settings: Mapping[str,
     if x.ndim == 3:
         heads = heads or x.shape[-1] // (wide or 2 * cos.shape[-1])
     half = wide // 2 or cos.shape[-1]
-    cos, sin = (each[..., :half].unsqueeze(1) for each in (cos, sin))
-    made = rotated(in_heads(x, heads), cos, sin, pairs=bool(settings.get("interleaved")))
-    return put_together(made) if x.ndim == 3 else made
+    cos, sin = (table[..., :half].unsqueeze(1) for table in (cos, sin))
+    result = rotated(in_heads(x, heads), cos, sin, pairs=bool(settings.get("interleaved")))
+    return put_together(result) if x.ndim == 3 else result
 
 
 def rotary_of_onnx(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -124,13 +124,13 @@ def attention_with_weights(given: Sequence[Any], settings: Mapping[str, Any], _:
     if settings.get("do_rotary"):
         raise UnknownOperatorError("Attention with a rotary embedding inside cannot be computed here")
     heads = int(settings["num_heads"])
-    made = x @ weight if bias is None else x @ weight + bias
-    widths = [int(each) for each in settings.get("qkv_hidden_sizes") or [made.shape[-1] // 3] * 3]
-    query, key, value = (in_heads(each, heads) for each in made.split(widths, -1))
+    projected = x @ weight if bias is None else x @ weight + bias
+    widths = [int(width) for width in settings.get("qkv_hidden_sizes") or [projected.shape[-1] // 3] * 3]
+    query, key, value = (in_heads(part, heads) for part in projected.split(widths, -1))
     if past is not None:
         key, value = torch.cat((past[0], key), -2), torch.cat((past[1], value), -2)
-    whole = _masked(mask, added, settings, query, key)
-    output = attend(query, key, value, scale=float(settings.get("scale") or 0.0), mask=whole)
+    score_bias = _masked(mask, added, settings, query, key)
+    output = attend(query, key, value, scale=float(settings.get("scale") or 0.0), mask=score_bias)
     return put_together(output), torch.stack((key, value))
 
 
@@ -143,15 +143,15 @@ def multi_head(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any
     if bias is not None:
         parts = bias.split([query.shape[-1], query.shape[-1], bias.shape[-1] - 2 * query.shape[-1]])
         ready = (
-            each if each.ndim == 4 else each + part
-            for each, part in zip((query, key, value), parts, strict=True)
+            tensor if tensor.ndim == 4 else tensor + part
+            for tensor, part in zip((query, key, value), parts, strict=True)
         )
         query, key, value = ready
-    query, key, value = (in_heads(each, heads) for each in (query, key, value))
+    query, key, value = (in_heads(tensor, heads) for tensor in (query, key, value))
     if past_key is not None:
         key, value = torch.cat((past_key, key), -2), torch.cat((past_value, value), -2)
-    whole = _masked(mask, added, settings, query, key)
-    output = attend(query, key, value, scale=float(settings.get("scale") or 0.0), mask=whole)
+    score_bias = _masked(mask, added, settings, query, key)
+    output = attend(query, key, value, scale=float(settings.get("scale") or 0.0), mask=score_bias)
     return put_together(output), key, value
 
 
@@ -163,11 +163,11 @@ def _masked(
     new, total = query.shape[-2], key.shape[-2]
     parts = [] if added is None else [added]
     if mask is not None:
-        seen = _seen(mask, len(query), total)
-        parts.append(hidden(seen, query.dtype, low))
+        visible = _seen(mask, len(query), total)
+        parts.append(hidden(visible, query.dtype, low))
     if settings.get("unidirectional"):
-        seen = _up_to_itself(new, total, total - new)
-        parts.append(hidden(seen, query.dtype))
+        visible = _up_to_itself(new, total, total - new)
+        parts.append(hidden(visible, query.dtype))
     return sum(parts[1:], parts[0]) if parts else None
 
 
@@ -187,7 +187,7 @@ def grouped(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     query, key, value, past_key, past_value, lengths, _total, cos, sin, positions, added, *other = filled(
         given
     )
-    if any(each is not None for each in other) or settings.get("smooth_softmax"):
+    if any(extra is not None for extra in other) or settings.get("smooth_softmax"):
         raise UnknownOperatorError(
             "GroupQueryAttention with sinks, norms or a quantised cache cannot be computed here"
         )
@@ -200,9 +200,9 @@ def grouped(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     before = (ends - new).clamp(min=0)
     if settings.get("do_rotary"):
         at = before[:, None] + torch.arange(new)[None] if positions is None else positions.long()
-        tables = [each[at].unsqueeze(1) for each in (cos, sin)]
+        tables = [table[at].unsqueeze(1) for table in (cos, sin)]
         pairs = bool(settings.get("rotary_interleaved"))
-        query, key = (rotated(each, *tables, pairs=pairs) for each in (query, key))
+        query, key = (rotated(tensor, *tables, pairs=pairs) for tensor in (query, key))
     past = int(before.max()) if past_key is not None and past_key.shape[-2] else 0
     if past:
         key = torch.cat((past_key[..., :past, :], key), -2)
@@ -216,5 +216,5 @@ def grouped(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
 def _of_groups(query: Tensor, key: Tensor, ends: Tensor, past: int, window: int) -> Tensor:
     new, total = query.shape[-2], key.shape[-2]
     at, to = torch.arange(new)[:, None] + past, torch.arange(total)[None]
-    seen = (to <= at) if window < 0 else (to <= at) & (to > at - window)
-    return hidden(seen[None, None], query.dtype)
+    visible = (to <= at) if window < 0 else (to <= at) & (to > at - window)
+    return hidden(visible[None, None], query.dtype)

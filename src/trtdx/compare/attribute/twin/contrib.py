@@ -16,8 +16,9 @@ from trtdx.engines.torch.lazy import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from trtdx.compare.attribute.twin.quantised import Operator
+
     Tensor = Any
-    Operator = Callable[[Sequence[Any], Mapping[str, Any], Any], Any]
 
 
 def _fused_matmul(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -30,35 +31,28 @@ def _fused_matmul(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> 
 
 
 def _with_bias(function: Callable[[Any], Any]) -> Operator:
-    def run(given: Sequence[Any], _: Any, __: Any) -> Any:
-        bias = filled(given)[1]
-        return function(given[0] if bias is None else given[0] + bias)
+    def run(inputs: Sequence[Any], _: Any, __: Any) -> Any:
+        bias = filled(inputs)[1]
+        return function(inputs[0] if bias is None else inputs[0] + bias)
 
     return run
 
 
-def _exact_gelu(x: Tensor) -> Tensor:
-    return torch.nn.functional.gelu(x)
-
-
-def _tanh_gelu(x: Tensor) -> Tensor:
-    return torch.nn.functional.gelu(x, approximate="tanh")
-
-
 def _fused_gemm(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
-    made = plain.OPERATORS["Gemm"](given, settings, dtype)
+    product = plain.OPERATORS["Gemm"](given, settings, dtype)
     named = {
         name.removeprefix("activation_"): value
         for name, value in settings.items()
         if name.startswith("activation_")
     }
-    return plain.OPERATORS[str(settings["activation"])]([made], named, dtype)
+    return plain.OPERATORS[str(settings["activation"])]([product], named, dtype)
 
 
 CONTRIB: dict[str, Operator] = {
-    "FusedMatMul": _fused_matmul, "FusedGemm": _fused_gemm, "BiasGelu": _with_bias(_exact_gelu),
-    "FastGelu": _with_bias(_tanh_gelu), "Gelu": _with_bias(_exact_gelu),
-    "QuickGelu": lambda given, settings, _: given[0] * torch.sigmoid(float(settings.get("alpha", 1.702)) * given[0]),
+    "FusedMatMul": _fused_matmul, "FusedGemm": _fused_gemm, "BiasGelu": _with_bias(lambda x: torch.nn.functional.gelu(x)),
+    "FastGelu": _with_bias(lambda x: torch.nn.functional.gelu(x, approximate="tanh")),
+    "Gelu": _with_bias(lambda x: torch.nn.functional.gelu(x)),
+    "QuickGelu": lambda inputs, settings, _: inputs[0] * torch.sigmoid(float(settings.get("alpha", 1.702)) * inputs[0]),
     "SkipLayerNormalization": skip_norm(centred=True), "SkipSimplifiedLayerNormalization": skip_norm(centred=False),
     "EmbedLayerNormalization": embed_norm, **QUANTISED_BY_MICROSOFT,
     "RotaryEmbedding": attention.rotary_of_microsoft, "Attention": attention.attention_with_weights,

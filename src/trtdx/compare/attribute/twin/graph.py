@@ -67,8 +67,8 @@ class Reader:
 
     def __init__(self, graph: Graph, shapes: Mapping[str, Sequence[int]]) -> None:
         self.graph, self.shapes = graph, shapes
-        known = {name: shape for name, shape in shapes.items() if name in graph.values}
-        self.sizes = Sizes(graph, known)
+        known_shapes = {name: shape for name, shape in shapes.items() if name in graph.values}
+        self.sizes = Sizes(graph, known_shapes)
         self._held: dict[ir.Value, Tensor] = {}
 
     def is_data(self, value: ir.Value | None) -> bool:
@@ -84,8 +84,8 @@ class Reader:
     def constant(self, value: ir.Value) -> Tensor:
         """Return what depends on weights and shapes alone, in the type it has in the file."""
         if value not in self._held:
-            for found, tensor in self._computed(value):
-                self._held[found] = tensor
+            for output, tensor in self._computed(value):
+                self._held[output] = tensor
         return self._held[value]
 
     def _computed(self, value: ir.Value) -> Iterator[tuple[ir.Value, Tensor]]:
@@ -103,12 +103,14 @@ class Reader:
             shape = self.shapes.get(str(first.name)) or self.sizes.shape_of(str(first.name))
             if shape is None:
                 raise InputError(f"the shape of {first.name} is not known")
-            given: list[Any] = [torch.empty(tuple(shape), device="meta")]
+            inputs: list[Any] = [torch.empty(tuple(shape), device="meta")]
         else:
-            given = [None if each is None else self.constant(each) for each in node.inputs]
+            inputs = [
+                None if input_value is None else self.constant(input_value) for input_value in node.inputs
+            ]
         yield from zip(
             node.outputs,
-            compute(node.op_type, given, settings, torch.float32, domain=node.domain),
+            compute(node.op_type, inputs, settings, torch.float32, domain=node.domain),
             strict=False,
         )
 
@@ -116,17 +118,17 @@ class Reader:
         """Return the number that a constant is, if it is one."""
         if value is None or not self.is_weight(value):
             return None
-        held = self.constant(value)
-        return float(held) if held.numel() == 1 and held.dtype.is_floating_point else None
+        tensor = self.constant(value)
+        return float(tensor) if tensor.numel() == 1 and tensor.dtype.is_floating_point else None
 
     def vector(self, value: ir.Value | None, width: int = 0) -> Tensor | None:
         """Return the row of numbers that a constant is, if it is one."""
         if value is None or not self.is_weight(value):
             return None
-        held = self.constant(value)
-        if held.numel() < 2 or held.shape[-1] != held.numel() or not held.dtype.is_floating_point:
+        tensor = self.constant(value)
+        if tensor.numel() < 2 or tensor.shape[-1] != tensor.numel() or not tensor.dtype.is_floating_point:
             return None
-        return held.reshape(-1) if not width or held.numel() == width else None
+        return tensor.reshape(-1) if not width or tensor.numel() == width else None
 
     def with_constant(self, node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
         """Return what a node of two inputs computes with, data first, if the other is a constant."""
@@ -165,10 +167,10 @@ def _linear(reader: Reader, nodes: list[ir.Node]) -> Linear | None:
     if not reader.is_data(product.inputs[0]) or not reader.is_weight(product.inputs[1]):
         return None
     assert product.inputs[1] is not None
-    held = reader.constant(product.inputs[1])
-    if held.ndim != 2 or settings.get("transA"):
+    matrix = reader.constant(product.inputs[1])
+    if matrix.ndim != 2 or settings.get("transA"):
         return None
-    weight = (held if settings.get("transB") else held.T) * float(settings.get("alpha", 1.0))
+    weight = (matrix if settings.get("transB") else matrix.T) * float(settings.get("alpha", 1.0))
     bias = _bias(reader, nodes, product, int(weight.shape[0]))
     added = [node for node in nodes if node.op_type == "Add"]
     return None if added and bias is None else Linear(weight, bias)
@@ -177,8 +179,8 @@ def _linear(reader: Reader, nodes: list[ir.Node]) -> Linear | None:
 def _bias(reader: Reader, nodes: list[ir.Node], product: ir.Node, width: int) -> Tensor | None:
     beta = settings_of(product).get("beta", 1.0)
     if product.op_type == "Gemm" and len(product.inputs) > 2 and product.inputs[2] is not None:
-        found = reader.vector(product.inputs[2], width)
-        return None if found is None else found * float(beta)
+        vector = reader.vector(product.inputs[2], width)
+        return None if vector is None else vector * float(beta)
     for node in nodes:
         both = reader.with_constant(node) if node.op_type == "Add" else None
         if both is not None:
@@ -187,9 +189,9 @@ def _bias(reader: Reader, nodes: list[ir.Node], product: ir.Node, width: int) ->
 
 
 def _norm(reader: Reader, nodes: list[ir.Node]) -> Norm | None:
-    whole = [node for node in nodes if node.op_type in NORMS]
-    if whole:
-        return _whole_norm(reader, nodes, whole[0])
+    norm_nodes = [node for node in nodes if node.op_type in NORMS]
+    if norm_nodes:
+        return _whole_norm(reader, nodes, norm_nodes[0])
     means = [node for node in nodes if node.op_type == "ReduceMean"]
     if not means or not {"Sqrt", "Pow", "Rsqrt"} & {node.op_type for node in nodes}:
         return None
@@ -227,8 +229,8 @@ def _table(reader: Reader, nodes: list[ir.Node]) -> Table | None:
     rows, ids = gathers[0].inputs[:2]
     if rows is None or not reader.is_weight(rows) or not reader.is_data(ids):
         return None
-    held, scale = reader.constant(rows), 1.0
-    if held.ndim != 2 or int(settings_of(gathers[0]).get("axis", 0)):
+    table, scale = reader.constant(rows), 1.0
+    if table.ndim != 2 or int(settings_of(gathers[0]).get("axis", 0)):
         return None
     for node in nodes:
         both = reader.with_constant(node) if node.op_type == "Mul" else None
@@ -236,12 +238,12 @@ def _table(reader: Reader, nodes: list[ir.Node]) -> Table | None:
         if node.op_type == "Mul" and factor is None:
             return None
         scale *= factor or 1.0
-    return Table(held, scale)
+    return Table(table, scale)
 
 
 def head_width(reader: Reader, numbers: Iterable[int]) -> int:
     """Return how wide the heads are into which a module reshapes; 0 where it makes none."""
-    found = []
+    widths = []
     for at in numbers:
         node = reader.graph.nodes[at]
         if node.op_type != "Reshape" or not reader.is_data(node.outputs[0]) or len(node.inputs) < 2:
@@ -255,8 +257,8 @@ def head_width(reader: Reader, numbers: Iterable[int]) -> int:
         elif not reader.is_weight(shape) or reader.constant(shape).numel() != 4:
             continue
         if shape is not None and reader.is_weight(shape):
-            found.append(int(reader.constant(shape).reshape(-1)[-1]))
-    return max(set(found), key=found.count) if found else 0
+            widths.append(int(reader.constant(shape).reshape(-1)[-1]))
+    return max(set(widths), key=widths.count) if widths else 0
 
 
 def speeds_in(reader: Reader, nodes: list[ir.Node]) -> Tensor | None:
@@ -267,9 +269,9 @@ def speeds_in(reader: Reader, nodes: list[ir.Node]) -> Tensor | None:
         for value in node.inputs:
             if value is None or not reader.is_weight(value):
                 continue
-            held = reader.constant(value)
-            if is_frequencies(held):
-                return held.reshape(-1)
+            tensor = reader.constant(value)
+            if is_frequencies(tensor):
+                return tensor.reshape(-1)
     return None
 
 

@@ -82,16 +82,9 @@ def attentions(reader: Reader, nodes: Iterable[ir.Node]) -> Iterator[Attention]:
             continue
         query, before = _unscaled(reader, scores.query)
         key, factor, turned = _key(reader, scores.key)
-        yield Attention(
-            query,
-            repeated(reader, key),
-            repeated(reader, product.inputs[1]),
-            product.outputs[0],
-            scores.scale * before * factor,
-            scores.softcap,
-            scores.masks,
-            turned,
-        )
+        key, value = repeated(reader, key), repeated(reader, product.inputs[1])
+        output, scale = product.outputs[0], scores.scale * before * factor
+        yield Attention(query, key, value, output, scale, scores.softcap, scores.masks, turned)
 
 
 def _whole(reader: Reader, node: ir.Node) -> Iterator[Attention]:
@@ -102,8 +95,8 @@ def _whole(reader: Reader, node: ir.Node) -> Iterator[Attention]:
         return
     masks = []
     if mask is not None:
-        told = mask.dtype is not None and mask.dtype.name == "BOOL"
-        masks.append(Masking(mask, "seen" if told else "add"))
+        is_bool = mask.dtype is not None and mask.dtype.name == "BOOL"
+        masks.append(Masking(mask, "seen" if is_bool else "add"))
     cap = float(settings.get("softcap") or 0.0) or None
     scale, causal = float(settings.get("scale") or 0.0), bool(settings.get("is_causal"))
     yield Attention(
@@ -124,8 +117,8 @@ def _scores(reader: Reader, value: ir.Value, depth: int = 0) -> _Scores | None:
     if node.op_type in ("Mul", "Div"):
         return _multiplied(reader, node, depth)
     if node.op_type == "Tanh" and node.inputs[0] is not None:
-        found = _scores(reader, node.inputs[0], depth + 1)
-        return None if found is None or found.masks else found._replace(bent=True)
+        scores = _scores(reader, node.inputs[0], depth + 1)
+        return None if scores is None or scores.masks else scores._replace(bent=True)
     return _masked(reader, node, depth)
 
 
@@ -134,30 +127,30 @@ def _multiplied(reader: Reader, node: ir.Node, depth: int) -> _Scores | None:
     factor = reader.scalar(both[1]) if both else None
     if both is None or not factor or (node.op_type == "Div" and both[0] is not node.inputs[0]):
         return None
-    found = _scores(reader, both[0], depth + 1)
-    if found is None or found.masks:
+    scores = _scores(reader, both[0], depth + 1)
+    if scores is None or scores.masks:
         return None
     factor = 1 / factor if node.op_type == "Div" else factor
-    if found.bent:
-        return found._replace(bent=False, softcap=factor, scale=found.scale * factor)
-    return None if found.softcap else found._replace(scale=found.scale * factor)
+    if scores.bent:
+        return scores._replace(bent=False, softcap=factor, scale=scores.scale * factor)
+    return None if scores.softcap else scores._replace(scale=scores.scale * factor)
 
 
 def _masked(reader: Reader, node: ir.Node, depth: int) -> _Scores | None:
     if node.op_type == "Add":
         for one, other in ((0, 1), (1, 0)):
             inner, mask = node.inputs[one], node.inputs[other]
-            found = None if inner is None else _scores(reader, inner, depth + 1)
-            if found is not None and mask is not None:
-                return found._replace(masks=(*found.masks, Masking(mask, "add")))
+            scores = None if inner is None else _scores(reader, inner, depth + 1)
+            if scores is not None and mask is not None:
+                return scores._replace(masks=(*scores.masks, Masking(mask, "add")))
     if node.op_type == "Where" and node.inputs[0] is not None:
         for at, fill, how in ((1, 2, "seen"), (2, 1, "hidden")):
             number, value = reader.scalar(node.inputs[fill]), node.inputs[at]
             if number is None or number > MASKED or value is None:
                 continue
-            found = _scores(reader, value, depth + 1)
-            if found is not None:
-                return found._replace(masks=(*found.masks, Masking(node.inputs[0], how)))
+            scores = _scores(reader, value, depth + 1)
+            if scores is not None:
+                return scores._replace(masks=(*scores.masks, Masking(node.inputs[0], how)))
     return None
 
 
@@ -165,10 +158,10 @@ def _weighted(reader: Reader, weights: ir.Value) -> ir.Node | None:
     """Return the product that attention's weights enter first."""
     for _ in range(6):
         users = [reader.graph.nodes[at] for at in reader.graph.users.get(weights, ())]
-        product = next((each for each in users if each.op_type == "MatMul"), None)
+        product = next((user for user in users if user.op_type == "MatMul"), None)
         if product is not None:
             return product if product.inputs[0] is weights else None
-        passing = next((each for each in users if each.op_type in (*SAME, "Where")), None)
+        passing = next((user for user in users if user.op_type in (*SAME, "Where")), None)
         if passing is None:
             return None
         weights = passing.outputs[0]
@@ -197,9 +190,8 @@ def _key(reader: Reader, value: ir.Value) -> tuple[ir.Value, float, bool]:
     """Return keys before they were turned and scaled, the scale, and whether they are still turned."""
     value, factor = _unscaled(reader, value)
     node = reader.producer(value)
-    flat = (
-        node is not None and node.op_type == "Reshape"
-    )  # batch and heads put together while they are turned
+    # Batch and heads may be put together while they are turned.
+    flat = node is not None and node.op_type == "Reshape"
     if node is not None and flat:
         node = reader.producer(node.inputs[0])
     if node is None or node.op_type != "Transpose" or node.inputs[0] is None:
@@ -235,11 +227,11 @@ def repeated(reader: Reader, value: ir.Value) -> ir.Value:
 def rotations(reader: Reader, nodes: Iterable[ir.Node]) -> Iterator[Rotation]:
     """Yield the tensors in some nodes that are turned by cosines and sines."""
     for node in nodes:
-        found = _half_turned(reader, node) if node.op_type == "Add" else _embedded(node)
-        if found is None and node.op_type == "Concat" and len(node.inputs) == 2:
-            found = _apart_turned(reader, node)
-        if found is not None:
-            yield found
+        rotation = _half_turned(reader, node) if node.op_type == "Add" else _embedded(node)
+        if rotation is None and node.op_type == "Concat" and len(node.inputs) == 2:
+            rotation = _apart_turned(reader, node)
+        if rotation is not None:
+            yield rotation
 
 
 def _embedded(node: ir.Node) -> Rotation | None:
@@ -291,11 +283,11 @@ def _swapped(reader: Reader, value: ir.Value) -> tuple[ir.Value, str] | None:
     if node is None or node.op_type != "Concat" or len(node.inputs) != 2:
         return None
     ends = []
-    for each in node.inputs:
-        inner = reader.producer(each) if woven else None
+    for operand in node.inputs:
+        inner = reader.producer(operand) if woven else None
         if woven and (inner is None or inner.op_type != "Unsqueeze"):
             return None
-        ends.append(each if inner is None else inner.inputs[0])
+        ends.append(operand if inner is None else inner.inputs[0])
     negated = reader.producer(ends[0])
     if negated is None or negated.op_type != "Neg":
         return None
@@ -323,34 +315,34 @@ def _cut(reader: Reader, value: ir.Value | None) -> tuple[ir.Value, str] | None:
 
 def _apart_turned(reader: Reader, node: ir.Node) -> Rotation | None:
     """Return it from (a * cos - b * sin, b * cos + a * sin), put together."""
-    first, second = (reader.producer(each) for each in node.inputs)
+    first, second = (reader.producer(operand) for operand in node.inputs)
     if first is None or second is None or first.op_type != "Sub" or second.op_type != "Add":
         return None
     one, two = _factors(reader, first.inputs[0]), _factors(reader, first.inputs[1])
-    rest = [_factors(reader, each) for each in second.inputs]
+    rest = [_factors(reader, operand) for operand in second.inputs]
     if one is None or two is None or None in rest:
         return None
     for a, cosine in (one, one[::-1]):
         for b, sine in (two, two[::-1]):
             source, other = _cut(reader, a), _cut(reader, b)
-            wanted = {frozenset((id(b), id(cosine))), frozenset((id(a), id(sine)))}
+            expected = {frozenset((id(b), id(cosine))), frozenset((id(a), id(sine)))}
             if source is None or other is None or source[0] is not other[0]:
                 continue
-            if {frozenset(map(id, each)) for each in rest if each} == wanted:
-                taken = "pairs" if source[1].startswith("pairs") else "halves"
-                return Rotation(source[0], cosine, sine, node.outputs[0], taken, "halves", single=True)
+            if {frozenset(map(id, factors)) for factors in rest if factors} == expected:
+                layout = "pairs" if source[1].startswith("pairs") else "halves"
+                return Rotation(source[0], cosine, sine, node.outputs[0], layout, "halves", single=True)
     return None
 
 
 def curves(reader: Reader, nodes: Iterable[ir.Node]) -> Iterator[Curve]:
     """Yield the activations in some nodes: everything between one value and what is made of it and numbers alone."""
     inside = list(nodes)
-    known = set(map(id, inside))
+    node_ids = set(map(id, inside))
     for node in inside:
         if node.op_type in CURVES:
-            found = _curve(reader, node, known)
-            if found is not None:
-                yield found
+            activation = _curve(reader, node, node_ids)
+            if activation is not None:
+                yield activation
 
 
 def _curve(reader: Reader, seed: ir.Node, known: set[int]) -> Curve | None:
@@ -359,20 +351,26 @@ def _curve(reader: Reader, seed: ir.Node, known: set[int]) -> Curve | None:
         node = reader.producer(source)
         if node is None or id(node) not in known or node.op_type not in ELEMENTWISE:
             break
-        data = [each for each in node.inputs if reader.is_data(each)]
+        data = [operand for operand in node.inputs if reader.is_data(operand)]
         before = data[0] if len(data) == 1 else _common(reader, data)
-        if before is None or any(not _is_number(reader, each) for each in node.inputs if each not in data):
+        if before is None or any(
+            not _is_number(reader, operand) for operand in node.inputs if operand not in data
+        ):
             break
         source = before
     if source is None:
         return None
-    made, order = {source}, []
+    derived, order = {source}, []
     result = seed.outputs[0]
-    for node in (each for each in reader.graph.nodes if id(each) in known):
-        if node.op_type not in ELEMENTWISE or not any(each in made for each in node.inputs):
+    for node in (other for other in reader.graph.nodes if id(other) in known):
+        if node.op_type not in ELEMENTWISE or not any(operand in derived for operand in node.inputs):
             continue
-        if all(each in made or _is_number(reader, each) for each in node.inputs if each is not None):
-            made.update(node.outputs)
+        if all(
+            operand in derived or _is_number(reader, operand)
+            for operand in node.inputs
+            if operand is not None
+        ):
+            derived.update(node.outputs)
             order.append(node)
             result = node.outputs[0]
     return Curve(source, result, tuple(order)) if seed in order else None
@@ -385,12 +383,12 @@ def _common(reader: Reader, data: list[Any]) -> ir.Value | None:
         way = [value]
         for _ in range(4):
             node = reader.producer(way[-1])
-            more = [each for each in node.inputs if reader.is_data(each)] if node is not None else []
+            more = [operand for operand in node.inputs if reader.is_data(operand)] if node is not None else []
             if node is None or node.op_type not in ELEMENTWISE or len(more) != 1 or more[0] is None:
                 break
             way.append(more[0])
         ways.append(way)
-    return next((each for each in ways[0] if all(each in way for way in ways)), None) if ways else None
+    return next((shared for shared in ways[0] if all(shared in way for way in ways)), None) if ways else None
 
 
 def _is_number(reader: Reader, value: Any) -> bool:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from trtdx.compare.attribute.ideas.attention_core import NAME, _interface, causal_mask
+from trtdx.compare.attribute.twin.attention import attend, hidden
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
@@ -60,9 +61,9 @@ class TwinNorm(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         wide = x if x.dtype.itemsize > 2 else x.float()  # as all norms are computed
         wide = wide - wide.mean(-1, keepdim=True) if self.centred else wide
-        made = (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
-        made = made if self.weight is None else made * self.weight
-        return made if self.bias is None else made + self.bias
+        normed = (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        normed = normed if self.weight is None else normed * self.weight
+        return normed if self.bias is None else normed + self.bias
 
 
 class TwinEmbedding(torch.nn.Embedding):  # type: ignore[misc]
@@ -88,7 +89,7 @@ def apply_rotary_pos_emb(
 ) -> tuple[Tensor, Tensor]:
     """Turn queries and keys; called so that hypotheses about rotary embeddings find it, as in transformers."""
     cos, sin = cos.unsqueeze(axis), sin.unsqueeze(axis)
-    return tuple(_turned(each, cos, sin, taken, put) for each in (q, k))
+    return tuple(_turned(tensor, cos, sin, taken, put) for tensor in (q, k))
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor, taken: str, put: str) -> Tensor:
@@ -109,14 +110,14 @@ class Scope(torch.nn.Module):  # type: ignore[misc]
 
     Attributes:
         program: what is computed; shared by copies.
-        also: names of values to keep besides what leaves, in `left`.
+        extra_names: names of values to keep besides what leaves, in `extra_values`.
         act_fn: the activation among its own nodes, if there is one.
         config: where the kind of attention is told, as in transformers.
     """
 
     def __init__(self, program: Program) -> None:
         super().__init__()
-        self.program, self.also, self.left = program, frozenset[str](), {}  # type: ignore[var-annotated]
+        self.program, self.extra_names, self.extra_values = program, frozenset[str](), {}  # type: ignore[var-annotated]
         self.register_buffer("_kind", torch.zeros(()), persistent=False)
         for name, tensor in program.weights.items():
             self.register_parameter(name, _parameter(tensor))
@@ -130,12 +131,14 @@ class Scope(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, *given: Tensor) -> Any:
         """Compute what leaves the module from what enters it, in the order in which a capture has it."""
-        made, self.left = self.program.run(self, given)
-        return made[0] if len(made) == 1 else tuple(made)
+        outputs, self.extra_values = self.program.run(self, given)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def turned(self, given: Sequence[Tensor], taken: str, put: str, *, single: bool) -> tuple[Tensor, Tensor]:
+    def rotate_query_key(
+        self, inputs: Sequence[Tensor], taken: str, put: str, *, single: bool
+    ) -> tuple[Tensor, Tensor]:
         """Turn queries and keys by tables as the graph has them."""
-        q, k, cos, sin = given
+        q, k, cos, sin = inputs
         cos, sin, axis = *_flat(cos, sin), 2 if cos.ndim == 4 and cos.shape[1] != 1 else 1
         if single and put == "halves":
             cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
@@ -143,36 +146,28 @@ class Scope(torch.nn.Module):  # type: ignore[misc]
             cos, sin = cos.repeat_interleave(2, -1), sin.repeat_interleave(2, -1)
         return apply_rotary_pos_emb(q, k, cos, sin, axis=axis, taken=taken, put=put)
 
-    def attended(self, part: Attention, given: Sequence[Tensor]) -> Tensor:
+    def compute_attention(self, part: Attention, inputs: Sequence[Tensor]) -> Tensor:
         """Compute attention between its projections."""
-        query, key, value, *masks = given
+        query, key, value, *masks = inputs
         key = key.transpose(-1, -2) if part.turned else key
-        mask = _mask(masks, [each.how for each in part.masks], query)
+        mask = _mask(masks, [masking.how for masking in part.masks], query)
         scale = part.scale or query.shape[-1] ** -0.5
         if part.causal:
-            seen = causal_mask(query.shape[-2], key.shape[-2])
-            low = torch.zeros((), dtype=query.dtype).masked_fill(~seen, _lowest(query.dtype))
+            low = hidden(causal_mask(query.shape[-2], key.shape[-2]), query.dtype, _lowest(query.dtype))
             mask = low if mask is None else mask + low
         if self.config._attn_implementation == NAME and query.ndim == 4:
-            made, _ = _interface(
+            output, _ = _interface(
                 self, query, key, value, mask, scaling=scale, softcap=part.softcap, is_causal=False
             )
-            return made.transpose(1, 2)
-        groups = query.shape[1] // key.shape[1] if query.ndim == 4 else 1
-        key, value = (each.repeat_interleave(groups, 1) if groups > 1 else each for each in (key, value))
-        scores = query @ key.transpose(-1, -2) * scale
-        if part.softcap:
-            scores = part.softcap * torch.tanh(scores / part.softcap)
-        if mask is not None:
-            scores = scores + mask.to(scores.dtype)
-        return torch.softmax(scores, -1).to(value.dtype) @ value
+            return output.transpose(1, 2)
+        return attend(query, key, value, scale=scale, mask=mask, softcap=part.softcap or 0.0)
 
 
 def _flat(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Return tables without the axis of heads, [batch, sequence, width]."""
     axis = 2 if cos.ndim == 4 and cos.shape[1] != 1 else 1
-    made = [each.squeeze(axis) if each.ndim == 4 else each for each in (cos, sin)]
-    return tuple(each[None] if each.ndim == 2 else each for each in made)
+    tables = [table.squeeze(axis) if table.ndim == 4 else table for table in (cos, sin)]
+    return tuple(table[None] if table.ndim == 2 else table for table in tables)
 
 
 def _mask(masks: Sequence[Tensor], how: Sequence[str], query: Tensor) -> Tensor | None:
@@ -181,8 +176,8 @@ def _mask(masks: Sequence[Tensor], how: Sequence[str], query: Tensor) -> Tensor 
     for mask, kind in zip(masks, how, strict=True):
         added = mask
         if kind != "add":
-            seen = mask.bool() if kind == "seen" else ~mask.bool()
-            added = torch.zeros((), dtype=query.dtype).masked_fill(~seen, _lowest(query.dtype))
+            visible = mask.bool() if kind == "seen" else ~mask.bool()
+            added = hidden(visible, query.dtype, _lowest(query.dtype))
         total = added if total is None else total + added
     if total is not None:
         total = total.clamp(min=_lowest(total.dtype))

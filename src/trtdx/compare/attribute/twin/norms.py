@@ -8,10 +8,11 @@ from trtdx.compare.attribute.twin.quantised import filled
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from trtdx.compare.attribute.twin.quantised import Operator
 
     Tensor = Any
-    Operator = Callable[[Sequence[Any], Mapping[str, Any], Any], Any]
 
 
 def normed(
@@ -20,28 +21,28 @@ def normed(
     """Return RMS norm, or LayerNorm where it is centred, over all axes from one on."""
     axes = list(range(axis % x.ndim, x.ndim))
     x = x - x.mean(axes, keepdim=True) if centred else x
-    made = x * torch.rsqrt((x * x).mean(axes, keepdim=True) + epsilon)
-    made = made if weight is None else made * weight
-    return made if bias is None else made + bias
+    result = x * torch.rsqrt((x * x).mean(axes, keepdim=True) + epsilon)
+    result = result if weight is None else result * weight
+    return result if bias is None else result + bias
 
 
 def norm(*, centred: bool) -> Operator:
-    def run(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+    def run(inputs: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
         epsilon, axis = float(settings.get("epsilon", 1e-5)), int(settings.get("axis", -1))
-        bias = [*given, None][2] if centred else None
-        return normed(given[0], given[1], bias, epsilon, axis=axis, centred=centred)
+        bias = [*inputs, None][2] if centred else None
+        return normed(inputs[0], inputs[1], bias, epsilon, axis=axis, centred=centred)
 
     return run
 
 
 def skip_norm(*, centred: bool) -> Operator:
-    def run(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-        x, skip, weight, *rest = filled(given)
+    def run(inputs: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+        x, skip, weight, *rest = filled(inputs)
         beta, bias = (rest[0], rest[1]) if centred else (None, rest[0])
         total = x + skip if bias is None else x + skip + bias
         epsilon = float(settings.get("epsilon", 1e-12 if centred else 1e-5))
-        made = normed(total, weight, beta, epsilon, axis=-1, centred=centred)
-        return made, None, None, total
+        result = normed(total, weight, beta, epsilon, axis=-1, centred=centred)
+        return result, None, None, total
 
     return run
 
@@ -52,6 +53,6 @@ def embed_norm(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any
     total = words[ids.long()] + positions[at.long()]
     if segments is not None and kinds is not None:
         total = total + kinds[segments.long()]
-    made = normed(total, weight, bias, float(settings.get("epsilon", 1e-12)), axis=-1, centred=True)
+    result = normed(total, weight, bias, float(settings.get("epsilon", 1e-12)), axis=-1, centred=True)
     lengths = torch.zeros(len(ids), dtype=torch.int32) if mask is None else mask.sum(1).to(torch.int32)
-    return made, lengths, total
+    return result, lengths, total

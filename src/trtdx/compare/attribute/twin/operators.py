@@ -18,8 +18,9 @@ from trtdx.engines.torch.values import tensor_from_array
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from trtdx.compare.attribute.twin.quantised import Operator
+
     Tensor = Any
-    Operator = Callable[[Sequence[Any], Mapping[str, Any], Any], Any]
 
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 _WHOLE = {2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool"}
@@ -41,17 +42,21 @@ def compute(
     """
     from trtdx.compare.attribute.twin.contrib import CONTRIB
 
-    own = CONTRIB.get(op) if domain == MICROSOFT else None
-    found = own or OPERATORS.get(op) or CONTRIB.get(op)
-    if found is None:
+    contrib = CONTRIB.get(op) if domain == MICROSOFT else None
+    operator = contrib or OPERATORS.get(op) or CONTRIB.get(op)
+    if operator is None:
         raise UnknownOperatorError(f"the operator {op} cannot be computed here")
-    made = found(given, settings, dtype)
-    return made if isinstance(made, tuple) else (made,)
+    outputs = operator(given, settings, dtype)
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def settings_of(node: Any) -> dict[str, Any]:
     """Return a node's attributes as plain values; graphs inside it are not known here."""
-    return {name: each.value for name, each in node.attributes.items() if "GRAPH" not in each.type.name}
+    return {
+        name: attribute.value
+        for name, attribute in node.attributes.items()
+        if "GRAPH" not in attribute.type.name
+    }
 
 
 def _both(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,22 +66,22 @@ def _both(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Operator:
-    def run(given: Sequence[Any], _: Any, __: Any) -> Any:
-        return function(*_both(given[0], given[1]))
+    def run(inputs: Sequence[Any], _: Any, __: Any) -> Any:
+        return function(*_both(inputs[0], inputs[1]))
 
     return run
 
 
 def _unary(function: Callable[[Any], Any]) -> Operator:
-    return lambda given, _, __: function(given[0])
+    return lambda inputs, _, __: function(inputs[0])
 
 
 def _many(function: Callable[[Any, Any], Any]) -> Operator:
-    def run(given: Sequence[Any], _: Any, __: Any) -> Any:
-        made = given[0]
-        for each in given[1:]:
-            made = function(*_both(made, each))
-        return made
+    def run(inputs: Sequence[Any], _: Any, __: Any) -> Any:
+        result = inputs[0]
+        for operand in inputs[1:]:
+            result = function(*_both(result, operand))
+        return result
 
     return run
 
@@ -86,11 +91,7 @@ def _div(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _numbers(tensor: Tensor) -> list[int]:
-    return [int(each) for each in tensor.reshape(-1).tolist()]
-
-
-def _cast(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
-    return cast_to(given[0], int(settings["to"]), dtype)
+    return [int(number) for number in tensor.reshape(-1).tolist()]
 
 
 def cast_to(tensor: Tensor, to: int, dtype: Any) -> Tensor:
@@ -101,16 +102,12 @@ def cast_to(tensor: Tensor, to: int, dtype: Any) -> Tensor:
     return tensor.to(torch.float32 if to in (FLOAT, DOUBLE) else dtype)
 
 
-def _matmul(given: Sequence[Any], _: Any, __: Any) -> Any:
-    return torch.matmul(*_both(given[0], given[1]))
-
-
 def _gemm(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     one, other = _both(given[0], given[1])
-    made = (one.T if settings.get("transA") else one) @ (other.T if settings.get("transB") else other)
-    made = made * float(settings.get("alpha", 1.0))
+    product = (one.T if settings.get("transA") else one) @ (other.T if settings.get("transB") else other)
+    product = product * float(settings.get("alpha", 1.0))
     bias = given[2] if len(given) > 2 else None
-    return made if bias is None else made + float(settings.get("beta", 1.0)) * bias
+    return product if bias is None else product + float(settings.get("beta", 1.0)) * bias
 
 
 def _transpose(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -128,8 +125,8 @@ def _reshape(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
 def _axes(given: Sequence[Any], settings: Mapping[str, Any]) -> list[int] | None:
     if len(given) > 1 and given[1] is not None:
         return _numbers(given[1])
-    told = settings.get("axes")
-    return None if told is None else [int(each) for each in told]
+    axes = settings.get("axes")
+    return None if axes is None else [int(axis) for axis in axes]
 
 
 def _squeeze(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -138,27 +135,27 @@ def _squeeze(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
 
 
 def _unsqueeze(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    made, axes = given[0], _axes(given, settings) or []
-    rank = made.ndim + len(axes)
+    result, axes = given[0], _axes(given, settings) or []
+    rank = result.ndim + len(axes)
     for axis in sorted(axis % rank for axis in axes):
-        made = made.unsqueeze(axis)
-    return made
+        result = result.unsqueeze(axis)
+    return result
 
 
 def _concat(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     wide = given[0].dtype
-    for each in given[1:]:
-        wide = torch.promote_types(wide, each.dtype)
-    return torch.cat([each.to(wide) for each in given], int(settings["axis"]))
+    for tensor in given[1:]:
+        wide = torch.promote_types(wide, tensor.dtype)
+    return torch.cat([tensor.to(wide) for tensor in given], int(settings["axis"]))
 
 
 def _split(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     x, axis = given[0], int(settings.get("axis", 0))
     if len(given) > 1 and given[1] is not None:
         return tuple(x.split(_numbers(given[1]), axis))
-    told = settings.get("split")
-    if told is not None:
-        return tuple(x.split([int(each) for each in told], axis))
+    sizes = settings.get("split")
+    if sizes is not None:
+        return tuple(x.split([int(size) for size in sizes], axis))
     count = int(settings.get("num_outputs") or settings["_outputs"])
     return tuple(x.split(-(-x.shape[axis] // count), axis))
 
@@ -184,8 +181,8 @@ def _gather(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     x, at, axis = given[0], given[1].long(), int(settings.get("axis", 0))
     axis %= x.ndim
     at = torch.where(at < 0, at + x.shape[axis], at)
-    made = x.index_select(axis, at.reshape(-1))
-    return made.reshape((*x.shape[:axis], *at.shape, *x.shape[axis + 1 :]))
+    rows = x.index_select(axis, at.reshape(-1))
+    return rows.reshape((*x.shape[:axis], *at.shape, *x.shape[axis + 1 :]))
 
 
 def _gather_elements(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -196,11 +193,11 @@ def _gather_elements(given: Sequence[Any], settings: Mapping[str, Any], _: Any) 
 def _gather_nd(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     x, at, batches = given[0], given[1].long(), int(settings.get("batch_dims", 0))
     ranges = [torch.arange(size) for size in x.shape[:batches]]
-    own = [
-        each.reshape([-1 if axis == number else 1 for axis in range(at.ndim - 1)])
-        for number, each in enumerate(ranges)
+    batch_indices = [
+        index.reshape([-1 if axis == number else 1 for axis in range(at.ndim - 1)])
+        for number, index in enumerate(ranges)
     ]
-    return x[(*own, *at.unbind(-1))]
+    return x[(*batch_indices, *at.unbind(-1))]
 
 
 def _scatter_nd(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -220,10 +217,6 @@ def _scatter_nd(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> An
     return rows.scatter_reduce(0, numbers.reshape(-1, 1).expand_as(new), new, how).reshape(x.shape)
 
 
-def _expand(given: Sequence[Any], _: Any, __: Any) -> Any:
-    return given[0].expand(torch.broadcast_shapes(tuple(given[0].shape), tuple(_numbers(given[1]))))
-
-
 def _constant(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
     for name in ("value", "value_float", "value_int", "value_floats", "value_ints"):
         if name in settings:
@@ -232,8 +225,8 @@ def _constant(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> 
 
 
 def _held(value: Any, dtype: Any) -> Any:
-    made = tensor_from_array(value.numpy()) if hasattr(value, "numpy") else torch.tensor(value)
-    return made.to(dtype) if made.is_floating_point() else made
+    tensor = tensor_from_array(value.numpy()) if hasattr(value, "numpy") else torch.tensor(value)
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _constant_of_shape(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
@@ -242,7 +235,7 @@ def _constant_of_shape(given: Sequence[Any], settings: Mapping[str, Any], dtype:
 
 
 def _range(given: Sequence[Any], _: Any, __: Any) -> Any:
-    start, end, step = (each.reshape(()).item() for each in given)
+    start, end, step = (tensor.reshape(()).item() for tensor in given)
     return torch.arange(start, end, step, dtype=given[0].dtype)
 
 
@@ -252,34 +245,20 @@ def _shape(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
 
 
 def _reduced(function: Callable[[Any, list[int], bool], Any]) -> Operator:
-    def run(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-        axes = _axes(given, settings)
+    def run(inputs: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
+        axes = _axes(inputs, settings)
         if not axes and settings.get("noop_with_empty_axes"):
-            return function(given[0][None], [0], False)
-        return function(given[0], axes or list(range(given[0].ndim)), bool(settings.get("keepdims", 1)))
+            return function(inputs[0][None], [0], False)
+        return function(inputs[0], axes or list(range(inputs[0].ndim)), bool(settings.get("keepdims", 1)))
 
     return run
 
 
-def _softmax(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    return torch.softmax(given[0], int(settings.get("axis", -1)))
-
-
-def _gelu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    told = settings.get("approximate", "none")
-    return torch.nn.functional.gelu(given[0], approximate=str(told))
-
-
 def _clip(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     low, high = [*given[1:], None, None][:2] if len(given) > 1 else (settings.get("min"), settings.get("max"))
-    made = given[0]
-    made = made if low is None else made.clamp(min=float(low))
-    return made if high is None else made.clamp(max=float(high))
-
-
-def _topk(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    axis, largest = int(settings.get("axis", -1)), bool(settings.get("largest", 1))
-    return tuple(given[0].topk(_numbers(given[1])[0], axis, largest))
+    result = given[0]
+    result = result if low is None else result.clamp(min=float(low))
+    return result if high is None else result.clamp(max=float(high))
 
 
 def _trilu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -290,9 +269,9 @@ def _trilu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
 def _cumsum(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     axis, x = _numbers(given[1])[0], given[0]
     x = x.flip(axis) if settings.get("reverse") else x
-    made = x.cumsum(axis, dtype=x.dtype)
-    made = made - x if settings.get("exclusive") else made
-    return made.flip(axis) if settings.get("reverse") else made
+    result = x.cumsum(axis, dtype=x.dtype)
+    result = result - x if settings.get("exclusive") else result
+    return result.flip(axis) if settings.get("reverse") else result
 
 
 def _flatten(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -311,10 +290,6 @@ def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     for axis in sorted((axis % x.ndim for axis in axes), reverse=True):
         x = x.prod(axis, keep, dtype=x.dtype)
     return x
-
-
-def _where(given: Sequence[Any], _: Any, __: Any) -> Any:
-    return torch.where(given[0], *_both(given[1], given[2]))
 
 
 def _is_inf(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
@@ -343,24 +318,21 @@ def _conv(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     return run(torch.nn.functional.pad(x, both), weight, bias, steps, 0, apart, groups)
 
 
-def _first(given: Sequence[Any], _: Any, __: Any) -> Any:
-    return given[0]
-
-
 def _silu(given: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     return given[0] * torch.sigmoid(float(settings.get("alpha", 1.0)) * given[0])
 
 
 OPERATORS: dict[str, Operator] = {
     "Add": _binary(lambda a, b: a + b), "Sub": _binary(lambda a, b: a - b), "Mul": _binary(lambda a, b: a * b),
-    "Div": _binary(_div), "Pow": lambda given, _, __: torch.pow(given[0], given[1].to(given[0].dtype)),
-    "Mod": _mod, "MatMul": _matmul, "Gemm": _gemm,
+    "Div": _binary(_div), "Pow": lambda inputs, _, __: torch.pow(inputs[0], inputs[1].to(inputs[0].dtype)),
+    "Mod": _mod, "MatMul": _binary(lambda a, b: torch.matmul(a, b)), "Gemm": _gemm,
     "Max": _many(lambda a, b: torch.maximum(a, b)), "Min": _many(lambda a, b: torch.minimum(a, b)),
     "Sum": _many(lambda a, b: a + b),
     "And": _binary(lambda a, b: a & b), "Or": _binary(lambda a, b: a | b), "Xor": _binary(lambda a, b: a ^ b),
     "Not": _unary(lambda x: ~x), "Equal": _binary(lambda a, b: a == b), "Less": _binary(lambda a, b: a < b),
     "LessOrEqual": _binary(lambda a, b: a <= b), "Greater": _binary(lambda a, b: a > b),
-    "GreaterOrEqual": _binary(lambda a, b: a >= b), "Where": _where,
+    "GreaterOrEqual": _binary(lambda a, b: a >= b),
+    "Where": lambda inputs, _, __: torch.where(inputs[0], *_both(inputs[1], inputs[2])),
     "Neg": _unary(lambda x: -x), "Abs": _unary(lambda x: x.abs()), "Sqrt": _unary(lambda x: x.sqrt()),
     "Reciprocal": _unary(lambda x: x.reciprocal()), "Exp": _unary(lambda x: x.exp()), "Log": _unary(lambda x: x.log()),
     "Sin": _unary(lambda x: x.sin()), "Cos": _unary(lambda x: x.cos()), "Tanh": _unary(lambda x: x.tanh()),
@@ -368,17 +340,25 @@ OPERATORS: dict[str, Operator] = {
     "Floor": _unary(lambda x: x.floor()), "Ceil": _unary(lambda x: x.ceil()), "Round": _unary(lambda x: x.round()),
     "Sign": _unary(lambda x: x.sign()), "IsNaN": _unary(lambda x: x.isnan()), "IsInf": _is_inf,
     "Softplus": _unary(lambda x: torch.nn.functional.softplus(x)), "Mish": _unary(lambda x: torch.nn.functional.mish(x)),
-    "Gelu": _gelu, "Swish": _silu, "Silu": _silu, "HardSwish": _unary(lambda x: torch.nn.functional.hardswish(x)),
-    "LeakyRelu": lambda given, settings, _: torch.nn.functional.leaky_relu(given[0], float(settings.get("alpha", 0.01))),
-    "Elu": lambda given, settings, _: torch.nn.functional.elu(given[0], float(settings.get("alpha", 1.0))),
-    "Softmax": _softmax, "LogSoftmax": lambda given, settings, _: torch.log_softmax(given[0], int(settings.get("axis", -1))),
-    "Clip": _clip, "Cast": _cast, "CastLike": lambda given, _, dtype: given[0].to(given[1].dtype),
-    "Identity": _first, "Dropout": _first, "Transpose": _transpose, "Reshape": _reshape, "Squeeze": _squeeze,
+    "Gelu": lambda inputs, settings, _: torch.nn.functional.gelu(inputs[0], approximate=str(settings.get("approximate", "none"))),
+    "Swish": _silu, "Silu": _silu, "HardSwish": _unary(lambda x: torch.nn.functional.hardswish(x)),
+    "LeakyRelu": lambda inputs, settings, _: torch.nn.functional.leaky_relu(inputs[0], float(settings.get("alpha", 0.01))),
+    "Elu": lambda inputs, settings, _: torch.nn.functional.elu(inputs[0], float(settings.get("alpha", 1.0))),
+    "Softmax": lambda inputs, settings, _: torch.softmax(inputs[0], int(settings.get("axis", -1))),
+    "LogSoftmax": lambda inputs, settings, _: torch.log_softmax(inputs[0], int(settings.get("axis", -1))),
+    "Clip": _clip, "Cast": lambda inputs, settings, dtype: cast_to(inputs[0], int(settings["to"]), dtype),
+    "CastLike": lambda inputs, _, dtype: inputs[0].to(inputs[1].dtype),
+    "Identity": _unary(lambda x: x), "Dropout": _unary(lambda x: x),
+    "Transpose": _transpose, "Reshape": _reshape, "Squeeze": _squeeze,
     "Flatten": _flatten, "Unsqueeze": _unsqueeze, "Concat": _concat, "Split": _split, "Slice": _slice, "Gather": _gather,
-    "GatherElements": _gather_elements, "GatherND": _gather_nd, "ScatterND": _scatter_nd, "Expand": _expand,
-    "Tile": lambda given, _, __: given[0].repeat(*_numbers(given[1])), "Constant": _constant,
+    "GatherElements": _gather_elements, "GatherND": _gather_nd, "ScatterND": _scatter_nd,
+    "Expand": lambda inputs, _, __: inputs[0].expand(torch.broadcast_shapes(tuple(inputs[0].shape), tuple(_numbers(inputs[1])))),
+    "Tile": lambda inputs, _, __: inputs[0].repeat(*_numbers(inputs[1])), "Constant": _constant,
     "ConstantOfShape": _constant_of_shape, "Range": _range, "Shape": _shape,
-    "Size": lambda given, _, __: torch.tensor(given[0].numel()), "CumSum": _cumsum, "Trilu": _trilu, "TopK": _topk,
+    "Size": lambda inputs, _, __: torch.tensor(inputs[0].numel()), "CumSum": _cumsum, "Trilu": _trilu,
+    "TopK": lambda inputs, settings, _: tuple(
+        inputs[0].topk(_numbers(inputs[1])[0], int(settings.get("axis", -1)), bool(settings.get("largest", 1)))
+    ),
     "ArgMax": _argmax, "Conv": _conv,
     "ReduceMean": _reduced(lambda x, axes, keep: x.mean(axes, keep)), "ReduceSum": _reduced(lambda x, axes, keep: x.sum(axes, keep)),
     "ReduceMax": _reduced(lambda x, axes, keep: x.amax(axes, keep)), "ReduceMin": _reduced(lambda x, axes, keep: x.amin(axes, keep)),
@@ -390,5 +370,5 @@ OPERATORS: dict[str, Operator] = {
     "LayerNormalization": norm(centred=True), "RMSNormalization": norm(centred=False),
     "SimplifiedLayerNormalization": norm(centred=False), "Attention": standard, "RotaryEmbedding": rotary_of_onnx,
     **QUANTISED,
-    "Einsum": lambda given, settings, _: torch.einsum(str(settings["equation"]), *given),
+    "Einsum": lambda inputs, settings, _: torch.einsum(str(settings["equation"]), *inputs),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.attribute.twin.graph import head_width, speeds_in
@@ -48,18 +49,18 @@ class Formula:
         self._reader, self._curve = reader, curve
 
     def __call__(self, x: Tensor) -> Tensor:
-        held: dict[Any, Any] = {self._curve.given: x}
+        values: dict[Any, Any] = {self._curve.given: x}
         for node in self._curve.nodes:
-            given = [self._of(each, held, x.dtype) for each in node.inputs]
-            made = compute(node.op_type, given, settings_of(node), x.dtype, domain=node.domain)
-            held.update(zip(node.outputs, made, strict=False))
-        return held[self._curve.output]
+            inputs = [self._of(value, values, x.dtype) for value in node.inputs]
+            outputs = compute(node.op_type, inputs, settings_of(node), x.dtype, domain=node.domain)
+            values.update(zip(node.outputs, outputs, strict=False))
+        return values[self._curve.output]
 
     def _of(self, value: ir.Value | None, held: Mapping[Any, Any], dtype: Any) -> Any:
         if value is None or value in held:
             return None if value is None else held[value]
-        found = self._reader.constant(value)
-        return found.to(dtype) if found.is_floating_point() else found
+        constant = self._reader.constant(value)
+        return constant.to(dtype) if constant.is_floating_point() else constant
 
     def __deepcopy__(self, _: Any) -> Formula:
         return self
@@ -101,9 +102,9 @@ class Program:
         self.outputs = list(call.outputs)
         self._inside, self._given = set(call.nodes), set(self.inputs)
         self._inlined: set[str] = set()
-        own = [reader.graph.nodes[at] for at in call.nodes if not self._child_at(at)]
-        self.weights, self._names = self._own_weights(own)
-        data = [node for node in own if any(reader.is_data(value) for value in node.outputs)]
+        own_nodes = [reader.graph.nodes[at] for at in call.nodes if not self._child_at(at)]
+        self.weights, self._names = self._own_weights(own_nodes)
+        data = [node for node in own_nodes if any(reader.is_data(value) for value in node.outputs)]
         self.speeds = speeds_in(reader, data)
         self._lifted: dict[ir.Value, Unit] = {}
         self.attention = False
@@ -121,10 +122,10 @@ class Program:
         inner = (
             scopes[scopes.index(self.path) + 1 :] if self.path in scopes else scopes if not self.path else ()
         )
-        return next((each for each in inner if each != self.path), "")
+        return next((scope for scope in inner if scope != self.path), "")
 
     def _own_weights(self, nodes: Iterable[ir.Node]) -> tuple[dict[str, Tensor], dict[ir.Value, str]]:
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         names: dict[ir.Value, str] = {}
         for node in nodes:
             if not any(self.reader.is_data(value) for value in node.outputs):
@@ -132,26 +133,28 @@ class Program:
             for value in node.inputs:
                 if value is None or value in names or not self.reader.is_weight(value):
                     continue
-                held = self.reader.constant(value)
-                if held.numel() >= LARGE and held.is_floating_point():
+                tensor = self.reader.constant(value)
+                if tensor.numel() >= LARGE and tensor.is_floating_point():
                     names[value] = f"weight_{len(names) + 1}" if names else "weight"
-                    found[names[value]] = held
-        return found, names
+                    weights[names[value]] = tensor
+        return weights, names
 
     def _lift(self, nodes: list[ir.Node], lifts: set[str]) -> None:
         for part in attentions(self.reader, nodes) if "attention" in lifts else ():
             self.attention = True
-            inputs = (part.query, part.key, part.value, *(each.value for each in part.masks))
-            self._lifted[part.output] = Unit(inputs, (part.output,), _attending(part))
+            inputs = (part.query, part.key, part.value, *(masking.value for masking in part.masks))
+            self._lifted[part.output] = Unit(inputs, (part.output,), partial(_run_attention, part))
         turned: dict[tuple[Any, ...], list[Rotation]] = {}
-        for each in rotations(self.reader, nodes) if "rotation" in lifts else ():
-            made_of = origin(self.reader, each.cosine), origin(self.reader, each.sine)
-            turned.setdefault((*made_of, each.taken, each.put), []).append(each)
+        for rotation in rotations(self.reader, nodes) if "rotation" in lifts else ():
+            made_of = origin(self.reader, rotation.cosine), origin(self.reader, rotation.sine)
+            turned.setdefault((*made_of, rotation.taken, rotation.put), []).append(rotation)
         for both in turned.values():
             if len(both) == 2:
                 one, other = both
                 unit = Unit(
-                    (one.given, other.given, one.cosine, one.sine), (one.output, other.output), _turning(one)
+                    (one.given, other.given, one.cosine, one.sine),
+                    (one.output, other.output),
+                    partial(_run_rotation, one),
                 )
                 self._lifted |= dict.fromkeys(unit.outputs, unit)
         bent = list(curves(self.reader, nodes)) if "curve" in lifts and not self.attention else []
@@ -161,29 +164,29 @@ class Program:
             self._lifted[bent[0].output] = unit
 
     def run(self, module: Any, given: Sequence[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Return what leaves, and what else was asked for by `module.also`."""
+        """Return what leaves, and what else was asked for by `module.extra_names`."""
         dtype = module._kind.dtype
         if len(given) != len(self.inputs):
             raise ValueError(f"{self.path} takes {len(self.inputs)} tensors, not {len(given)}")
-        held: dict[Any, Any] = dict(zip(self.inputs, given, strict=True))
-        for unit in self._ordered(module.also):
-            made = unit.run(module, [self._value(each, held, module, dtype) for each in unit.inputs])
-            held.update(zip(unit.outputs, made, strict=False))
-        left = {name: held[self.reader.graph.values[name]] for name in module.also}
-        return [self._value(each, held, module, dtype) for each in self.outputs], left
+        values: dict[Any, Any] = dict(zip(self.inputs, given, strict=True))
+        for unit in self._ordered(module.extra_names):
+            outputs = unit.run(module, [self._value(value, values, module, dtype) for value in unit.inputs])
+            values.update(zip(unit.outputs, outputs, strict=False))
+        left = {name: values[self.reader.graph.values[name]] for name in module.extra_names}
+        return [self._value(value, values, module, dtype) for value in self.outputs], left
 
     def _value(self, value: ir.Value, held: Mapping[Any, Any], module: Any, dtype: Any) -> Any:
         if value in held:
             return held[value]
         if value in self._names:
             return getattr(module, self._names[value])
-        found = self.reader.constant(value)
-        if not found.is_floating_point():
-            return found
+        constant = self.reader.constant(value)
+        if not constant.is_floating_point():
+            return constant
         narrow = (
             dtype.itemsize <= 2 and value.dtype is not None and value.dtype.value == FLOAT and self._mixed
         )
-        return found.float() if narrow else found.to(dtype)
+        return constant.float() if narrow else constant.to(dtype)
 
     @property
     def _mixed(self) -> bool:
@@ -199,8 +202,8 @@ class Program:
     def _ordered(self, also: frozenset[str]) -> list[Unit]:
         """Return what there is to do, in order; a module that cannot be called as one is computed node by node."""
         while also not in self._units:
-            wanted = [*self.outputs, *(self.reader.graph.values[name] for name in also)]
-            circle, units = _Order(self).of(wanted)
+            output_values = [*self.outputs, *(self.reader.graph.values[name] for name in also)]
+            circle, units = _Order(self).of(output_values)
             if circle:
                 self._inlined.add(circle)
                 continue
@@ -265,12 +268,12 @@ class _Order:
         unit = self.program.unit_of(value, self.extras)
         if unit is None:
             return ""
-        key = unit.child or "/".join(str(each.name) for each in unit.outputs)
+        key = unit.child or "/".join(str(output.name) for output in unit.outputs)
         if key in self.open:
-            found = next((unit.child for _, unit, _ in reversed(stack) if unit.child), "")
-            if not found:
+            child = next((unit.child for _, unit, _ in reversed(stack) if unit.child), "")
+            if not child:
                 raise InputError("the nodes of a module need one another in a circle")
-            return found
+            return child
         if key in self.done:
             if unit.child:
                 self.done[key] = unit  # more of what it makes is asked for
@@ -282,39 +285,35 @@ class _Order:
 
 def _single(node: ir.Node) -> Unit:
     settings = settings_of(node) | {"_outputs": len(node.outputs)}
-    present = [each is not None for each in node.inputs]
+    present = [value is not None for value in node.inputs]
 
-    def run(module: Any, given: Sequence[Any]) -> Sequence[Any]:
-        rest = iter(given)
-        whole = [next(rest) if there else None for there in present]
-        return compute(node.op_type, whole, settings, module._kind.dtype, domain=node.domain)
+    def run(module: Any, present_inputs: Sequence[Any]) -> Sequence[Any]:
+        rest = iter(present_inputs)
+        inputs = [next(rest) if there else None for there in present]
+        return compute(node.op_type, inputs, settings, module._kind.dtype, domain=node.domain)
 
-    return Unit(tuple(each for each in node.inputs if each is not None), tuple(node.outputs), run)
+    return Unit(tuple(value for value in node.inputs if value is not None), tuple(node.outputs), run)
 
 
 def _calling(reader: Reader, child: str, path: str, call: Call, also: Iterable[str]) -> Unit:
     """Return the call of a module inside, with what it makes on the way where that is wanted."""
-    name, wanted = child[len(path) + 1 :] if path else child, tuple(sorted(also))
-    more = tuple(reader.graph.values[each] for each in wanted)
+    name, extra_names = child[len(path) + 1 :] if path else child, tuple(sorted(also))
+    more = tuple(reader.graph.values[extra] for extra in extra_names)
 
-    def run(module: Any, given: Sequence[Any]) -> Sequence[Any]:
+    def run(module: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         called = module.get_submodule(name)
-        if wanted:
-            called.also = frozenset(wanted)
-        made = called(*given)
-        made = tuple(made) if isinstance(made, tuple) else (made,)
-        return (*made, *(called.left[each] for each in wanted))
+        if extra_names:
+            called.extra_names = frozenset(extra_names)
+        outputs = called(*inputs)
+        outputs = tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
+        return (*outputs, *(called.extra_values[extra] for extra in extra_names))
 
     return Unit(tuple(value for value, _ in call.inputs), (*call.outputs, *more), run, child)
 
 
-def _attending(part: Attention) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
-    return lambda module, given: (module.attended(part, given),)
+def _run_attention(part: Attention, module: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    return (module.compute_attention(part, inputs),)
 
 
-def _turning(part: Rotation) -> Callable[[Any, Sequence[Any]], Sequence[Any]]:
-    def run(module: Any, given: Sequence[Any]) -> Sequence[Any]:
-        turned: Sequence[Any] = module.turned(given, part.taken, part.put, single=part.single)
-        return turned
-
-    return run
+def _run_rotation(part: Rotation, module: Any, inputs: Sequence[Any]) -> Any:
+    return module.rotate_query_key(inputs, part.taken, part.put, single=part.single)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trtdx.compare.attribute.ideas.quantization import unsigned
 from trtdx.engines.torch.lazy import torch
 from trtdx.errors import InputError
 
@@ -26,22 +27,14 @@ def filled(given: Sequence[Any]) -> list[Any]:
 
 
 def _dequantize(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
-    x, scale, zero = given[0], given[1].to(dtype), [*given, None][2]
+    x, scale, zero = filled(given)[:3]
     axis, block = int(settings.get("axis", 1)), int(settings.get("block_size", 0))
-    scale = along(scale, x, axis, block)
-    made = x.to(dtype)
-    if zero is not None:
-        made = made - along(zero, x, axis, block).to(dtype)
-    return made * scale
+    return _real(x, scale, zero, dtype, axis, block)
 
 
 def _quantize(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
-    x, scale, zero = given[0], given[1].to(dtype), [*given, None][2]
-    axis = int(settings.get("axis", 1))
-    limits = torch.iinfo(torch.uint8 if zero is None else zero.dtype)
-    made = torch.round(x / along(scale, x, axis, 0))
-    made = made if zero is None else made + along(zero, x, axis, 0).to(made.dtype)
-    return made.clamp(limits.min, limits.max).to(limits.dtype and getattr(torch, limits.dtype))
+    x, scale, zero = filled(given)[:3]
+    return _stepped(x, scale.to(dtype), zero, int(settings.get("axis", 1)))
 
 
 def along(scale: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
@@ -55,19 +48,16 @@ def along(scale: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
 
 
 def _dynamic_quantize(given: Sequence[Any], _: Any, dtype: Any) -> Any:
-    x = given[0]
-    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
-    scale = ((high - low) / 255).clamp(min=1e-30)
-    zero = torch.round(-low / scale).clamp(0, 255)
-    return (torch.round(x / scale) + zero).clamp(0, 255).to(torch.uint8), scale, zero.to(torch.uint8)
+    steps, scale, zero = unsigned(given[0])
+    return steps.to(torch.uint8), scale, zero.to(torch.uint8)
 
 
 def _matmul_integer(given: Sequence[Any], _: Any, dtype: Any) -> Any:
-    one, other = given[0].to(torch.float64), given[1].to(torch.float64)
-    zeros = [*given[2:], None, None]
-    one = one if zeros[0] is None else one - zeros[0].to(torch.float64)
-    other = other if zeros[1] is None else other - zeros[1].to(torch.float64)
-    return (one @ other).to(torch.int64)
+    left, right, left_zero, right_zero = filled(given)[:4]
+    left, right = left.to(torch.float64), right.to(torch.float64)
+    left = left if left_zero is None else left - left_zero.to(torch.float64)
+    right = right if right_zero is None else right - right_zero.to(torch.float64)
+    return (left @ right).to(torch.int64)
 
 
 def unpacked(data: Tensor, bits: int) -> Tensor:
@@ -88,16 +78,16 @@ def weight_of_blocks(given: Sequence[Any], settings: Mapping[str, Any], dtype: A
     blocks = numbers.shape[1]
     centre: Any = float(2 ** (bits - 1))
     if zeros is not None:
-        whole = zeros if zeros.is_floating_point() else unpacked(zeros.reshape(rows, -1), bits)
-        centre = whole.reshape(rows, -1)[:, :blocks, None].to(dtype)
+        zero_points = zeros if zeros.is_floating_point() else unpacked(zeros.reshape(rows, -1), bits)
+        centre = zero_points.reshape(rows, -1)[:, :blocks, None].to(dtype)
     weight = (numbers - centre) * scales.reshape(rows, blocks, 1).to(dtype)
     return weight.reshape(rows, -1)[:, :columns]
 
 
 def _matmul_nbits(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
     bias = filled(given)[5]
-    made = given[0] @ weight_of_blocks(given, settings, given[0].dtype).T
-    return made if bias is None else made + bias
+    product = given[0] @ weight_of_blocks(given, settings, given[0].dtype).T
+    return product if bias is None else product + bias
 
 
 def _gather_blocks(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
@@ -110,52 +100,48 @@ def _gather_blocks(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any
     block = int(settings.get("block_size", 128))
     centre: Any = float(2 ** (bits - 1)) if packed else 0.0
     if zeros is not None:
-        held = unpacked(zeros, bits) if packed else zeros
-        centre = along(held[..., : scales.shape[-1]], numbers, -1, block).to(dtype)
+        zero_points = unpacked(zeros, bits) if packed else zeros
+        centre = along(zero_points[..., : scales.shape[-1]], numbers, -1, block).to(dtype)
     table = (numbers.to(dtype) - centre) * along(scales.to(dtype), numbers, -1, block)
     return table[at.long()]
 
 
-def _real(x: Tensor, scale: Tensor, zero: Tensor | None, dtype: Any, axis: int = -1) -> Tensor:
+def _real(
+    x: Tensor, scale: Tensor, zero: Tensor | None, dtype: Any, axis: int = -1, block: int = 0
+) -> Tensor:
     """Return integers as the numbers that they stand for."""
-    made = x.to(dtype)
+    numbers = x.to(dtype)
     if zero is not None:
-        made = made - along(zero, x, axis, 0).to(dtype)
-    return made * along(scale.to(dtype), x, axis, 0)
+        numbers = numbers - along(zero, x, axis, block).to(dtype)
+    return numbers * along(scale.to(dtype), x, axis, block)
 
 
-def _stepped(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+def _stepped(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int = -1) -> Tensor:
     """Return numbers as integers."""
     kind = torch.uint8 if zero is None else zero.dtype
     limits = torch.iinfo(kind)
-    made = torch.round(x / scale.to(x.dtype))
-    made = made if zero is None else made + zero.to(made.dtype)
-    return made.clamp(limits.min, limits.max).to(kind)
+    steps = torch.round(x / along(scale.to(x.dtype), x, axis, 0))
+    steps = steps if zero is None else steps + along(zero, x, axis, 0).to(steps.dtype)
+    return steps.clamp(limits.min, limits.max).to(kind)
 
 
 def _quantised_binary(function: Callable[[Any, Any], Any]) -> Operator:
-    def run(given: Sequence[Any], _: Any, dtype: Any) -> Any:
-        one, one_scale, one_zero, other, other_scale, other_zero, scale, zero = filled(given)[:8]
-        made = function(_real(one, one_scale, one_zero, dtype), _real(other, other_scale, other_zero, dtype))
-        return _stepped(made, scale, zero)
+    def run(inputs: Sequence[Any], _: Any, dtype: Any) -> Any:
+        one, one_scale, one_zero, other, other_scale, other_zero, scale, zero = filled(inputs)[:8]
+        result = function(
+            _real(one, one_scale, one_zero, dtype), _real(other, other_scale, other_zero, dtype)
+        )
+        return _stepped(result, scale, zero)
 
     return run
 
 
 def _quantised_unary(function: Callable[[Any, Mapping[str, Any]], Any]) -> Operator:
-    def run(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
-        x, scale, zero, new_scale, new_zero = filled(given)[:5]
+    def run(inputs: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
+        x, scale, zero, new_scale, new_zero = filled(inputs)[:5]
         return _stepped(function(_real(x, scale, zero, dtype), settings), new_scale, new_zero)
 
     return run
-
-
-def _quantised_softmax(x: Tensor, settings: Mapping[str, Any]) -> Tensor:
-    return torch.softmax(x, int(settings.get("axis", -1)))
-
-
-def _quantised_leaky(x: Tensor, settings: Mapping[str, Any]) -> Tensor:
-    return torch.nn.functional.leaky_relu(x, float(settings.get("alpha", 0.01)))
 
 
 def _quantised_concat(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
@@ -166,8 +152,8 @@ def _quantised_concat(given: Sequence[Any], settings: Mapping[str, Any], dtype: 
 
 def _quantised_matmul(given: Sequence[Any], _: Any, dtype: Any) -> Any:
     one, one_scale, one_zero, other, other_scale, other_zero, scale, zero = given
-    made = _real(one, one_scale, one_zero, dtype, -2) @ _real(other, other_scale, other_zero, dtype)
-    return _stepped(made, scale, zero)
+    product = _real(one, one_scale, one_zero, dtype, -2) @ _real(other, other_scale, other_zero, dtype)
+    return _stepped(product, scale, zero)
 
 
 def _quantised_gemm(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
@@ -176,22 +162,22 @@ def _quantised_gemm(given: Sequence[Any], settings: Mapping[str, Any], dtype: An
     left, right = _real(one, one_scale, one_zero, dtype), _real(other, other_scale, other_zero, dtype, axis)
     left = left.T if settings.get("transA") else left
     right = right.T if settings.get("transB") else right
-    made = left @ right * float(settings.get("alpha", 1.0))
+    product = left @ right * float(settings.get("alpha", 1.0))
     if bias is not None:  # in steps of the product of both scales
-        made = made + bias.to(dtype) * (one_scale * other_scale).to(dtype)
-    return made if scale is None else _stepped(made, scale, zero)
+        product = product + bias.to(dtype) * (one_scale * other_scale).to(dtype)
+    return product if scale is None else _stepped(product, scale, zero)
 
 
 def _dynamic_matmul(given: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
     x, weight, scale, zero, bias = filled(given)[:5]
-    steps, own, centre = _dynamic_quantize([x], settings, dtype)
-    return _to_float([steps, weight, own, scale, centre, zero, bias], settings, dtype)
+    steps, own_scale, centre = _dynamic_quantize([x], settings, dtype)
+    return _to_float([steps, weight, own_scale, scale, centre, zero, bias], settings, dtype)
 
 
 def _to_float(given: Sequence[Any], _: Any, dtype: Any) -> Any:
     one, other, one_scale, other_scale, one_zero, other_zero, bias = filled(given)[:7]
-    made = _real(one, one_scale, one_zero, dtype) @ _real(other, other_scale, other_zero, dtype)
-    return made if bias is None else made + bias
+    product = _real(one, one_scale, one_zero, dtype) @ _real(other, other_scale, other_zero, dtype)
+    return product if bias is None else product + bias
 
 
 QUANTISED: dict[str, Operator] = {
@@ -203,7 +189,10 @@ QUANTISED_BY_MICROSOFT: dict[str, Operator] = {
     "DequantizeLinear": _dequantize, "QuantizeLinear": _quantize,
     "QLinearAdd": _quantised_binary(lambda a, b: a + b), "QLinearMul": _quantised_binary(lambda a, b: a * b),
     "QLinearConcat": _quantised_concat, "QGemm": _quantised_gemm,
-    "QLinearSigmoid": _quantised_unary(lambda x, _: torch.sigmoid(x)), "QLinearSoftmax": _quantised_unary(_quantised_softmax),
-    "QLinearLeakyRelu": _quantised_unary(_quantised_leaky),
+    "QLinearSigmoid": _quantised_unary(lambda x, _: torch.sigmoid(x)),
+    "QLinearSoftmax": _quantised_unary(lambda x, settings: torch.softmax(x, int(settings.get("axis", -1)))),
+    "QLinearLeakyRelu": _quantised_unary(
+        lambda x, settings: torch.nn.functional.leaky_relu(x, float(settings.get("alpha", 0.01)))
+    ),
     "DynamicQuantizeMatMul": _dynamic_matmul, "MatMulIntegerToFloat": _to_float,
 }  # fmt: skip

@@ -20,9 +20,8 @@ from trtdx.errors import InputError, TrtdxError
 from trtdx.formats.onnx.places import Call, all_taps, calls_of, module_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from trtdx.capture.store.reader import Record
     from trtdx.compare.attribute.suspect import Suspect
     from trtdx.compare.sides.side import Side, Spec
     from trtdx.formats.onnx.graph import Graph
@@ -63,8 +62,7 @@ def stand_in(suspect: Suspect) -> StandIn:
     spec = None if side is None else model_of(side)
     if side is None or spec is None:
         raise InputError(
-            "the reference is not a model, and names none",
-            fix="give the reference as hf:DIR or onnx:FILE",
+            "the reference is not a model, and names none", fix="give the reference as hf:DIR or onnx:FILE"
         )
     return _of_graph(suspect, side, spec) if spec.kind in GRAPHS else _of_folder(suspect, spec)
 
@@ -92,8 +90,8 @@ def _of_folder(suspect: Suspect, spec: Spec) -> StandIn:
     except TrtdxError:
         engine.close()
         raise
-    told = f"in {spec.path}, which the capture names; it gives the captured values within {far:.2g}"
-    return StandIn(suspect._replace(engine=engine), told)
+    description = f"in {spec.path}, which the capture names; it gives the captured values within {far:.2g}"
+    return StandIn(suspect._replace(engine=engine), description)
 
 
 def _of_graph(suspect: Suspect, side: Side, spec: Spec) -> StandIn:
@@ -111,10 +109,10 @@ def _of_graph(suspect: Suspect, side: Side, spec: Spec) -> StandIn:
         except (TrtdxError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as err:
             problem = getattr(err, "message", "") or repr(err)
             continue
-        told = (
+        description = (
             f"in a torch twin of it, made from {spec.path}; it gives the reference's values within {far:.2g}"
         )
-        return StandIn(ready._replace(engine=engine), told)
+        return StandIn(ready._replace(engine=engine), description)
     raise InputError(
         f"no torch twin of {suspect.path or 'the model'} gives what the reference gave: {problem}"
     )
@@ -123,10 +121,10 @@ def _of_graph(suspect: Suspect, side: Side, spec: Spec) -> StandIn:
 def _shapes(graph: Graph, side: Side, step: int) -> Mapping[str, Sequence[int]]:
     """Return the shapes of the tensors that are captured of a step, by their names in the graph."""
     records = side.capture.records(step=step, rank=side.capture.ranks[0])
-    known = {each.name: each.layout.shape for each in records}
-    fed = {name: shape for name, shape in known.items() if name in graph.values}
+    shapes = {record.name: record.layout.shape for record in records}
+    fed = {name: shape for name, shape in shapes.items() if name in graph.values}
     taps = all_taps(graph)
-    return fed | {tap.value: known[tap.place.name] for tap in taps if tap.place.name in known}
+    return fed | {tap.value: shapes[tap.place.name] for tap in taps if tap.place.name in shapes}
 
 
 def proved(suspect: Suspect, engine: Any) -> float:
@@ -136,30 +134,25 @@ def proved(suspect: Suspect, engine: Any) -> float:
         InputError: it is further than precision explains, or nothing is captured that it could be held against.
     """
     assert suspect.reference is not None
-    kept = dict(_left(suspect, suspect.reference))
-    own = suspect._replace(candidate_inputs={}, candidate_outputs=_values(suspect.reference, kept), dtype="")
-    if not kept:
+    capture = suspect.reference.capture
+    records = {
+        record.name: record
+        for record in capture.records(step=suspect.step, rank=capture.ranks[0])
+        if record.kept and record.name in suspect.candidate_outputs
+    }
+    outputs = {name: capture.values(record) for name, record in records.items()}
+    reference_suspect = suspect._replace(candidate_inputs={}, candidate_outputs=outputs, dtype="")
+    if not records:
         raise InputError(f"nothing that left {suspect.path or 'the model'} in the reference is captured")
     with torch.no_grad():
-        bench = Bench(own, engine)
+        bench = Bench(reference_suspect, engine)
         far: float = max(bench._error(name, bench.truth[name]) ** 0.5 for name in bench.targets)
-    dtype = min((each.layout.dtype for each in kept.values()), key=lambda name: -LIMITS.get(name, 0.0))
+    dtype = min((record.layout.dtype for record in records.values()), key=lambda name: -LIMITS.get(name, 0.0))
     if not far <= LIMITS.get(dtype, LIMITS["float32"]):
         raise InputError(
             f"what stands for {suspect.path or 'the model'} is {far:.2g} away from the reference"
         )
     return far
-
-
-def _left(suspect: Suspect, side: Side) -> Iterator[tuple[str, Record]]:
-    """Yield what left the module in the reference, and passed inside it, as far as the candidate has it too."""
-    for record in side.capture.records(step=suspect.step, rank=side.capture.ranks[0]):
-        if record.kept and record.name in suspect.candidate_outputs:
-            yield record.name, record
-
-
-def _values(side: Side, records: Mapping[str, Record]) -> dict[str, Any]:
-    return {name: side.capture.values(record) for name, record in records.items()}
 
 
 def _in_rows(suspect: Suspect, model: Any) -> Suspect:
@@ -170,11 +163,11 @@ def _in_rows(suspect: Suspect, model: Any) -> Suspect:
     if not isinstance(module, TwinLinear):
         return suspect
     width = module.weight.shape[1]
-    own, theirs = (
-        {name: in_rows(each, width) for name, each in given.items()}
-        for given in (suspect.reference_inputs, suspect.candidate_inputs)
+    reference_inputs, candidate_inputs = (
+        {name: in_rows(array, width) for name, array in inputs.items()}
+        for inputs in (suspect.reference_inputs, suspect.candidate_inputs)
     )
-    return suspect._replace(reference_inputs=own, candidate_inputs=theirs)
+    return suspect._replace(reference_inputs=reference_inputs, candidate_inputs=candidate_inputs)
 
 
 def built(reader: Reader, suspect: str, *, typed: bool = True, lifts: Sequence[str] = LIFTS) -> Any:
@@ -191,7 +184,7 @@ def built(reader: Reader, suspect: str, *, typed: bool = True, lifts: Sequence[s
     graph = reader.graph
     parts: dict[str, Linear | Norm | Table | None] = {}
     calls = {path: calls_of(graph, nodes)[0] for path, nodes in module_nodes(graph).items()}
-    leaves = {path for path in calls if not any(each.startswith(f"{path}.") for each in calls)}
+    leaves = {path for path in calls if not any(other.startswith(f"{path}.") for other in calls)}
     for path in leaves:
         parts[path] = part_of(reader, calls[path]) if typed or path != suspect else None
 
@@ -205,8 +198,8 @@ def built(reader: Reader, suspect: str, *, typed: bool = True, lifts: Sequence[s
     )
     root = Scope(Program(reader, "", everything, typed=is_typed, lifts=lifts))
     modules = {path: _module(part) for path, part in parts.items() if part is not None}
-    _tie([each for each in modules.values() if getattr(each, "weight", None) is not None])
-    for path in sorted(calls, key=lambda each: (each.count("."), each)):
+    _tie([module for module in modules.values() if getattr(module, "weight", None) is not None])
+    for path in sorted(calls, key=lambda path: (path.count("."), path)):
         if path not in modules:
             modules[path] = Scope(Program(reader, path, calls[path], typed=is_typed, lifts=lifts))
         _put(root, path, modules[path])
@@ -225,7 +218,7 @@ def _module(part: Linear | Norm | Table) -> Any:
 
 def _tie(modules: Sequence[Any]) -> None:
     """Give heads that have the values of an embedding its very weight: a file keeps two copies."""
-    tables = [each for each in modules if isinstance(each, torch.nn.Embedding)]
+    tables = [module for module in modules if isinstance(module, torch.nn.Embedding)]
     for module in modules:
         for table in tables:
             same = module is not table and module.weight.shape == table.weight.shape
@@ -262,9 +255,9 @@ def _config(reader: Reader, modules: Mapping[str, Any]) -> _Config:
         modules[path].weight for path in sorted(modules) if isinstance(modules[path], torch.nn.Embedding)
     ]
     shapes = [
-        reader.shapes.get(str(each.name)) or reader.sizes.shape_of(str(each.name))
-        for each in reader.graph.outputs
+        reader.shapes.get(str(value.name)) or reader.sizes.shape_of(str(value.name))
+        for value in reader.graph.outputs
     ]
     widths = {shape[-1] for shape in shapes if shape}
-    likely = [each for each in tables if int(each.shape[0]) in widths] or tables
+    likely = [table for table in tables if int(table.shape[0]) in widths] or tables
     return _Config(int(likely[0].shape[0]), int(likely[0].shape[1])) if likely else _Config()
