@@ -270,11 +270,11 @@ class RankLedger(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str = ""  # the component at which it ends, in words
 
     def component(self, name: str) -> Component | None:
-        return next((each for each in self.components if each.name == name), None)
+        return next((component for component in self.components if component.name == name), None)
 
     def bytes_of(self, name: str) -> int:
-        found = self.component(name)
-        return found.bytes.value if found else 0
+        component = self.component(name)
+        return component.bytes.value if component else 0
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,7 +295,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv_tokens(self) -> Figure:
         """All ranks take the smallest count."""
-        return min((each.kv_tokens for each in self.ranks), key=lambda figure: figure.value)
+        return min((rank.kv_tokens for rank in self.ranks), key=lambda figure: figure.value)
 
 
 def _room(ledger: RankLedger) -> tuple[int, int, int]:

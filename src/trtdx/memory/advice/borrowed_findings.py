@@ -33,7 +33,7 @@ def with_own_commands(question: Question, finding: Finding) -> Finding:
 
     A page knows neither the flags in force nor how the release spells them.
     """
-    fixes = tuple(_own(question, each) for each in finding.fixes)
+    fixes = tuple(_own(question, fix) for fix in finding.fixes)
     return msgspec.structs.replace(finding, fixes=fixes)
 
 
@@ -45,9 +45,9 @@ def _own(question: Question, fix: Fix) -> Fix:
     for line in lines:
         after = _changed(after, {name: fact.value for name, fact in own_facts(line).items()})
     is_served = all(line.program == SERVER for line in lines)
-    found = advised(question, after) if is_served and after != question.answer.setup else None
-    does = found is not None and found.ledger.fits is not False
-    text = "\n".join(line.text for line in found.commands) if found and does else None
+    rewritten = advised(question, after) if is_served and after != question.answer.setup else None
+    does = rewritten is not None and rewritten.ledger.fits is not False
+    text = "\n".join(line.text for line in rewritten.commands) if rewritten and does else None
     return msgspec.structs.replace(fix, command=text)
 
 

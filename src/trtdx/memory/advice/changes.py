@@ -49,8 +49,8 @@ def changes_for(setup: Setup, devices: tuple[Device, ...] = ()) -> list[Change]:
         _beams,
         parallel_changes,
     )
-    found = [change for make in makers for change in make(setup)]
-    return [*found, *device_changes(setup, devices)]
+    changes = [change for make in makers for change in make(setup)]
+    return [*changes, *device_changes(setup, devices)]
 
 
 def _switches(setup: Setup) -> Iterator[Change]:

@@ -114,16 +114,18 @@ class Recipe:
         command = checkpoint_command(
             stated, self.release, self.source, self._served_checkpoint, self.dtype, engine=self.engine
         )
-        own = self.own.get(Stage.CONVERT)
-        if own is not None:
-            command.adopt(own, lambda name: not meant_by(own.program, name) and name not in PATHS)
+        user_command = self.own.get(Stage.CONVERT)
+        if user_command is not None:
+            command.adopt(
+                user_command, lambda name: not meant_by(user_command.program, name) and name not in PATHS
+            )
         yield Written(Stage.CONVERT, str(command))
 
     @property
     def states_conversion(self) -> bool:
         """Whether an engine's checkpoint is yet to be made, and other than a plain conversion makes it."""
-        said = any(self._facts.get(name) not in (None, False, 1) for name in CONVERTED)
-        return said and any(self._converting()) and Stage.CONVERT not in self.own
+        is_stated = any(self._facts.get(name) not in (None, False, 1) for name in CONVERTED)
+        return is_stated and any(self._converting()) and Stage.CONVERT not in self.own
 
     @property
     def _served_checkpoint(self) -> str:
@@ -225,7 +227,7 @@ class Recipe:
     def _with_options(self, command: CommandText, options: dict[str, Any]) -> str:
         """Return the command with its file of options, which is written first where it is not the user's own."""
         name = "--config" if at_least(self.release, CONFIG_SINCE) else "--extra_llm_api_options"
-        command.drop(lambda each: each in ("--config", "--extra_llm_api_options"))
+        command.drop(lambda flag: flag in ("--config", "--extra_llm_api_options"))
         if not options:
             return str(command)
         if command.program == SERVER:
@@ -239,9 +241,9 @@ class Recipe:
         return f'echo "{quoted}" > {OPTIONS_FILE} && {command}'
 
     def _by_triton(self, stated: dict[str, Any]) -> bool:
-        own = self.own.get(Stage.LAUNCH)
-        if own is not None:
-            return own.program in (TRITON, "tritonserver")
+        user_command = self.own.get(Stage.LAUNCH)
+        if user_command is not None:
+            return user_command.program in (TRITON, "tritonserver")
         chunks = stated.get("runtime.chunked_context") and not at_least(self.release, "0.19.0")
         return bool(chunks) or not at_least(self.release, SERVES_SINCE)
 
@@ -255,12 +257,14 @@ class Recipe:
             file = f"{REPOSITORY}/tensorrt_llm/config.pbtxt"
             yield Written(Stage.LAUNCH, f"python3 tools/{TEMPLATE} -i {file} {words}")
         ranks = (self._facts.get("tp_size") or 1) * (self._facts.get("pp_size") or 1)
-        own = self.own.get(Stage.LAUNCH) or CommandText(TRITON)
-        if own.program == TRITON:
-            own.put("--world_size", ranks)
-            if not own.value("--model_repo"):
-                own.put("--model_repo", REPOSITORY)
-        yield Written(Stage.LAUNCH, str(own) if Stage.LAUNCH in self.own else f"python3 scripts/{own}")
+        command = self.own.get(Stage.LAUNCH) or CommandText(TRITON)
+        if command.program == TRITON:
+            command.put("--world_size", ranks)
+            if not command.value("--model_repo"):
+                command.put("--model_repo", REPOSITORY)
+        yield Written(
+            Stage.LAUNCH, str(command) if Stage.LAUNCH in self.own else f"python3 scripts/{command}"
+        )
 
 
 def _word(value: Any) -> str:
@@ -279,8 +283,8 @@ def meant_by(program: str, name: str) -> str:
     if flag is not None and flag.option:
         return FACT_OF.get(flag.option, f"option.{flag.option}")
     plain = name.lstrip("-").replace("-", "_")
-    known = FLAGS.get(MEANT.get(plain, plain))
-    return known.fact if known else ""
+    meaning = FLAGS.get(MEANT.get(plain, plain))
+    return meaning.fact if meaning else ""
 
 
 @cache
@@ -296,13 +300,13 @@ def flag_of(program: str, key: str, release: str) -> str:
 
 def spelled(key: str, release: str) -> str:
     """Return a key of the LLM API as a release spells it: some had other names."""
-    known = table()
+    options = table()
     here = parsed(release)
-    found = known.option.get(key)
-    if found is not None and known_in(found, here, known.releases):
+    option = options.option.get(key)
+    if option is not None and known_in(option, here, options.releases):
         return key
-    older = [name for name, new in known.renamed.items() if new.to == key and name in known.option]
-    name = next((name for name in older if known_in(known.option[name], here, known.releases)), "")
+    older = [name for name, new in options.renamed.items() if new.to == key and name in options.option]
+    name = next((name for name in older if known_in(options.option[name], here, options.releases)), "")
     if not name:
         raise UnwritableError(f"the LLM API of {release} has no {key}")
     return name
@@ -399,5 +403,5 @@ def _put_weight_only(command: CommandText, value: Any) -> None:
 
 def _build_flag(fact: str) -> str:
     names = [name for name, meaning in FLAGS.items() if meaning.fact == fact]
-    own = [name for name in names if f"--{name}" in table().flag[BUILDER]]
-    return f"--{(own or names or [re.sub(r'^.*[.]', '', fact)])[0]}"
+    build_names = [name for name in names if f"--{name}" in table().flag[BUILDER]]
+    return f"--{(build_names or names or [re.sub(r'^.*[.]', '', fact)])[0]}"

@@ -87,7 +87,7 @@ def compiled_activation(
     """
     package, version = installed()
     most = _most_tokens(setup)
-    wanted = sorted({each for each in (*tokens, most) if 0 < each <= most})
+    token_counts = sorted({count for count in (*tokens, most) if 0 < count <= most})
     cache = CompileCache(host or RealHost())
     capability = (
         CAPABILITIES.get(setup.device.sm if setup.device else 0, OTHER_CAPABILITY)
@@ -95,10 +95,10 @@ def compiled_activation(
         else ""
     )
     points = []
-    for number, each in enumerate(wanted):
-        blocks = blocks_of(setup, each)
-        told = _part_of(progress, number, len(wanted), each)
-        points.append(compiled_point(blocks, cache, (package, version, capability), told, cancel))
+    for number, count in enumerate(token_counts):
+        blocks = blocks_of(setup, count)
+        report_progress = _part_of(progress, number, len(token_counts), count)
+        points.append(compiled_point(blocks, cache, (package, version, capability), report_progress, cancel))
     return Compiled(
         _figure(setup, points[-1].bytes),
         tuple(points),
@@ -189,9 +189,9 @@ def compiled_point(
     """Return what some layers need: kept from before, or compiled now. `compiler`: package, version, capability."""
     text = msgspec.json.encode(blocks).decode()
     key = key_of(*compiler, text)
-    kept = cache.find(key)
-    if kept is not None:
-        return Point(blocks.tokens, kept, cached=True)
+    cached_bytes = cache.find(key)
+    if cached_bytes is not None:
+        return Point(blocks.tokens, cached_bytes, cached=True)
     package, _, capability = compiler
     options = BuildOptions(
         package=package,
@@ -201,7 +201,7 @@ def compiled_point(
     with tempfile.TemporaryDirectory(prefix="trtdx-blocks-") as folder:
         source = Path(folder) / "blocks.py"
         source.write_text(
-            f"from trtdx.memory.compile.network import definition\n\nnetwork = definition({text!r})\n"
+            f"from trtdx.memory.compile.network import network_definition\n\nnetwork = network_definition({text!r})\n"
         )
         built = build(
             f"{source}:network",
@@ -226,11 +226,11 @@ def _part_of(
     if progress is None:
         return None
 
-    def told(each: Progress) -> None:
-        phase = f"{thousands(tokens)} tokens: {each.phase}"
-        progress(Progress(phase, each.step, each.of, (number + each.fraction) / of))
+    def report_step(step: Progress) -> None:
+        phase = f"{thousands(tokens)} tokens: {step.phase}"
+        progress(Progress(phase, step.step, step.of, (number + step.fraction) / of))
 
-    return told
+    return report_step
 
 
 def _figure(setup: Setup, compiled: int) -> Figure:

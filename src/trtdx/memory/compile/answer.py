@@ -34,14 +34,14 @@ def with_compiled(
     step = setup.limits.max_num_tokens
     shapes = sorted({step // part for part in SMALLER if step // part >= LEAST})
 
-    found = compiled_activation(setup, tokens=shapes, host=host, progress=progress)
-    return msgspec.structs.replace(wanted, activation=found.figure, compiled=(_curve(setup, found),))
+    compiled = compiled_activation(setup, tokens=shapes, host=host, progress=progress)
+    return msgspec.structs.replace(wanted, activation=compiled.figure, compiled=(_curve(setup, compiled),))
 
 
 def _curve(setup: Setup, found: Compiled) -> Section:
     rows = tuple(
-        (each.tokens, gib(each.bytes), gib(_formula(setup, each.tokens)), "yes" if each.cached else "")
-        for each in found.points
+        (point.tokens, gib(point.bytes), gib(_formula(setup, point.tokens)), "yes" if point.cached else "")
+        for point in found.points
     )
     columns = ("tokens in a step", "compiled", "formula", "kept from before")
     return Section(

@@ -37,7 +37,7 @@ def buffers_of(setup: Setup, rank: int) -> tuple[Component, ...]:
     Logits that are made outside of the plan are not among them: see `late_logits`.
     """
     engine = setup.running.backend == "tensorrt"
-    found = [
+    components = [
         _context(setup),
         communication(setup),
         runtime_buffers(setup, rank) if engine else _torch_runtime(setup),
@@ -46,18 +46,18 @@ def buffers_of(setup: Setup, rank: int) -> tuple[Component, ...]:
     ]
     running, dims = setup.running, setup.dims
     if running.lora:
-        found.append(_lora(setup, rank))
+        components.append(_lora(setup, rank))
     state = recurrent_state_of(setup, rank)
     if state is not None:
-        found.append(state)
+        components.append(state)
     if dims.encoder_params:
-        found.append(_encoder_cache(setup))
+        components.append(_encoder_cache(setup))
     if running.disaggregated_tokens:
-        found.append(_kv_transfer(setup, rank))
+        components.append(_kv_transfer(setup, rank))
     if running.other_process_bytes:
         figure = Figure.exact(running.other_process_bytes, "given")
-        found.append(Component("other_process", figure, "in use by others"))
-    return tuple(each for each in found if each.bytes.high)
+        components.append(Component("other_process", figure, "in use by others"))
+    return tuple(component for component in components if component.bytes.high)
 
 
 def late_logits(setup: Setup, rank: int) -> Component:

@@ -58,9 +58,9 @@ class Constants(msgspec.Struct, frozen=True):
         """Return the factor for a set-up: of its family of models, else of any."""
         backend = setup.running.backend
         for family in (setup.dims.model_type, ANY):
-            found = self.entries.get(f"{backend}/{family}/{name}")
-            if found is not None:
-                return found
+            constant = self.entries.get(f"{backend}/{family}/{name}")
+            if constant is not None:
+                return constant
         return None
 
     def applied(self, setup: Setup, component: Component) -> Component:
@@ -109,7 +109,9 @@ def load_constants(host: Host) -> Constants:
         raise InputError(
             f"{path} is of version {constants.version}, this trtdx reads version {VERSION}", fix=fix
         )
-    if not all(0 < each.low <= each.value <= each.high < 1000 for each in constants.entries.values()):
+    if not all(
+        0 < constant.low <= constant.value <= constant.high < 1000 for constant in constants.entries.values()
+    ):
         raise InputError(f"{path} holds a factor that is not a positive number", fix=fix)
     return constants
 

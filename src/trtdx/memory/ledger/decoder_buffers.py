@@ -57,12 +57,12 @@ def _logits(setup: Setup, sequences: int) -> dict[str, int]:
     word = width_of(setup.formats.logits_dtype)
     vocabulary = padded(setup.dims.vocab_size, setup.layout.world)
     running, limits = setup.running, setup.limits
-    found = {}
+    parts = {}
     if not running.gather_context_logits:  # else they are made anew for each step
-        found["logits"] = sequences * (1 + limits.max_draft_len) * vocabulary * word
+        parts["logits"] = sequences * (1 + limits.max_draft_len) * vocabulary * word
     if running.gather_generation_logits or running.gather_context_logits:
-        found["logits_of_steps"] = CACHED_STEPS * (sequences + limits.max_beam_width) * vocabulary * word
-    return found
+        parts["logits_of_steps"] = CACHED_STEPS * (sequences + limits.max_beam_width) * vocabulary * word
+    return parts
 
 
 def decoder_buffers(setup: Setup, rank: int) -> Component:
@@ -81,5 +81,5 @@ def decoder_buffers(setup: Setup, rank: int) -> Component:
         "floor": DECODER_FLOOR,
     }
     words = f"{many(sequences, 'sequence')} x ({thousands(vocabulary)} words x {word} + {thousands(limits.max_seq_len)} x {state})"
-    known = 0.1 if limits.max_beam_width == 1 and not limits.max_draft_len else 0.4
-    return Component("decoder_buffers", Figure.within(sum(parts.values()), known), words, parts)
+    tolerance = 0.1 if limits.max_beam_width == 1 and not limits.max_draft_len else 0.4
+    return Component("decoder_buffers", Figure.within(sum(parts.values()), tolerance), words, parts)

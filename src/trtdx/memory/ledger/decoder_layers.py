@@ -88,10 +88,10 @@ def _mixers(dims: Dims) -> list[str]:
     if dims.kv_heads_per_layer and not states:
         return [ATTENTION if _at(dims.kv_heads_per_layer, at) else NOTHING for at in range(count)]
     mixers = [NOTHING] * count
-    for wanted, name in ((attention, ATTENTION), (states, STATE)):
+    for layer_count, name in ((attention, ATTENTION), (states, STATE)):
         free = [at for at, mixer in enumerate(mixers) if mixer == NOTHING]
-        for step in range(wanted):
-            mixers[free[(2 * step + 1) * len(free) // (2 * wanted)]] = name
+        for step in range(layer_count):
+            mixers[free[(2 * step + 1) * len(free) // (2 * layer_count)]] = name
     return mixers
 
 
@@ -119,9 +119,9 @@ def stage_layers(count: int, pp: int, partition: tuple[int, ...], stage: int) ->
     if len(partition) == pp and sum(partition) == count:
         begin = sum(partition[:stage])
         return range(begin, begin + partition[stage])
-    each, over = divmod(count, pp)
-    begin = stage * each + min(stage, over)
-    return range(begin, begin + each + (stage < over))
+    per_stage, over = divmod(count, pp)
+    begin = stage * per_stage + min(stage, over)
+    return range(begin, begin + per_stage + (stage < over))
 
 
 def stage_of(layout: Layout, rank: int) -> int:
@@ -131,7 +131,7 @@ def stage_of(layout: Layout, rank: int) -> int:
 @lru_cache(maxsize=4096)
 def cut_of(dims: Dims, layout: Layout, block: int, *, torch: bool, embedding: bool) -> Cut:
     """Return how weights are cut. `block`: the quantisation's, which shared experts must not cut apart."""
-    tp, own = layout.tp, layout.attention_dp and torch
+    tp, is_data_parallel = layout.tp, layout.attention_dp and torch
     # In the PyTorch flow the ranks of context parallelism share the MLP like those of tensor parallelism.
     wide = tp * layout.cp if torch else tp
     experts = max(layout.ep, 1)
@@ -139,15 +139,15 @@ def cut_of(dims: Dims, layout: Layout, block: int, *, torch: bool, embedding: bo
     shared = dims.shared_intermediate_size or dims.shared_experts * dims.moe_intermediate_size
     whole_blocks = shared // block if block and shared % block == 0 else wide
     return Cut(
-        attention=1 if own else tp,
-        output=layout.cp if own else tp * layout.cp,
-        inner=1 if own else wide,
-        shared=1 if own else math.gcd(whole_blocks, wide) if torch else wide,
+        attention=1 if is_data_parallel else tp,
+        output=layout.cp if is_data_parallel else tp * layout.cp,
+        inner=1 if is_data_parallel else wide,
+        shared=1 if is_data_parallel else math.gcd(whole_blocks, wide) if torch else wide,
         expert=expert,
         experts=experts,
-        embedding=1 if own or not embedding else tp,
-        head=1 if own else tp,
-        state=1 if own else tp,
+        embedding=1 if is_data_parallel or not embedding else tp,
+        head=1 if is_data_parallel else tp,
+        state=1 if is_data_parallel else tp,
     )
 
 

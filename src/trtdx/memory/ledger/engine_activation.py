@@ -165,8 +165,8 @@ def _model_widths(dims: Dims, tp: int, dtype: str, weights: str) -> Widths:
     inner = ceil_div(dims.intermediate_size, tp)
     expert = 0
     if dims.num_experts:
-        each = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, tp)
-        expert = dims.experts_per_token * (2 * dims.hidden_size + (2 + dims.gated) * each) * width
+        expert_inner = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, tp)
+        expert = dims.experts_per_token * (2 * dims.hidden_size + (2 + dims.gated) * expert_inner) * width
         shared = dims.shared_intermediate_size or dims.shared_experts * dims.moe_intermediate_size
         inner = max(inner if dims.dense_layers or dims.moe_every > 1 else 0, ceil_div(shared, tp))
     vocabulary = padded(dims.vocab_size, tp)

@@ -38,9 +38,9 @@ def pool_of(
 def shares_of(windows: int, asked: str) -> tuple[float, ...]:
     """Return each window's share of the memory: equal ones, or those of TRTLLM_WINDOW_SIZE_SHARES."""
     try:
-        given = [float(each) for each in asked.split(",")] if asked else []
+        shares = [float(share) for share in asked.split(",")] if asked else []
     except ValueError:
-        given = []
-    if len(given) == windows and all(each > 0 for each in given):
-        return tuple(each / sum(given) for each in given)
+        shares = []
+    if len(shares) == windows and all(share > 0 for share in shares):
+        return tuple(share / sum(shares) for share in shares)
     return (1 / windows,) * windows

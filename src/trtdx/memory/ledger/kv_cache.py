@@ -60,7 +60,9 @@ def kv_pool(setup: Setup, rank: int, used: Figure) -> tuple[Component, Figure]:
     if setup.device is None:
         return _without_device(setup, cost)
     total = setup.device.total_bytes
-    middle, least, most = (_plan(setup, cost, total - each) for each in (used.value, used.high, used.low))
+    middle, least, most = (
+        _plan(setup, cost, total - used_bytes) for used_bytes in (used.value, used.high, used.low)
+    )
     source = (
         "given"
         if _is_given(setup, middle)
@@ -74,8 +76,8 @@ def kv_pool(setup: Setup, rank: int, used: Figure) -> tuple[Component, Figure]:
 
 
 def _is_given(setup: Setup, plan: _Plan) -> bool:
-    asked = setup.running.max_tokens
-    return bool(asked) and plan.tokens >= asked - setup.limits.tokens_per_block
+    max_tokens = setup.running.max_tokens
+    return bool(max_tokens) and plan.tokens >= max_tokens - setup.limits.tokens_per_block
 
 
 def _plan(setup: Setup, cost: Cost, available: int) -> _Plan:
@@ -86,8 +88,10 @@ def _plan(setup: Setup, cost: Cost, available: int) -> _Plan:
     up = rounds_up(engine=running.backend == ENGINE, version=running.version)
     if len(cost.by_window) > 1:
         return _windowed(setup, cost, budget, up=up)
-    whole = budget * (1 - CROSS_SHARE) if setup.dims.encoder_layers else budget
-    pool = pool_of(whole, cost.billed, cost.held, limits.tokens_per_block, most=running.max_tokens, up=up)
+    self_budget = budget * (1 - CROSS_SHARE) if setup.dims.encoder_layers else budget
+    pool = pool_of(
+        self_budget, cost.billed, cost.held, limits.tokens_per_block, most=running.max_tokens, up=up
+    )
     if setup.dims.encoder_layers:
         return _Plan(pool.tokens, 2 * pool.bytes, {"self": pool.bytes, "cross": pool.bytes})
     return _Plan(pool.tokens, pool.bytes, {})
@@ -117,8 +121,8 @@ def _contiguous(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
 def _without_device(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
     """Without a GPU to fill, the pool is what was asked for, or the least that works: one sequence."""
     limits, running = setup.limits, setup.running
-    wanted = running.max_tokens or limits.max_seq_len * limits.max_beam_width
-    pool = pool_of(wanted * cost.billed, cost.billed, cost.held, limits.tokens_per_block, up=True)
+    tokens = running.max_tokens or limits.max_seq_len * limits.max_beam_width
+    pool = pool_of(tokens * cost.billed, cost.billed, cost.held, limits.tokens_per_block, up=True)
     why = (
         "max_tokens"
         if running.max_tokens
@@ -129,18 +133,18 @@ def _without_device(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
 
 def _why(setup: Setup, cost: Cost, plan: _Plan, available: int) -> str:
     running = setup.running
-    said = [f"{running.free_fraction:g} of the {size_in_words(max(available, 0))} left"]
+    reasons = [f"{running.free_fraction:g} of the {size_in_words(max(available, 0))} left"]
     if _is_given(setup, plan):
-        said = [f"max_tokens {running.max_tokens}"]
-    said.append(f"{thousands(cost.billed)} bytes a token")
+        reasons = [f"max_tokens {running.max_tokens}"]
+    reasons.append(f"{thousands(cost.billed)} bytes a token")
     if cost.held != cost.billed:
-        said.append(f"{thousands(cost.held)} with the layers that guess tokens ahead")
+        reasons.append(f"{thousands(cost.held)} with the layers that guess tokens ahead")
     if len(cost.by_window) > 1:
-        said.append("in one pool for each window size")
+        reasons.append("in one pool for each window size")
     if running.host_cache_bytes:
         blocks = running.host_cache_bytes // cost.held // setup.limits.tokens_per_block
-        said.append(f"{thousands(blocks * setup.limits.tokens_per_block)} more tokens in host memory")
-    return "; ".join(said)
+        reasons.append(f"{thousands(blocks * setup.limits.tokens_per_block)} more tokens in host memory")
+    return "; ".join(reasons)
 
 
 def _cost(setup: Setup, rank: int) -> Cost:
@@ -151,8 +155,8 @@ def _cost(setup: Setup, rank: int) -> Cost:
     cost = cost_of(setup.dims, setup.layout, kind, stage, windows, limits.max_seq_len if windows else 0)
     guessing = mtp_layers(setup)
     if guessing:
-        each = layer_bytes(setup.dims, setup.layout, kind, setup.dims.num_kv_heads)
-        ahead = guessing * each if stage == setup.layout.pp - 1 else 0
+        bytes_per_layer = layer_bytes(setup.dims, setup.layout, kind, setup.dims.num_kv_heads)
+        ahead = guessing * bytes_per_layer if stage == setup.layout.pp - 1 else 0
         cost = Cost(cost.billed + _billed_ahead(setup, ahead, cost.billed), cost.held + ahead, cost.by_window)
     if setup.draft is not None:
         cost = _with_draft(setup.draft, setup.layout, kind, stage, cost)
@@ -224,12 +228,14 @@ def compressor_state(dims: Dims, kind: str, ratio: int, block: int) -> int:
 
     Keys and scores of the latter are in 32 bit; all are in whole blocks.
     """
-    kept = padded(max(dims.windows, default=DEEPSEEK_V4_WINDOW), block) * kv_bytes(dims.head_dim, kind)
+    window_bytes = padded(max(dims.windows, default=DEEPSEEK_V4_WINDOW), block) * kv_bytes(
+        dims.head_dim, kind
+    )
     if ratio <= 1:
-        return kept
+        return window_bytes
     twice = 2 if ratio == OVERLAPPING else 1
     width = dims.head_dim + (dims.index_head_dim if ratio == OVERLAPPING else 0)
-    return kept + padded(twice * ratio, block) * 2 * twice * width * 4
+    return window_bytes + padded(twice * ratio, block) * 2 * twice * width * 4
 
 
 def index_bytes(dims: Dims) -> int:
@@ -254,10 +260,10 @@ def recurrent_state_of(setup: Setup, rank: int) -> Component | None:
     here = stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
     count = sum(layers[at].mixer == STATE for at in here)
     slots = setup.limits.max_batch_size * layout.pp
-    each = dims.state_bytes_per_sequence * count // dims.state_layers
-    each = each if layout.attention_dp else ceil_div(each, layout.tp)
-    why = f"{many(slots, 'sequence')} x {thousands(each)} bytes"
-    return Component("recurrent_state", Figure.within(slots * each, 0.1), why)
+    bytes_per_slot = dims.state_bytes_per_sequence * count // dims.state_layers
+    bytes_per_slot = bytes_per_slot if layout.attention_dp else ceil_div(bytes_per_slot, layout.tp)
+    why = f"{many(slots, 'sequence')} x {thousands(bytes_per_slot)} bytes"
+    return Component("recurrent_state", Figure.within(slots * bytes_per_slot, 0.1), why)
 
 
 def _compressor_states(setup: Setup, rank: int) -> Component:
@@ -265,8 +271,8 @@ def _compressor_states(setup: Setup, rank: int) -> Component:
     kind = setup.formats.kv or setup.formats.dtype
     layers = layers_of(dims)
     here = stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
-    each = sum(
+    bytes_per_sequence = sum(
         compressor_state(dims, kind, layers[at].compress_ratio, limits.tokens_per_block) for at in here
     )
-    why = f"{many(limits.max_batch_size, 'sequence')} x {thousands(each)} bytes of windows and half-compressed tokens"
-    return Component("recurrent_state", Figure.within(limits.max_batch_size * each, 0.1), why)
+    why = f"{many(limits.max_batch_size, 'sequence')} x {thousands(bytes_per_sequence)} bytes of windows and half-compressed tokens"
+    return Component("recurrent_state", Figure.within(limits.max_batch_size * bytes_per_sequence, 0.1), why)

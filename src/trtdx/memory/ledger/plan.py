@@ -28,8 +28,8 @@ ASSUMED = "default"  # what `Setup.said` begins with where nobody said a thing
 def plan(setup: Setup, constants: Constants | None = None) -> Ledger:
     """Return what every rank of a set-up holds, and whether it fits."""
     stages = [_stage(setup, stage * _ranks_per_stage(setup), constants) for stage in range(setup.layout.pp)]
-    tightest = min((each.kv_tokens for each in stages), key=lambda figure: figure.value)
-    stages = [_shared(setup, each, tightest) for each in stages]
+    tightest = min((stage.kv_tokens for stage in stages), key=lambda figure: figure.value)
+    stages = [_shared(setup, stage, tightest) for stage in stages]
     ranks = tuple(
         msgspec.structs.replace(stage, rank=stage.rank + offset)
         for stage in stages
@@ -55,18 +55,22 @@ def _ranks_per_stage(setup: Setup) -> int:
 
 def _stage(setup: Setup, rank: int, constants: Constants | None) -> RankLedger:
     used = [_weights(setup, rank), _activation(setup, rank), *buffers_of(setup, rank)]
-    used += [each for each in (draft_weights_of(setup, rank), encoder_weights_of(setup)) if each is not None]
+    used += [
+        component
+        for component in (draft_weights_of(setup, rank), encoder_weights_of(setup))
+        if component is not None
+    ]
     used += _host_share(setup)
     if constants is not None:
-        used = [constants.applied(setup, each) for each in used]
-    pool, tokens = kv_pool(setup, rank, summed(each.bytes for each in used))
-    components = (*sorted(used, key=lambda each: _ORDER[each.name]), pool, *_late(setup, rank))
+        used = [constants.applied(setup, component) for component in used]
+    pool, tokens = kv_pool(setup, rank, summed(component.bytes for component in used))
+    components = (*sorted(used, key=lambda component: _ORDER[component.name]), pool, *_late(setup, rank))
     return RankLedger(
         rank=rank,
-        components=tuple(each for each in components if each.bytes.high),
+        components=tuple(component for component in components if component.bytes.high),
         kv_bytes_per_token=kv_bytes_per_token(setup, rank),
         kv_tokens=tokens,
-        total_bytes=summed(each.bytes for each in components),
+        total_bytes=summed(component.bytes for component in components),
         capacity=setup.device.total_bytes if setup.device else 0,
     )
 
@@ -117,9 +121,9 @@ def _activation(setup: Setup, rank: int) -> Component:
 def _shared(setup: Setup, ledger: RankLedger, tokens: Figure) -> RankLedger:
     """Return the ledger of a rank that keeps only as many tokens as the tightest one, and its verdict."""
     pool = ledger.component("kv_pool")
-    own = ledger.kv_tokens.value
-    if pool is not None and tokens.value < own:
-        share = tokens.value / own
+    rank_tokens = ledger.kv_tokens.value
+    if pool is not None and tokens.value < rank_tokens:
+        share = tokens.value / rank_tokens
         figure = msgspec.structs.replace(
             pool.bytes,
             value=round(pool.bytes.value * share),
@@ -127,14 +131,14 @@ def _shared(setup: Setup, ledger: RankLedger, tokens: Figure) -> RankLedger:
             high=max(round(pool.bytes.high * share), round(pool.bytes.value * share)),
         )
         components = tuple(
-            msgspec.structs.replace(each, bytes=figure) if each is pool else each
-            for each in ledger.components
+            msgspec.structs.replace(component, bytes=figure) if component is pool else component
+            for component in ledger.components
         )
         ledger = msgspec.structs.replace(
             ledger,
             components=components,
             kv_tokens=tokens,
-            total_bytes=summed(each.bytes for each in components),
+            total_bytes=summed(component.bytes for component in components),
         )
     return _judged(setup, ledger)
 
@@ -142,7 +146,11 @@ def _shared(setup: Setup, ledger: RankLedger, tokens: Figure) -> RankLedger:
 def _judged(setup: Setup, ledger: RankLedger) -> RankLedger:
     if not ledger.capacity:
         return ledger
-    used = sum(each.bytes.value for each in ledger.components if each.name not in ("kv_pool", "logits"))
+    used = sum(
+        component.bytes.value
+        for component in ledger.components
+        if component.name not in ("kv_pool", "logits")
+    )
     needed = _tokens_needed(setup)
     # A pool that holds nothing was asked for from what was not there.
     lacking = max(needed - ledger.kv_tokens.value, 0) * ledger.kv_bytes_per_token.value

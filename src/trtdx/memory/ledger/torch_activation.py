@@ -65,7 +65,7 @@ def torch_activation(setup: Setup, rank: int) -> Component:
     if last:
         rows = min(ceil_div(tokens, PROFILED_LENGTH), setup.limits.max_batch_size)
         phases["logits"] = tokens * 2 * widths.hidden + rows * widths.logits
-    phase = max(phases, key=lambda each: phases[each])
+    phase = max(phases, key=phases.__getitem__)
     figure = Figure.within(phases[phase], _doubt(setup, phase), extra=64 * MIB)
     if setup.running.piecewise_graphs:
         # What the captured pieces make is in the graphs' own pool (see graphs.py), as far as a step is captured.
@@ -86,7 +86,7 @@ def _model_widths(dims: Dims, layout: Layout, dtype: str, weights: str, kv: str)
     small = _activation_bytes(weights)
     cut = 1 if layout.attention_dp else layout.tp
     inner = ceil_div(dims.intermediate_size, cut)
-    each = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, _expert_cut(layout))
+    expert_inner = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, _expert_cut(layout))
     shared = ceil_div(dims.shared_intermediate_size or dims.shared_experts * dims.moe_intermediate_size, cut)
     factors = 1 + dims.gated
     dense = not dims.num_experts or dims.dense_layers or dims.moe_every > 1
@@ -97,8 +97,8 @@ def _model_widths(dims: Dims, layout: Layout, dtype: str, weights: str, kv: str)
         inner=int(inner * (factors * width + (small or width))) if dense else 0,
         shared=int(shared * (factors * width + (small or width))),
         expert_input=int(dims.hidden_size * (small or width)),
-        expert_factors=factors * each * width if dims.num_experts else 0,
-        expert_product=int(each * (small or width)),
+        expert_factors=factors * expert_inner * width if dims.num_experts else 0,
+        expert_product=int(expert_inner * (small or width)),
         logits=dims.vocab_size * LOGITS_BYTES,
     )
 
@@ -146,8 +146,8 @@ def _expert_rows(setup: Setup, widths: TorchWidths, rows: int) -> int:
     dims, backend, hidden = setup.dims, resolved_backend(setup), widths.hidden
     if backend == "TRTLLM":
         rows += dims.num_experts * (_tile(rows, dims.num_experts) - 1)
-        kept = _kept_factors(setup, widths)
-        return rows * (kept + widths.expert_product + hidden)
+        factor_bytes = _kept_factors(setup, widths)
+        return rows * (factor_bytes + widths.expert_product + hidden)
     if backend == "DEEPGEMM":  # its buffers are kept from the first step on, and are counted with the weights
         return rows * hidden // 2
     # What goes into the two multiplications shares memory, and so does what comes out of them.

@@ -130,8 +130,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     level: str = "unknown"
 
     def get(self, name: str) -> float | None:
-        found = self.values.get(name)
-        return None if found is None else found.value
+        value = self.values.get(name)
+        return None if value is None else value.value
 
     def bytes(self, name: str = "size") -> int:
         return round(self.values[name].value)
@@ -144,15 +144,15 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 def statements(text: str, message: str, rank: int | None) -> Iterator[Said]:
     """Yield what a line states; `message` is the line without its layers."""
     for key, pattern in _compiled():
-        for found in pattern.finditer(message):
-            values, words = _values(found)
-            if any(abs(each.value) >= ABSURD for each in values.values()):
+        for match in pattern.finditer(message):
+            values, words = _values(match)
+            if any(abs(amount.value) >= ABSURD for amount in values.values()):
                 continue
             values.update(_allocator(message) if key == "torch.oom" else {})
             words.update(_processes(message) if key == "torch.oom" else {})
             stated = values.pop("rank", None)
-            own = int(stated.value) if stated is not None else rank
-            yield Said(key=key, values=values, words=words, text=text[:900], rank=own)
+            stated_rank = int(stated.value) if stated is not None else rank
+            yield Said(key=key, values=values, words=words, text=text[:900], rank=stated_rank)
 
 
 @cache
@@ -189,9 +189,11 @@ def _allocator(message: str) -> dict[str, Quantity]:
     """Return the figures of PyTorch's allocator text, in both of its forms."""
     values: dict[str, Quantity] = {}
     for pattern in _allocator_patterns():
-        found = pattern.search(message)
-        if found:
-            values.update({name: each for name, each in _values(found)[0].items() if each.value < ABSURD})
+        match = pattern.search(message)
+        if match:
+            values.update(
+                {name: amount for name, amount in _values(match)[0].items() if amount.value < ABSURD}
+            )
     if "reserved" in values and "allocated" in values and "unused" not in values:
         values["unused"] = Quantity(max(0.0, values["reserved"].value - values["allocated"].value))
     return values
@@ -199,8 +201,8 @@ def _allocator(message: str) -> dict[str, Quantity]:
 
 def _processes(message: str) -> dict[str, str]:
     """Return what the allocator text says of each process it names: {"process 157": bytes}."""
-    found = re.findall(_PROCESS.replace("{s}", _SIZE), message)
-    sizes = {f"process {pid}": quantity(size, "size").value for pid, size in found}
+    processes = re.findall(_PROCESS.replace("{s}", _SIZE), message)
+    sizes = {f"process {pid}": quantity(size, "size").value for pid, size in processes}
     return {name: str(round(size)) for name, size in sizes.items() if size < ABSURD}
 
 

@@ -63,19 +63,21 @@ def post_mortem(
     failures = failures_of(log)
     verdicts = [*_verdicts(log, failures, setup, plan)]
     return PostMortem(
-        ranks=tuple(_judged(each, failures) for each in ranks),
+        ranks=tuple(_judged(rank, failures) for rank in ranks),
         failures=tuple(failures),
         verdicts=tuple(verdicts),
     )
 
 
 def _judged(ledger: RankLedger, failures: list[Failure]) -> RankLedger:
-    own = next((each for each in failures if each.rank == ledger.rank), failures[0] if failures else None)
-    if own is None:
-        held = ledger.capacity and ledger.bytes_of("kv_pool")
-        return msgspec.structs.replace(ledger, fits=True) if held else ledger
-    short = max(0, own.missing or 0)
-    return msgspec.structs.replace(ledger, fits=False, short_bytes=short, why_not=own.what)
+    failure = next(
+        (failure for failure in failures if failure.rank == ledger.rank), failures[0] if failures else None
+    )
+    if failure is None:
+        has_pool = ledger.capacity and ledger.bytes_of("kv_pool")
+        return msgspec.structs.replace(ledger, fits=True) if has_pool else ledger
+    short = max(0, failure.missing or 0)
+    return msgspec.structs.replace(ledger, fits=False, short_bytes=short, why_not=failure.what)
 
 
 def _verdicts(
@@ -85,18 +87,18 @@ def _verdicts(
         yield _cause(log, _first(failures), setup, plan)
     elif log.all("host.killed", "host.shm"):
         yield host_memory(log)
-    elif any((each.get("budget") or 1) <= 0 for each in log.all("torch.peak")):
+    elif any((statement.get("budget") or 1) <= 0 for statement in log.all("torch.peak")):
         yield nothing_left(log, setup, plan)
-    elif (said := nothing_available(log)) is not None:
-        yield no_room_for_cache(log, said, setup, plan)
+    elif (available := nothing_available(log)) is not None:
+        yield no_room_for_cache(log, available, setup, plan)
     elif log.last("engine.not_deserialised"):
         yield not_deserialised(log)
     elif log.last("build.estimate.short"):
         yield from too_large_to_load(log, setup, plan)
     for check in (shortened_sequences, uneven_ranks, pool_is_no_leak):
-        found = check(log)
-        if found and not (failures and check is pool_is_no_leak):
-            yield found
+        verdict = check(log)
+        if verdict and not (failures and check is pool_is_no_leak):
+            yield verdict
 
 
 def _first(failures: list[Failure]) -> Failure:
@@ -104,9 +106,9 @@ def _first(failures: list[Failure]) -> Failure:
 
     A rank that gives up because another one failed tells no numbers.
     """
-    firsts = {each.said.source: each for each in reversed(failures)}
-    ordered = [each for each in failures if firsts[each.said.source] is each]
-    return next((each for each in ordered if (each.missing or 0) > 0), ordered[0])
+    firsts = {failure.said.source: failure for failure in reversed(failures)}
+    ordered = [failure for failure in failures if firsts[failure.said.source] is failure]
+    return next((failure for failure in ordered if (failure.missing or 0) > 0), ordered[0])
 
 
 def _cause(
@@ -114,11 +116,11 @@ def _cause(
 ) -> Verdict:
     changes = tuple(smallest_changes(log, failure, setup, plan))
     for check in CHECKS:
-        found = check(log, failure)
-        if found is not None:
-            if not found.false and not found.fixes:
-                return msgspec.structs.replace(found, fixes=changes)
-            return found
+        verdict = check(log, failure)
+        if verdict is not None:
+            if not verdict.false and not verdict.fixes:
+                return msgspec.structs.replace(verdict, fixes=changes)
+            return verdict
     if failure.after_pool:
         return _after_pool(log, failure, changes)
     unexplained = setup is not None and plan is not None and setup.device is not None and plan(setup).fits
@@ -151,16 +153,16 @@ def _after_pool(log: LogMemory, failure: Failure, changes: tuple[Fix, ...]) -> V
 
 
 def _missing(failure: Failure) -> str:
-    known = failure.missing is not None and failure.missing > 0
-    return f", {size_in_words(failure.missing or 0)} were missing" if known else ""
+    is_known = failure.missing is not None and failure.missing > 0
+    return f", {size_in_words(failure.missing or 0)} were missing" if is_known else ""
 
 
 def _numbers(failure: Failure) -> str:
-    wanted, free, missing = failure.wanted, failure.free, failure.missing
-    if wanted and free and missing is not None and missing > 0:
-        return f": {size_in_words(wanted.value)} were wanted, {size_in_words(free.value)} were free, {size_in_words(missing)} were missing"
-    if wanted:
-        return f": {size_in_words(wanted.value)} were wanted"
+    requested, free, missing = failure.wanted, failure.free, failure.missing
+    if requested and free and missing is not None and missing > 0:
+        return f": {size_in_words(requested.value)} were wanted, {size_in_words(free.value)} were free, {size_in_words(missing)} were missing"
+    if requested:
+        return f": {size_in_words(requested.value)} were wanted"
     return f": {size_in_words(free.value)} were free" if free else ""
 
 
@@ -177,7 +179,7 @@ def _plain(log: LogMemory, failure: Failure, changes: tuple[Fix, ...], doubt: st
         code = "DX356"
     if code == "DX346" and log.backend == "build":
         code = "DX146"
-    known = bool(failure.component) and (failure.wanted or failure.free)
+    is_known = bool(failure.component) and (failure.wanted or failure.free)
     biggest = held_by_then(log, failure)
     return Verdict(
         code=code,
@@ -188,7 +190,7 @@ def _plain(log: LogMemory, failure: Failure, changes: tuple[Fix, ...], doubt: st
         fixes=changes,
         next_step=None if changes and failure.missing else _measure(log),
         about=OUT_OF_MEMORY,
-        confidence=0.85 if known else 0.6,
+        confidence=0.85 if is_known else 0.6,
         plain=True,
         failure=failure,
     )
@@ -212,7 +214,11 @@ def _ledger_lines(log: LogMemory, failure: Failure) -> list[Said]:
         "torch.inside",
         "executor.stage",
     )
-    return [each for each in log.all(*keys, rank=failure.rank) if each.line < failure.said.line + 60][-6:]
+    return [
+        statement
+        for statement in log.all(*keys, rank=failure.rank)
+        if statement.line < failure.said.line + 60
+    ][-6:]
 
 
 def _measure(log: LogMemory) -> Fix:

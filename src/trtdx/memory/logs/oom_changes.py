@@ -31,11 +31,11 @@ def smallest_changes(
 ) -> list[Fix]:
     """Return what to change, least harm first; each would be enough by itself where it says so."""
     of_plugin = failure.said.key == "build.workspace"
-    found = [*(smaller_workspace(log, failure) if of_plugin else _by_log(log, failure))]
+    fixes = [*(smaller_workspace(log, failure) if of_plugin else _by_log(log, failure))]
     if setup is not None and plan is not None:
         planned = by_plan(log, setup, plan)
-        found = [planned, *(each for each in found if each.command != planned.command)] if planned else found
-    return found
+        fixes = [planned, *(fix for fix in fixes if fix.command != planned.command)] if planned else fixes
+    return fixes
 
 
 def _by_log(log: LogMemory, failure: Failure) -> Iterator[Fix]:
@@ -84,20 +84,22 @@ def lower_fraction(log: LogMemory, failure: Failure) -> Fix | None:
     if not pool or old <= 0:
         return None
     base = pool / old
-    known = missing is not None and missing > 0
-    lacking = missing + max(MARGIN, 0.05 * missing) if missing is not None and known else 0.05 * base
+    is_known = missing is not None and missing > 0
+    lacking = missing + max(MARGIN, 0.05 * missing) if missing is not None and is_known else 0.05 * base
     new = math.floor((pool - lacking) / base * 100) / 100
     if new < 0.05:
         return None
     freed = (old - new) * base
     per_token = ledger.kv_bytes_per_token.value
-    held = ledger.kv_tokens.value or (int(pool // per_token) if per_token else 0)
+    held_tokens = ledger.kv_tokens.value or (int(pool // per_token) if per_token else 0)
     tokens = (
-        f", and holds {thousands(int(held * new / old))} tokens instead of {thousands(held)}" if held else ""
+        f", and holds {thousands(int(held_tokens * new / old))} tokens instead of {thousands(held_tokens)}"
+        if held_tokens
+        else ""
     )
     doubt = (
         ""
-        if known
+        if is_known
         else "; the log does not say how much was asked for, so lower it further if that is not enough"
     )
     assumed = "" if log.fraction else " (the default, the log does not say)"
@@ -110,10 +112,10 @@ def lower_fraction(log: LogMemory, failure: Failure) -> Fix | None:
 
 def raise_fraction(log: LogMemory, ledger: RankLedger, tokens: int) -> Fix | None:
     """Return the fraction with which the cache holds one sequence of so many tokens, or what else would."""
-    said = log.last("kv.available", rank=ledger.rank)
+    available = log.last("kv.available", rank=ledger.rank)
     fraction, pool = log.fraction, ledger.bytes_of("kv_pool")
     per_token = ledger.kv_bytes_per_token.value
-    room = pool / fraction if pool and fraction else said.bytes("free") if said else 0
+    room = pool / fraction if pool and fraction else available.bytes("free") if available else 0
     if not (tokens and per_token and room):
         return None
     needed = tokens * per_token * (log.number("max_beam_width") or 1)
@@ -145,13 +147,13 @@ def fewer_tokens(log: LogMemory, failure: Failure) -> Fix | None:
     missing = failure.missing if failure.missing is not None and failure.missing > 0 else None
     if failure.component == "activation" and failure.wanted is not None:
         # What a step had taken already counts too: torch says how much it has beside the weights.
-        taken = (failure.said.get("allocated") or 0) - ledger.bytes_of("weights")
+        step_bytes = (failure.said.get("allocated") or 0) - ledger.bytes_of("weights")
         if (
             ledger.capacity and failure.free is not None
         ):  # the cache may be a part of it, and is no activation
-            known = ledger.bytes_of("weights") + ledger.bytes_of("kv_pool")
-            taken = min(taken, ledger.capacity - failure.free.value - known)
-        activation = round(failure.wanted.value + max(0, taken if ledger.bytes_of("weights") else 0))
+            named_bytes = ledger.bytes_of("weights") + ledger.bytes_of("kv_pool")
+            step_bytes = min(step_bytes, ledger.capacity - failure.free.value - named_bytes)
+        activation = round(failure.wanted.value + max(0, step_bytes if ledger.bytes_of("weights") else 0))
     if limit is None or not activation:
         return _fewer_tokens_unmeasured(log, limit, activation)
     if missing is None:
@@ -194,10 +196,10 @@ def _chunk_words(log: LogMemory) -> str:
 
 def smaller_workspace(log: LogMemory, failure: Failure) -> Iterator[Fix]:
     """Yield ways to a smaller workspace of a plugin; that of plain attention grows with the square of the length."""
-    wanted, free = failure.wanted, failure.free
-    if wanted is None or free is None or not free.value:
+    requested, free = failure.wanted, failure.free
+    if requested is None or free is None or not free.value:
         return
-    share = 0.9 * min(1.0, free.value / wanted.value)
+    share = 0.9 * min(1.0, free.value / requested.value)
     fused = log.settings.get("context_fmha")
     if "Attention" in failure.said.text and (fused is None or fused.value.lower() in ("false", "disable")):
         text = "build with fused attention, which needs no such workspace (GPUs of compute capability 8.0 and later have it)"
@@ -240,10 +242,10 @@ def smaller_weights(log: LogMemory, failure: Failure) -> Iterator[Fix]:
         times = 2
         while size / times > 0.8 * total and times < 64:
             times *= 2
-        each = size_in_words(size / times)
+        per_gpu = size_in_words(size / times)
         yield Fix(
             stage,
-            f"split the model over {now * times} GPUs instead of {now}: {each} of weights on each instead of {size_in_words(size)}, of {size_in_words(total)}",
+            f"split the model over {now * times} GPUs instead of {now}: {per_gpu} of weights on each instead of {size_in_words(size)}, of {size_in_words(total)}",
             command_with(log, stage, tp_size=now * times) if stage is Stage.SERVE else None,
         )
     else:

@@ -38,4 +38,4 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def evidence_of(said: Iterable[Said]) -> tuple[Evidence, ...]:
     """Return the lines as evidence, each once, in the order given."""
-    return tuple(dict.fromkeys(Evidence(each.where, each.text.strip()[:600]) for each in said))
+    return tuple(dict.fromkeys(Evidence(statement.where, statement.text.strip()[:600]) for statement in said))

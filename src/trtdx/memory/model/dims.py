@@ -65,18 +65,18 @@ STRETCHED = ("su", "longrope", "llama3", "yarn", "mrope", "dynamic")
 
 def sizes_from_facts(artifact: Artifact) -> Sizes:
     """Return the sizes that any kind of artifact states."""
-    found: Sizes = {}
+    sizes: Sizes = {}
     for fact, name in OF_FACTS.items():
         if fact in artifact.facts:
-            found[name] = (artifact.facts[fact].value, artifact.facts[fact].where)
+            sizes[name] = (artifact.facts[fact].value, artifact.facts[fact].where)
     if artifact.has("max_positions"):
         fact_ = artifact.facts["max_positions"]
-        found["max_positions"] = (_stretched(fact_.value, artifact.table("rope_scaling")), fact_.where)
-    if artifact.text("position_embedding") == "learned_absolute" and "max_positions" in found:
-        found["position_embeddings"] = found["max_positions"]
+        sizes["max_positions"] = (_stretched(fact_.value, artifact.table("rope_scaling")), fact_.where)
+    if artifact.text("position_embedding") == "learned_absolute" and "max_positions" in sizes:
+        sizes["position_embeddings"] = sizes["max_positions"]
     if artifact.has("model_type"):
-        found["model_type"] = (artifact.text("model_type"), artifact.facts["model_type"].where)
-    return found
+        sizes["model_type"] = (artifact.text("model_type"), artifact.facts["model_type"].where)
+    return sizes
 
 
 def _stretched(positions: int, scaling: dict[str, Any]) -> int:
@@ -88,17 +88,17 @@ def _stretched(positions: int, scaling: dict[str, Any]) -> int:
 
 def sizes_from_config(config: ModelConfig, artifact: Artifact) -> Sizes:
     """Return the sizes of a Hugging Face model: the shared facts, and what only its family states."""
-    found = sizes_from_facts(artifact)
-    found["model_type"] = (config.model_type, config.document.where("model_type"))
+    sizes = sizes_from_facts(artifact)
+    sizes["model_type"] = (config.model_type, config.document.where("model_type"))
     parts = (_heads, _mlp, _layered, _biases, _experts, _windows, _sparse, _token_inputs, _beside)
     for part in parts:
-        for name, value, key in part(config, found):
+        for name, value, key in part(config, sizes):
             if value is not None:
                 stated = config.find(key) if key else None
-                found[name] = (value, stated.where if stated else config.document.where("model_type"))
+                sizes[name] = (value, stated.where if stated else config.document.where("model_type"))
     for name, value in hybrid_sizes(config).items():
-        found[name] = (value, config.document.where("model_type"))
-    return found
+        sizes[name] = (value, config.document.where("model_type"))
+    return sizes
 
 
 # Each of the parts below yields a field of Dims, its value, and the key it follows from.
@@ -115,7 +115,7 @@ def _heads(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
     ):
         yield "num_kv_heads", heads, "num_attention_heads"
     per_layer = config.get("num_key_value_heads")
-    if isinstance(per_layer, list) and all(isinstance(each, int) for each in per_layer):
+    if isinstance(per_layer, list) and all(isinstance(count, int) for count in per_layer):
         yield "kv_heads_per_layer", tuple(per_layer), "num_key_value_heads"
         yield "num_kv_heads", max(per_layer, default=0), "num_key_value_heads"
     if model_type == "gpt_bigcode" and config.get("multi_query") is not False:
@@ -137,7 +137,7 @@ def _mlp(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
     if inner is None and isinstance(ratio, (int, float)) and "hidden_size" in found:
         yield "intermediate_size", int(ratio * found["hidden_size"][0]), "expansion_ratio"
     lists = config.get("intermediate_size")
-    if isinstance(lists, list) and lists and all(isinstance(each, int) for each in lists):  # Gemma 3n
+    if isinstance(lists, list) and lists and all(isinstance(size, int) for size in lists):  # Gemma 3n
         yield "intermediate_size", max(lists), "intermediate_size"
 
 
@@ -177,7 +177,7 @@ def _experts(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]
         yield "experts_per_token", config.get("experts_per_token"), "experts_per_token"
     for name, keys in BY_LAYER.items():  # HunYuan
         numbers = config.get(*keys)
-        if isinstance(numbers, list) and numbers and all(isinstance(each, int) for each in numbers):
+        if isinstance(numbers, list) and numbers and all(isinstance(number, int) for number in numbers):
             yield name, max(numbers), keys[0]
     for key in ("moe_latent_size", "routed_expert_hidden_size"):  # Nemotron 3, Kimi K3
         yield "moe_latent_size", _whole(config.get(key)), key
@@ -274,7 +274,7 @@ def _sparse(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]
     ratios, kinds = config.get("compress_ratios"), config.get("layer_types")
     if not isinstance(ratios, list) and isinstance(kinds, list):
         ratios = [RATIOS.get(str(kind), 0) for kind in kinds]
-    if isinstance(ratios, list) and all(isinstance(each, int) and 0 <= each <= 10**6 for each in ratios):
+    if isinstance(ratios, list) and all(isinstance(ratio, int) and 0 <= ratio <= 10**6 for ratio in ratios):
         layers = _value(found, "num_layers")
         yield (
             "compress_ratios",
@@ -339,7 +339,7 @@ def _beside(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]
 def _draft_vocab(config: ModelConfig, found: Sizes) -> int | None:
     """Return the vocabulary of an EAGLE3 head; None for any other model."""
     classes = config.get("architectures")
-    named = isinstance(classes, list) and any("eagle3" in str(each).lower() for each in classes)
+    named = isinstance(classes, list) and any("eagle3" in str(name).lower() for name in classes)
     stated = _whole(config.get("draft_vocab_size"))
     return stated or (_value(found, "vocab_size") if named else None)
 

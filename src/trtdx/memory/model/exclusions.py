@@ -70,7 +70,11 @@ class Exclusions:
     """Patterns made ready to be asked about every layer."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
-        wild = [each for each in patterns if each.startswith(REGEX) or any(mark in each for mark in "*?[")]
+        wild = [
+            pattern
+            for pattern in patterns
+            if pattern.startswith(REGEX) or any(mark in pattern for mark in "*?[")
+        ]
         self._exact = frozenset(patterns) - set(wild)
         self._wild = re.compile("|".join(map(_expression, wild))) if wild else None
 

@@ -136,9 +136,9 @@ def family_of(model_type: str, model: str = "") -> Family:
 @lru_cache(maxsize=1024)
 def unmodelled(model_type: str) -> str:
     """Return what of an architecture trtdx does not count; "" where it counts everything."""
-    known = [name for name in UNMODELLED if model_type.startswith(name)]
-    if known:
-        return UNMODELLED[max(known, key=len)]
+    prefixes = [name for name in UNMODELLED if model_type.startswith(name)]
+    if prefixes:
+        return UNMODELLED[max(prefixes, key=len)]
     if not model_type or model_type in COUNTED_ALONE or model_type.lower().startswith(COUNTED):
         return ""
     return "anything that a Llama has not"

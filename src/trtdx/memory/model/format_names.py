@@ -26,8 +26,8 @@ class Format(NamedTuple):
 
 _BOTH, _ENGINE, _TORCH = ("pytorch", "tensorrt"), ("tensorrt",), ("pytorch",)
 FORMATS: dict[str, Format] = {
-    each.algo: each
-    for each in (
+    form.algo: form
+    for form in (
         Format("FP8", 8, 89, _BOTH, "fp8"),
         Format("FP8_PER_CHANNEL_PER_TOKEN", 8, 90, _BOTH, "fp8_pc_pt", ("fp8_rowwise",)),
         Format("FP8_BLOCK_SCALES", 8, 90, _TORCH, "", ("fp8_block", "fp8_pb_wo", "fp8_blockwise")),
@@ -56,9 +56,9 @@ FORMATS: dict[str, Format] = {
 }
 NONE = ("", "none", "no", "full_prec", "no_quant", *DTYPE_WORDS)
 _BY_WORD = {
-    word: each.algo
-    for each in FORMATS.values()
-    for word in (each.algo.lower(), each.qformat, *each.words)
+    word: form.algo
+    for form in FORMATS.values()
+    for word in (form.algo.lower(), form.qformat, *form.words)
     if word
 }
 

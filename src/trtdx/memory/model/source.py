@@ -138,7 +138,7 @@ def _from_json(host: Host, path: str) -> ModelSource:
         raise InputError(f"{path} {err}", fix=HOW) from err
     if name == "config.json":
         names = host.entries(parent or ".")
-        if any(each.endswith((".safetensors", ".engine", ".bin")) for each in names):
+        if any(entry.endswith((".safetensors", ".engine", ".bin")) for entry in names):
             return _from_folder(host, parent or ".", path, "")
     folder = Folder(host, parent or ".")
     if name != "config.json":  # the files beside it are another model's
@@ -191,8 +191,8 @@ def _sizes_of_config(document: Document, artifact: Artifact) -> Sizes:
     completed = with_class_defaults(document)
     facts = Facts()
     put_config(facts, completed)
-    whole = msgspec.structs.replace(artifact, facts=facts.done() | artifact.facts)
-    return sizes_from_config(ModelConfig(completed), whole)
+    full_artifact = msgspec.structs.replace(artifact, facts=facts.done() | artifact.facts)
+    return sizes_from_config(ModelConfig(completed), full_artifact)
 
 
 def _in_hub_cache(host: Host, text: str) -> str:
@@ -220,10 +220,10 @@ def _names() -> dict[str, str]:
     bare: dict[str, str] = {}
     exact = {}
     for name, config in known_models().items():
-        for each in (name, *config.get("also", ())):
-            exact[each.lower()] = name
-            bare[_bare(each)] = name
-            bare.setdefault(REVISION.sub("", _bare(each)), name)
+        for alias in (name, *config.get("also", ())):
+            exact[alias.lower()] = name
+            bare[_bare(alias)] = name
+            bare.setdefault(REVISION.sub("", _bare(alias)), name)
     return bare | exact
 
 
@@ -236,20 +236,20 @@ def _bare(text: str) -> str:
 
 def _from_name(text: str) -> ModelSource:
     name, weights = without_format(text.rpartition("/")[2])
-    known = _names().get(name.lower()) or _names().get(_bare(name))
-    if known is None:
+    known_name = _names().get(name.lower()) or _names().get(_bare(name))
+    if known_name is None:
         raise _unknown(text)
-    data = {key: value for key, value in known_models()[known].items() if key != "also"}
-    document = Document(f"the sizes trtdx knows of {known}", data)
+    data = {key: value for key, value in known_models()[known_name].items() if key != "also"}
+    document = Document(f"the sizes trtdx knows of {known_name}", data)
     folder = _NoFolder()
-    found = from_document(document, text, folder)
+    source = from_document(document, text, folder)
     if weights:
-        facts = dict(found.artifact.facts)
+        facts = dict(source.artifact.facts)
         named = Facts()
         named.put("quant.algo", weights, f"the name {text}")
         facts.update(named.done())
-        found = found._replace(artifact=msgspec.structs.replace(found.artifact, facts=facts))
-    return found
+        source = source._replace(artifact=msgspec.structs.replace(source.artifact, facts=facts))
+    return source
 
 
 class _NoFolder(Folder):
@@ -262,14 +262,14 @@ class _NoFolder(Folder):
 
 def without_format(name: str) -> tuple[str, str]:
     """Return a name without the format at its end, and the format: "Llama-3.1-8B-Instruct-FP8"."""
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(.+?)[-_](fp8|nvfp4|fp4|awq|gptq(?:-int4)?|int4|int8)(?:-(?:int4|g128|dynamic|v\d))?",
         name,
         re.IGNORECASE,
     )
-    if not found:
+    if not match:
         return name, ""
-    return found[1], format_from(found[2])
+    return match[1], format_from(match[2])
 
 
 class UnknownModelError(InputError):
@@ -279,12 +279,12 @@ class UnknownModelError(InputError):
 def _unknown(text: str) -> UnknownModelError:
     bare = _bare(without_format(text.rpartition("/")[2])[0])
     names = {
-        each.lower(): each
+        alias.lower(): alias
         for name, config in known_models().items()
-        for each in (name, *config.get("also", ()))
+        for alias in (name, *config.get("also", ()))
     }
-    near = [names[each] for each in names if each.startswith(f"{bare}-")][:3] or [
-        names[each] for each in difflib.get_close_matches(bare, names, n=1, cutoff=0.7)
+    near = [names[alias] for alias in names if alias.startswith(f"{bare}-")][:3] or [
+        names[alias] for alias in difflib.get_close_matches(bare, names, n=1, cutoff=0.7)
     ]
     also = f"did you mean {' or '.join(near)}? Else " if near else ""
     return UnknownModelError(

@@ -49,10 +49,14 @@ def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
     """Return what is wrong with a set-up, graver things first."""
     deployment = Deployment((_model(answer.setup), _command(answer.setup), *_machine(answer.setup)))
     rows = tuple(row for part in (parallel, runtime, machine) for row in part.ROWS if row.code in ASKED)
-    found = [_less_sure(answer.setup, each) for each in findings_from(rows, deployment, book)]
+    findings = [_less_sure(answer.setup, finding) for finding in findings_from(rows, deployment, book)]
     page = book.get(IMPOSSIBLE)
-    own = [*_own(answer.setup), *_model_is_there(answer)]
-    return [*found, *(finding_from(page, each) for each in own), *_method_is_read(answer, book)]
+    violations = [*_own(answer.setup), *_model_is_there(answer)]
+    return [
+        *findings,
+        *(finding_from(page, violation) for violation in violations),
+        *_method_is_read(answer, book),
+    ]
 
 
 def _less_sure(setup: Setup, finding: Finding) -> Finding:
@@ -99,7 +103,7 @@ def _model(setup: Setup) -> Artifact:
 
 
 def _command(setup: Setup) -> Artifact:
-    facts, said = Facts(), setup.said
+    facts, sources = Facts(), setup.said
     values: dict[str, tuple[Any, str]] = {
         "tp_size": (setup.layout.tp, "tp"),
         "pp_size": (setup.layout.pp, "pp"),
@@ -115,7 +119,7 @@ def _command(setup: Setup) -> Artifact:
         "runtime.command": ("trtllm-serve", "command"),
     }
     for name, (value, key) in values.items():
-        facts.put(name, value, said.get(key, "the command line"))
+        facts.put(name, value, sources.get(key, "the command line"))
     return Artifact("command", "the command line", facts.done())
 
 

@@ -137,9 +137,9 @@ def taken_apart(words: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]
             continue
         name, equals, value = word.partition("=")
         if not equals:
-            found = _value_of(name, words[at : at + 1])
-            at += found is not True
-            pairs.append((name, found))
+            flag_value = _value_of(name, words[at : at + 1])
+            at += flag_value is not True
+            pairs.append((name, flag_value))
         else:
             pairs.append((name, value))
     return alone, pairs
@@ -203,7 +203,7 @@ def _list(name: str, text: str) -> list[Any]:
         raise InputError(
             f"{name} {text!r} is not a plain list", fix="write such an option into a file for --config"
         )
-    return [coerced("int", each.strip(" '\"")) for each in inner.split(",") if each.strip()]
+    return [coerced("int", item.strip(" '\"")) for item in inner.split(",") if item.strip()]
 
 
 def parse_count(name: str, text: str) -> int:

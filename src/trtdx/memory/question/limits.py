@@ -34,7 +34,7 @@ def limits_of(chosen: Chosen, running: Running, dims: Dims) -> Limits:
     block = usual_of("tokens_per_block", 32)
     window = chosen.find("runtime.attention_window")
     windows = (
-        [each for each in window.value if isinstance(each, int)]
+        [size for size in window.value if isinstance(size, int)]
         if window and isinstance(window.value, list)
         else []
     )
@@ -89,7 +89,11 @@ def _sequence(chosen: Chosen, engine: bool, release: str, dims: Dims) -> int:
         )
         chosen.said["max_seq_len"] = answer.where if answer else f"{DEFAULT}: max_input_len + {length}"
         return prompt + length
-    own = dims.max_positions or 2048
+    model_length = dims.max_positions or 2048
     return chosen.number(
-        "max_seq_len", "max_seq_len", default=own, why="what the model was made for", most=MOST["max_seq_len"]
+        "max_seq_len",
+        "max_seq_len",
+        default=model_length,
+        why="what the model was made for",
+        most=MOST["max_seq_len"],
     )

@@ -45,9 +45,9 @@ def layers_from_script(host: Host, text: str, version: str) -> tuple[Artifact, .
     """Return what each command of a text states, what is started last first."""
     lines, script = command_lines(text, KNOWN)
     demand_command(lines, script)
-    made = {output: source for line in lines for output, source in _made(line)}
+    source_of_output = {output: source for line in lines for output, source in _made(line)}
     started = sorted(lines, key=_rank)
-    layers = [_layer(host, line, script, text, version, made) for line in started[::-1]]
+    layers = [_layer(host, line, script, text, version, source_of_output) for line in started[::-1]]
     if not any(line.program in (BUILDER, OLD_BUILDER) for line in lines):
         return tuple(layers)
     return tuple(_of_engine(layer) for layer in layers)
@@ -72,8 +72,8 @@ def _made(line: CommandLine) -> Iterator[tuple[str, str]]:
 
 
 def _named(line: CommandLine, names: tuple[str, ...]) -> str:
-    found = (given.value for given in line.given if given.name in names and given.is_known)
-    return next((value for value in found if value), "")
+    values = (argument.value for argument in line.given if argument.name in names and argument.is_known)
+    return next((value for value in values if value), "")
 
 
 def _layer(
@@ -130,9 +130,12 @@ def own_facts(line: CommandLine) -> dict[str, Fact]:
 
 
 def _pairs(line: CommandLine) -> Iterator[tuple[str, Any]]:
-    for given in line.given:
-        if given.is_known:
-            yield given.name.lstrip("-").replace("-", "_"), True if given.value is None else given.value
+    for argument in line.given:
+        if argument.is_known:
+            yield (
+                argument.name.lstrip("-").replace("-", "_"),
+                True if argument.value is None else argument.value,
+            )
     if line.program == TEMPLATE:
         for word in line.arguments:
             for part in word.text.split(","):

@@ -32,8 +32,8 @@ class Chosen:
         self.said: dict[str, str] = {}
 
     def find(self, *facts: str) -> Fact | None:
-        found = (layer.facts[fact] for layer in self.layers for fact in facts if fact in layer.facts)
-        return next(found, None)
+        matches = (layer.facts[fact] for layer in self.layers for fact in facts if fact in layer.facts)
+        return next(matches, None)
 
     def take(self, key: str, *facts: str, default: Any, why: str = "") -> Any:
         """Return what is stated under any of these facts, or the default."""
@@ -104,8 +104,8 @@ def _check_world(chosen: Chosen, tp: int, pp: int, cp: int) -> None:
             and (layer.has("tp_size") or layer.has("pp_size"))
             and world.value != tp * pp * cp
         ):
-            own = [layer.integer(name) or 1 for name in ("tp_size", "pp_size", "cp_size")]
-            if own[0] * own[1] * own[2] == world.value:
+            sizes = [layer.integer(name) or 1 for name in ("tp_size", "pp_size", "cp_size")]
+            if sizes[0] * sizes[1] * sizes[2] == world.value:
                 continue  # another layout is asked about than the files have
             raise InputError(
                 f"world_size {world.value} ({world.where}) is not tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp}",
@@ -132,7 +132,7 @@ def formats_of(chosen: Chosen, dims: Dims) -> Formats:
     if chosen.switch("kv", "option.int8_kv_cache", default=False):
         kv = "int8"
     excluded = chosen.find("quant.excluded")
-    names = tuple(each for each in excluded.value if isinstance(each, str)) if excluded else ()
+    names = tuple(name for name in excluded.value if isinstance(name, str)) if excluded else ()
     mixed = chosen.find("quant.per_layer") if weights == "MIXED_PRECISION" else None
     return Formats(
         dtype=dtype_from(dtype),
@@ -164,9 +164,9 @@ def _packed(chosen: Chosen) -> tuple[str, str]:
 
 
 def _dtype(chosen: Chosen) -> str:
-    asked = chosen.text("dtype", "runtime.dtype")
-    if asked and asked != "auto":
-        return asked
+    stated = chosen.text("dtype", "runtime.dtype")
+    if stated and stated != "auto":
+        return stated
     fact = chosen.find("dtype")
     value = str(fact.value).lower() if fact else "bfloat16"
     chosen.said["dtype"] = fact.where if fact else f"{DEFAULT}: what most models are"
@@ -176,9 +176,9 @@ def _dtype(chosen: Chosen) -> str:
 def _plain_dtype(chosen: Chosen) -> str:
     """Return the model's own type where `--dtype` named a format."""
     model = chosen.layers[-1] if chosen.layers else None
-    own = model.text("dtype") if model else ""
-    chosen.said["dtype"] = f"{DEFAULT}: the model's" if own else DEFAULT
-    return own or "bfloat16"
+    model_dtype = model.text("dtype") if model else ""
+    chosen.said["dtype"] = f"{DEFAULT}: the model's" if model_dtype else DEFAULT
+    return model_dtype or "bfloat16"
 
 
 def _group(weights: str) -> int:
@@ -332,7 +332,7 @@ def _is_paged(chosen: Chosen, by_plugin: bool) -> bool:
 def _graph_batch(chosen: Chosen) -> int:
     sizes = chosen.find("option.cuda_graph_config.batch_sizes", "option.cuda_graph_batch_sizes")
     if sizes is not None and isinstance(sizes.value, list):
-        return max((each for each in sizes.value if isinstance(each, int)), default=0)
+        return max((size for size in sizes.value if isinstance(size, int)), default=0)
     return chosen.number(
         "cuda_graph_max_batch",
         "option.cuda_graph_config.max_batch_size",

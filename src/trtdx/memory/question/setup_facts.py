@@ -72,10 +72,10 @@ def differences(before: Facts, after: Facts) -> Facts:
 
 def stages_of(setup: Setup, names: Facts) -> frozenset[Stage]:
     """Return the stages that have to be gone through again for changes of these."""
-    found: set[Stage] = set()
+    stages: set[Stage] = set()
     for name in names:
-        found |= _stages(setup, name)
-    return frozenset(found)
+        stages |= _stages(setup, name)
+    return frozenset(stages)
 
 
 def _stages(setup: Setup, name: str) -> set[Stage]:

@@ -72,12 +72,12 @@ def verdict(ledger: Ledger, lengths: Sequence[int] = ()) -> str:
             f"does not fit on {where}: short by {gib(worst.short_bytes)}{rank}; {_what_fills(setup, worst)}"
         )
     length = next(iter(lengths), 0) or usual_length(setup)
-    each = " on each" if setup.layout.world > 1 else ""
+    per_gpu = " on each" if setup.layout.world > 1 else ""
     narrow = "fits narrowly" if is_narrow(worst) else "fits"
     many = counted(requests(ledger, length), "request") if requests(ledger, length) else "not one request"
     beams = f" with {setup.limits.max_beam_width} beams" if setup.limits.max_beam_width > 1 else ""
     cache = gib(worst.bytes_of("kv_pool"))
-    text = f"{narrow} on {where} with {cache} of KV cache{each}: {cache_in_words(ledger)}, {many} of {length}{beams}"
+    text = f"{narrow} on {where} with {cache} of KV cache{per_gpu}: {cache_in_words(ledger)}, {many} of {length}{beams}"
     at_once = setup.limits.max_batch_size * setup.layout.pp * caches(setup)
     if at_once < requests(ledger, length):
         text = f"{text}, of which max_batch_size lets {at_once} run at once"
@@ -86,10 +86,12 @@ def verdict(ledger: Ledger, lengths: Sequence[int] = ()) -> str:
 
 def cache_in_words(ledger: Ledger) -> str:
     """Return how many tokens the caches hold; with attention data parallelism each GPU has its own requests."""
-    tokens, own = ledger.kv_tokens.value, caches(ledger.setup)
-    if own == 1:
+    tokens, cache_total = ledger.kv_tokens.value, caches(ledger.setup)
+    if cache_total == 1:
         return f"{short_count(tokens)} tokens"
-    return f"{short_count(tokens)} tokens on each of {own}, {short_count(tokens * own)} together"
+    return (
+        f"{short_count(tokens)} tokens on each of {cache_total}, {short_count(tokens * cache_total)} together"
+    )
 
 
 def _cache(ledger: Ledger) -> str:
@@ -123,14 +125,16 @@ def _what_fills(setup: Setup, rank: RankLedger) -> str:
         name = in_the_way(rank)
         if name == COMPONENTS["weights"]:
             return f"weights are {gib(weights)} of its {gib(rank.capacity)}, beside {gib(used(rank) - weights)} of the rest"
-        largest = next((each for each in rank.components if COMPONENTS[each.name] == name), None)
+        largest = next(
+            (component for component in rank.components if COMPONENTS[component.name] == name), None
+        )
         size = gib(largest.bytes.value) if largest else ""
         verb = "are" if largest and largest.name in MANY else "is"
         return f"{name} {verb} {size} beside {gib(weights)} of weights"
     room = rank.capacity - used(rank)
     if not setup.running.paged_kv:
-        whole = gib(sequences_held(setup) * sequence_bytes(setup, rank))
-        return f"{gib(room)} are left for a KV cache of {whole}, which is not paged"
+        needed = gib(sequences_held(setup) * sequence_bytes(setup, rank))
+        return f"{gib(room)} are left for a KV cache of {needed}, which is not paged"
     return f"{gib(room)} are left for the KV cache, at {_per_token(rank)}"
 
 
@@ -138,9 +142,14 @@ def ledger_section(ledger: Ledger) -> Section:
     """Return the ledger of the tightest rank: what it holds, how sure that is, and why so much."""
     setup, worst = ledger.setup, ledger.worst
     rows = [
-        (COMPONENTS[each.name], in_gib(each.bytes.value), band(each.bytes), _why(each.why, each.bytes))
-        for each in worst.components
-        if each.bytes.value or each.name != "kv_pool"
+        (
+            COMPONENTS[component.name],
+            in_gib(component.bytes.value),
+            band(component.bytes),
+            _why(component.why, component.bytes),
+        )
+        for component in worst.components
+        if component.bytes.value or component.name != "kv_pool"
     ]
     rows.append(("together", in_gib(worst.total_bytes.value), band(worst.total_bytes), _of_capacity(worst)))
     world = setup.layout.world
@@ -151,8 +160,10 @@ def ledger_section(ledger: Ledger) -> Section:
         if world > 1
         else "the GPU"
     )
-    made = ", ".join(filter(None, (layout_in_words(setup), formats_in_words(setup), setup.running.backend)))
-    title = f"what {whose} holds, in GiB ({made})"
+    settings = ", ".join(
+        filter(None, (layout_in_words(setup), formats_in_words(setup), setup.running.backend))
+    )
+    title = f"what {whose} holds, in GiB ({settings})"
     note = ". ".join(filter(None, (*ledger.notes, assumed_note(setup), build_note(ledger))))
     return Section("ledger", title, ("component", "GiB", "band", "why"), tuple(rows), note=note)
 
@@ -160,8 +171,8 @@ def ledger_section(ledger: Ledger) -> Section:
 def _why(words: str, figure: Figure) -> str:
     source = "" if figure.source == "formula" else figure.source
     source = re.sub(r"^measured: formula x ([\d.]+), calibrated on (.+)$", r"x \1 by your \2", source)
-    told = "; ".join(filter(None, (source, words)))
-    return re.sub(r"(?<=\d) (?=\d{3}\b)", "", told)  # a line must not end inside a number
+    text = "; ".join(filter(None, (source, words)))
+    return re.sub(r"(?<=\d) (?=\d{3}\b)", "", text)  # a line must not end inside a number
 
 
 def _of_capacity(rank: RankLedger) -> str:
@@ -172,7 +183,7 @@ def _of_capacity(rank: RankLedger) -> str:
 
 
 def _differ(ledger: Ledger) -> bool:
-    return len({each.total_bytes.value for each in ledger.ranks}) > 1
+    return len({rank.total_bytes.value for rank in ledger.ranks}) > 1
 
 
 def ranks_section(ledger: Ledger) -> Iterator[Section]:
@@ -181,10 +192,10 @@ def ranks_section(ledger: Ledger) -> Iterator[Section]:
         return
     kinds: dict[tuple[int, ...], list[RankLedger]] = {}
     for rank in ledger.ranks:
-        kinds.setdefault(tuple(each.bytes.value for each in rank.components), []).append(rank)
+        kinds.setdefault(tuple(component.bytes.value for component in rank.components), []).append(rank)
     rows = tuple(
         (
-            _span([each.rank for each in alike]),
+            _span([rank.rank for rank in alike]),
             in_gib(alike[0].bytes_of("weights")),
             in_gib(used(alike[0]) - alike[0].bytes_of("weights")),
             in_gib(alike[0].bytes_of("kv_pool")),
@@ -230,8 +241,8 @@ def _taken_for(setup: Setup) -> str:
 
 def assumed_note(setup: Setup) -> str:
     hidden = ("backend",) if setup.said.get("version", "").endswith("this model") else ("backend", "version")
-    told = [each for each in assumed(setup) if each.partition(" ")[0] not in hidden]
-    return f"not said, so the defaults: {', '.join(told)}" if told else ""
+    assumptions = [assumption for assumption in assumed(setup) if assumption.partition(" ")[0] not in hidden]
+    return f"not said, so the defaults: {', '.join(assumptions)}" if assumptions else ""
 
 
 def requests_section(ledger: Ledger, lengths: Sequence[int]) -> Iterator[Section]:
@@ -239,12 +250,12 @@ def requests_section(ledger: Ledger, lengths: Sequence[int]) -> Iterator[Section
     if not ledger.fits:
         return
     longest = ledger.setup.dims.max_positions or ledger.setup.limits.max_seq_len
-    asked = sorted({*lengths} or {each for each in LENGTHS if each <= longest})
-    rows = tuple((each, requests(ledger, each)) for each in asked)
+    shown_lengths = sorted({*lengths} or {length for length in LENGTHS if length <= longest})
+    rows = tuple((length, requests(ledger, length)) for length in shown_lengths)
     figure = ledger.kv_tokens
-    each = " on each GPU" if caches(ledger.setup) > 1 else ""
+    per_gpu = " on each GPU" if caches(ledger.setup) > 1 else ""
     bounds = (
-        f"; {short_count(figure.low)} to {short_count(figure.high)} tokens{each}"
+        f"; {short_count(figure.low)} to {short_count(figure.high)} tokens{per_gpu}"
         if figure.low != figure.high
         else ""
     )
@@ -257,9 +268,9 @@ def advice_section(advice: Sequence[Advice], title: str = "what would give more 
     if not advice:
         return
     rows: list[tuple[str, str]] = []
-    for number, each in enumerate(advice, 1):
-        rows.append((f"{number}.", f"{each.words}: {gain_in_words(each)}; {each.speed}"))
-        rows += command_rows(each.advised)
+    for number, suggestion in enumerate(advice, 1):
+        rows.append((f"{number}.", f"{suggestion.words}: {gain_in_words(suggestion)}; {suggestion.speed}"))
+        rows += command_rows(suggestion.advised)
     yield Section("advice", title, ("", ""), tuple(rows))
 
 
@@ -284,15 +295,17 @@ def gain_in_words(advice: Advice) -> str:
 
 def fixes(advice: Sequence[Advice]) -> tuple[Fix, ...]:
     """Return advice as fixes of a finding, at the first stage that has to be gone through again."""
-    found = []
-    for each in advice:
-        lines = each.advised.commands if each.advised else ()
+    fix_list = []
+    for suggestion in advice:
+        lines = suggestion.advised.commands if suggestion.advised else ()
         stage = min((line.stage for line in lines), key=list(Stage).index, default=Stage.LAUNCH)
-        after = "fits" if each.ledger.fits else f"still short by {gib(each.ledger.worst.short_bytes)}"
-        tokens = f" with {_cache(each.ledger)}" if each.ledger.fits else ""
-        text = f"{each.words}: {after}{tokens}; {each.speed}"
-        found.append(Fix(stage, text, "\n".join(line.text for line in lines) or None))
-    return tuple(found)
+        after = (
+            "fits" if suggestion.ledger.fits else f"still short by {gib(suggestion.ledger.worst.short_bytes)}"
+        )
+        tokens = f" with {_cache(suggestion.ledger)}" if suggestion.ledger.fits else ""
+        text = f"{suggestion.words}: {after}{tokens}; {suggestion.speed}"
+        fix_list.append(Fix(stage, text, "\n".join(line.text for line in lines) or None))
+    return tuple(fix_list)
 
 
 def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again: str) -> Iterator[Finding]:
@@ -317,16 +330,19 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
         "again": advice[0].advised.verify if advice and advice[0].advised else again,
     }
     evidence = tuple(
-        Evidence(f"rank {worst.rank}: {COMPONENTS[each.name]}", f"{gib(each.bytes.value)} {each.why}".strip())
-        for each in sorted(worst.components, key=lambda each: -each.bytes.value)
-        if each.name != "kv_pool"
+        Evidence(
+            f"rank {worst.rank}: {COMPONENTS[component.name]}",
+            f"{gib(component.bytes.value)} {component.why}".strip(),
+        )
+        for component in sorted(worst.components, key=lambda component: -component.bytes.value)
+        if component.name != "kv_pool"
     )
     # The nearer the bands come to the limit, the less sure the verdict is.
-    low = sum(each.bytes.low for each in worst.components if each.name != "kv_pool")
+    low = sum(component.bytes.low for component in worst.components if component.name != "kv_pool")
     confidence = 0.95 if low >= worst.capacity or code == "DX890" else 0.75
     finding = finding_from(book.get(code), Violation(evidence[:4], values, confidence=confidence))
     # The page's own commands are of another model: without advice its words are all there is to say.
-    plain = tuple(msgspec.structs.replace(each, command=None) for each in finding.fixes)
+    plain = tuple(msgspec.structs.replace(fix, command=None) for fix in finding.fixes)
     yield msgspec.structs.replace(finding, fixes=fixes(advice) or plain)
 
 
@@ -335,7 +351,7 @@ def memory_json(ledger: Ledger) -> dict[str, Any]:
     return {
         "fits": ledger.fits,
         "kv_tokens": figure_json(ledger.kv_tokens),
-        "ranks": [rank_json(each) for each in ledger.ranks],
+        "ranks": [rank_json(rank) for rank in ledger.ranks],
         "assumed": [*ledger.notes, *assumed(ledger.setup)],
         "setup": msgspec.to_builtins(ledger.setup),
     }
@@ -343,7 +359,9 @@ def memory_json(ledger: Ledger) -> dict[str, Any]:
 
 def rank_json(rank: RankLedger) -> dict[str, Any]:
     parts = {
-        f"{name}_bytes": figure_json(each.bytes) for name in COMPONENTS if (each := rank.component(name))
+        f"{name}_bytes": figure_json(component.bytes)
+        for name in COMPONENTS
+        if (component := rank.component(name))
     }
     zero = {"value": 0, "low": 0, "high": 0, "source": "formula"}
     for name in ("weights_bytes", "activation_bytes", "kv_pool_bytes"):
@@ -367,15 +385,15 @@ def figure_json(figure: Figure) -> dict[str, Any]:
 def advice_json(advice: Sequence[Advice]) -> tuple[dict[str, Any], ...]:
     return tuple(
         {
-            "change": each.words,
-            "gain_bytes": each.gain_bytes,
-            "fits": each.ledger.fits,
-            "kv_tokens": each.ledger.kv_tokens.value,
-            "harm": round(each.cost, 2),
-            "speed": each.speed,
-            **commands_json(each.advised),
+            "change": suggestion.words,
+            "gain_bytes": suggestion.gain_bytes,
+            "fits": suggestion.ledger.fits,
+            "kv_tokens": suggestion.ledger.kv_tokens.value,
+            "harm": round(suggestion.cost, 2),
+            "speed": suggestion.speed,
+            **commands_json(suggestion.advised),
         }
-        for each in advice
+        for suggestion in advice
     )
 
 

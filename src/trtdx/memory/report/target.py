@@ -25,8 +25,8 @@ def target_section(reached: Reached) -> Iterator[Section]:
     """Yield what to change, and what alone does not do."""
     if reached.changes:
         rows: list[tuple[str, str]] = [
-            (f"{number}.", f"{each.words}; {each.harm.words}")
-            for number, each in enumerate(reached.changes, 1)
+            (f"{number}.", f"{change.words}; {change.harm.words}")
+            for number, change in enumerate(reached.changes, 1)
         ]
         rows += command_rows(reached.advised)
         yield Section(
@@ -40,7 +40,7 @@ def target_section(reached: Reached) -> Iterator[Section]:
         rows = command_rows(reached.advised)
         yield Section("target", f"the limits of {reached.target}, written out", ("", ""), tuple(rows))
     if reached.dearer:
-        rows = [("", f"{each.words}; {each.harm.words}") for each in reached.dearer]
+        rows = [("", f"{change.words}; {change.harm.words}") for change in reached.dearer]
         yield Section("dearer", "what does it too, and costs more", ("", ""), tuple(rows))
     if reached.others:
         others = tuple((change.words, why) for change, why in reached.others[:MOST_OTHERS])
@@ -52,19 +52,19 @@ def target_json(reached: Reached) -> dict[str, Any]:
         **reached.target._asdict(),
         "fits": reached.fits,
         "fits_now": reached.fits and not reached.changes,
-        "changes": [{"change": each.words} for each in reached.changes],
+        "changes": [{"change": change.words} for change in reached.changes],
         **commands_json(reached.advised),
         "nearest": [
             {
-                **each.target._asdict(),
-                "changes": [change.words for change in each.changes],
-                **commands_json(each.advised),
+                **nearest.target._asdict(),
+                "changes": [change.words for change in nearest.changes],
+                **commands_json(nearest.advised),
             }
-            for each in reached.nearest
+            for nearest in reached.nearest
         ],
         "kv_tokens": reached.ledger.kv_tokens.value,
-        "dearer": [each.words for each in reached.dearer],
-        "others": [{"change": each.words, "why_not": why} for each, why in reached.others],
+        "dearer": [change.words for change in reached.dearer],
+        "others": [{"change": change.words, "why_not": why} for change, why in reached.others],
     }
 
 
@@ -73,7 +73,7 @@ OUT_OF_REACH = "DX647"
 
 def out_of_reach(reached: Reached, book: RuleBook, again: str) -> Finding:
     """Return the finding of a load that nothing reaches, with the nearest ones as ways out."""
-    words = "; ".join(str(each.target) for each in reached.nearest)
+    words = "; ".join(str(nearest.target) for nearest in reached.nearest)
     evidence = tuple(Evidence(change.words, why) for change, why in reached.others[:4])
     values = {
         "load": str(reached.target),
@@ -85,9 +85,9 @@ def out_of_reach(reached: Reached, book: RuleBook, again: str) -> Finding:
         else again,
     }
     finding = finding_from(book.get(OUT_OF_REACH), Violation(evidence, values, confidence=0.9))
-    fixes = tuple(_fix(each) for each in reached.nearest)
+    fixes = tuple(_fix(nearest) for nearest in reached.nearest)
     # The page's own command is of another model; without a nearer load its words are all there is to say.
-    plain = tuple(msgspec.structs.replace(each, command=None) for each in finding.fixes)
+    plain = tuple(msgspec.structs.replace(fix, command=None) for fix in finding.fixes)
     return msgspec.structs.replace(finding, fixes=fixes or plain)
 
 
