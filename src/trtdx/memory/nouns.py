@@ -73,6 +73,7 @@ COMPONENTS = {
     "host_memory": "the host's share of this memory",
     "kv_pool": "KV cache",
 }
+COMPONENT_ORDER = {name: index for index, name in enumerate(COMPONENTS)}
 
 
 class Dims(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +256,19 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     activation: Figure | None = None  # compiled, measured or calibrated; else computed
     said: dict[str, str] = {}  # where each thing was taken from: {"tp": "--tp", "hidden_size": "config.json"}
 
+    @property
+    def is_engine(self) -> bool:
+        return self.running.backend == "tensorrt"
+
+    @property
+    def release(self) -> str:
+        return self.running.version or LAST_STABLE
+
+    @property
+    def sm(self) -> int:
+        """Return the GPU's compute capability; 0 where it is not known."""
+        return self.device.sm if self.device else 0
+
 
 class RankLedger(msgspec.Struct, frozen=True, kw_only=True):
     """What one GPU holds, in the order it is allocated; the KV cache takes a share of what is left."""
@@ -291,6 +305,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fits(self) -> bool | None:
         return self.worst.fits
+
+    def rank_like(self, rank: int) -> RankLedger:
+        """Return the ledger of a rank; one beyond the last is like the last."""
+        return self.ranks[min(rank, len(self.ranks) - 1)]
 
     @property
     def kv_tokens(self) -> Figure:

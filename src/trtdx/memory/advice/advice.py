@@ -6,12 +6,12 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.memory.advice.change import cost_of
+from trtdx.memory.advice.change import apply_changes, cost_of
 from trtdx.memory.advice.changes import changes_for
 from trtdx.memory.advice.gpu_changes import home_change
 from trtdx.memory.advice.target import cheapest
 from trtdx.memory.ledger.capacity import is_narrow, requests, usual_length
-from trtdx.memory.ledger.plan import plan
+from trtdx.memory.ledger.plan import is_assumed, plan
 from trtdx.memory.nouns import MIB
 
 if TYPE_CHECKING:
@@ -123,9 +123,7 @@ def _ranked(setup: Setup, ledger: Ledger, devices: tuple[Device, ...], planner: 
 
 
 def _tried(setup: Setup, ledger: Ledger, changes: tuple[Change, ...], planner: Planner) -> Advice:
-    changed = setup
-    for change in changes:
-        changed = change.apply(changed)
+    changed = apply_changes(setup, changes)
     after = planner(changed)
     cost = cost_of(changes, setup)
     return Advice(
@@ -176,7 +174,7 @@ def _is_free(advice: Advice) -> bool:
 
 def _together(setup: Setup, ledger: Ledger, planner: Planner) -> Advice | None:
     """Return the cheapest set of changes that makes it fit without money."""
-    is_length_stated = not setup.said.get("max_seq_len", "default").startswith("default")
+    is_length_stated = not is_assumed(setup, "max_seq_len")
     free = [
         change
         for change in changes_for(setup)

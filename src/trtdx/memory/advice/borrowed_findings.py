@@ -11,21 +11,15 @@ from trtdx.memory.advice.change import with_part
 from trtdx.memory.advice.commands import advised
 from trtdx.memory.advice.recipe import SERVER
 from trtdx.memory.question.scripts import KNOWN, own_facts
+from trtdx.memory.question.setup_facts import FIELD_OF_FACT
 
 if TYPE_CHECKING:
     from trtdx.memory.advice.commands import Question
     from trtdx.memory.nouns import Setup
     from trtdx.model import Finding, Fix
 
-# What a page's command may change, and what of a set-up it is.
-FIELDS = {
-    "tp_size": ("layout", "tp"),
-    "pp_size": ("layout", "pp"),
-    "moe_ep_size": ("layout", "ep"),
-    "max_batch_size": ("limits", "max_batch_size"),
-    "max_num_tokens": ("limits", "max_num_tokens"),
-    "max_seq_len": ("limits", "max_seq_len"),
-}
+# What a page's command may change.
+PAGE_FACTS = ("tp_size", "pp_size", "moe_ep_size", "max_batch_size", "max_num_tokens", "max_seq_len")
 
 
 def with_own_commands(question: Question, finding: Finding) -> Finding:
@@ -52,8 +46,8 @@ def _own(question: Question, fix: Fix) -> Fix:
 
 
 def _changed(setup: Setup, facts: dict[str, object]) -> Setup:
-    for name, (part, field) in FIELDS.items():
-        value = facts.get(name)
+    for name in PAGE_FACTS:
+        value, (part, _, field) = facts.get(name), FIELD_OF_FACT[name].partition(".")
         if isinstance(value, int) and getattr(getattr(setup, part), field) != value:
             setup = with_part(part, **{field: value})(setup)
     return setup

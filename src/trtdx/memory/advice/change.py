@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from trtdx.memory.nouns import Setup
 
 
+MEASURED = {
+    "max_num_tokens", "max_batch_size", "tp", "weights", "gemm_plugin", "context_fmha", "packed", "max_beam_width",
+}  # fmt: skip
+
+
 class Change(NamedTuple):
     """One thing to do differently."""
 
@@ -42,6 +47,12 @@ def cost_of(changes: Sequence[Change], setup: Setup) -> float:
     return sum(change.harm.points for change in changes) + work + 0.5 * (len(changes) - 1)
 
 
+def apply_changes(setup: Setup, changes: Sequence[Change]) -> Setup:
+    for change in changes:
+        setup = change.apply(setup)
+    return setup
+
+
 def with_part(part: str, **values: Any) -> Callable[[Setup], Setup]:
     def changed(setup: Setup) -> Setup:
         inner = msgspec.structs.replace(getattr(setup, part), **values)
@@ -52,15 +63,3 @@ def with_part(part: str, **values: Any) -> Callable[[Setup], Setup]:
         return msgspec.structs.replace(setup, **{part: inner}, **forget)
 
     return changed
-
-
-MEASURED = {
-    "max_num_tokens",
-    "max_batch_size",
-    "tp",
-    "weights",
-    "gemm_plugin",
-    "context_fmha",
-    "packed",
-    "max_beam_width",
-}

@@ -15,8 +15,8 @@ from trtdx.formats.yaml_documents import parse_yaml, read_yaml
 from trtdx.inspect.facts.artifact import Artifact
 from trtdx.inspect.readers.server.command_text import CommandText
 from trtdx.inspect.readers.server.commands import command_lines
+from trtdx.memory.advice.checkpoint_command import UnwritableError
 from trtdx.memory.advice.recipe import Recipe, Written
-from trtdx.memory.advice.unwritable import UnwritableError
 from trtdx.memory.question.gpu_support import must_be_told
 from trtdx.memory.question.scripts import (
     BUILDER,

@@ -51,14 +51,10 @@ HARMS: dict[str, Harm] = {
     "weights_4": Harm(accuracy=2, throughput=1, latency=-4, words="faster at small batches, slower at large ones"),
     "weights_fp4": Harm(accuracy=1.8, throughput=-4, latency=-4, words="steps up to three times as fast"),
     "graphs": Harm(latency=3, throughput=1, words="more time between kernels: slower at small batches"),
-    "graph_batch": Harm(latency=1, words="batches beyond it run without graphs: somewhat slower"),
     "piecewise": Harm(latency=1, words="prompts without graphs: first token a little later"),
     "embedding": Harm(throughput=0.2, words="one more collective a step"),
-    "attention_dp": Harm(latency=-1, throughput=1, words="attention is cut over the GPUs again"),
     "tp": Harm(throughput=1, latency=-3, words="faster answers; less throughput for each GPU"),
     "pp": Harm(throughput=0.5, latency=2, words="answers as slow as now or slower; throughput scales"),
-    "ep": Harm(throughput=0.5, words="experts are dealt out whole: as fast when they are used evenly"),
     "gpu": Harm(words="as fast as that GPU is"),
-    "host": Harm(latency=0.5, words="prefixes are fetched back from host memory"),
 }  # fmt: skip
 EFFORT = {"launch": 0.0, "serve": 0.0, "build": 1.0, "convert": 2.0, "install": 3.0}

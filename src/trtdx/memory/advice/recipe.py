@@ -16,8 +16,7 @@ from trtdx.inspect.facts.options import known_in, table
 from trtdx.inspect.readers.server.command_text import CommandText
 from trtdx.inspect.readers.server.llm_options import FACT_OF
 from trtdx.knowledge.versions import at_least, parsed
-from trtdx.memory.advice.checkpoint_command import checkpoint_command
-from trtdx.memory.advice.unwritable import UnwritableError
+from trtdx.memory.advice.checkpoint_command import UnwritableError, checkpoint_command
 from trtdx.memory.model.format_names import FORMATS, format_from
 from trtdx.memory.question.flags import FLAGS
 from trtdx.memory.question.scripts import BUILDER, INPUTS, MEANT, OLD_BUILDER, OUTPUTS, TEMPLATE

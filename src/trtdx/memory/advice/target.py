@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
+from trtdx.memory.advice.change import apply_changes
 from trtdx.memory.advice.changes import changes_for
 from trtdx.memory.advice.costs import EFFORT
 from trtdx.memory.ledger.capacity import caches, holds, in_the_way, requests, tokens_needed, with_limits
@@ -144,7 +145,7 @@ def reach(
             _lacking(ledger, target),
             nearest=tuple(_nearest(start, changes, target, planner, confirm)),
         )
-    done = _applied(start, best)
+    done = apply_changes(start, best)
     dearer = tuple(
         change for change, after in alone if change not in best and holds(after, target.batch, target.seq)
     )
@@ -174,14 +175,14 @@ def _nearest(
 ) -> Iterator[Nearest]:
     """Yield the most requests of the wanted length, and the longest of so many, that no other GPU is needed for."""
     free = [change for change in changes if not change.harm.money]
-    plans = [(chosen, planner(_applied(start, chosen))) for chosen in ((), *_sets(free)[:MOST_TRIED])]
+    plans = [(chosen, planner(apply_changes(start, chosen))) for chosen in ((), *_sets(free)[:MOST_TRIED])]
     fitting = [(chosen, after) for chosen, after in plans if after.fits]
     for loads in (_fewer, _shorter):
         tried = [(loads(after, target), -len(chosen), chosen) for chosen, after in fitting]
         for load, _, chosen in sorted(tried, key=lambda row: row[:2], reverse=True)[:MOST_CONFIRMED]:
             if not load.batch or load.seq < SHORTEST:
                 break
-            done = wanted(_applied(start, chosen), load)
+            done = wanted(apply_changes(start, chosen), load)
             commands = confirm(done) if confirm else None
             if holds(commands.ledger if commands else planner(done), load.batch, load.seq):
                 yield Nearest(load, chosen, commands)
@@ -214,12 +215,6 @@ def _keeps(change: Change, target: Target) -> bool:
     }
 
 
-def _applied(setup: Setup, changes: tuple[Change, ...]) -> Setup:
-    for change in changes:
-        setup = change.apply(setup)
-    return setup
-
-
 def cheapest(
     start: Setup, changes: Sequence[Change], does: Callable[[Ledger], bool], planner: Planner = plan
 ) -> tuple[Change, ...] | None:
@@ -227,7 +222,7 @@ def cheapest(
     sets = _sets(changes)
     costs = _Costs(start, changes)
     sets.sort(key=lambda chosen: (costs.of(chosen), len(chosen)))
-    return next((chosen for chosen in sets[:MOST_TRIED] if does(planner(_applied(start, chosen)))), None)
+    return next((chosen for chosen in sets[:MOST_TRIED] if does(planner(apply_changes(start, chosen)))), None)
 
 
 def _sets(changes: Sequence[Change]) -> list[tuple[Change, ...]]:

@@ -25,8 +25,8 @@ from trtdx.host import RealHost
 from trtdx.installation import install_packages
 from trtdx.memory.compile.cache import CompileCache, key_of
 from trtdx.memory.compile.network import TYPES, Blocks
-from trtdx.memory.ledger.activation import activation_of
 from trtdx.memory.ledger.engine_activation import rows_of, tokens_of
+from trtdx.memory.ledger.plan import formula_activation
 from trtdx.memory.ledger.weight_storage import ceil_div, padded, width_of
 from trtdx.memory.nouns import Figure
 from trtdx.words import size_in_words, thousands
@@ -89,11 +89,7 @@ def compiled_activation(
     most = _most_tokens(setup)
     token_counts = sorted({count for count in (*tokens, most) if 0 < count <= most})
     cache = CompileCache(host or RealHost())
-    capability = (
-        CAPABILITIES.get(setup.device.sm if setup.device else 0, OTHER_CAPABILITY)
-        if package == "tensorrt_rtx"
-        else ""
-    )
+    capability = CAPABILITIES.get(setup.sm, OTHER_CAPABILITY) if package == "tensorrt_rtx" else ""
     points = []
     for number, count in enumerate(token_counts):
         blocks = blocks_of(setup, count)
@@ -176,7 +172,7 @@ def _problem(setup: Setup) -> str:
 
 
 def _most_tokens(setup: Setup) -> int:
-    return tokens_of(setup) if setup.running.backend == "tensorrt" else max(setup.limits.max_num_tokens, 1)
+    return tokens_of(setup) if setup.is_engine else max(setup.limits.max_num_tokens, 1)
 
 
 def compiled_point(
@@ -239,7 +235,7 @@ def _figure(setup: Setup, compiled: int) -> Figure:
     low, high = value * (1 - DOUBT), value * (1 + DOUBT)
     running = setup.running
     if running.backend != "tensorrt" or running.attention_plugin or running.gemm_plugin:
-        formula = activation_of(setup, setup.layout.world - 1).bytes
+        formula = formula_activation(setup, setup.layout.world - 1).bytes
         low, high = min(low, formula.low), max(high, formula.high)
     return Figure(value, round(low), round(high), SOURCE)
 
@@ -247,6 +243,6 @@ def _figure(setup: Setup, compiled: int) -> Figure:
 def _head(setup: Setup) -> int:
     """Return what is alive when logits are computed; they are an output of the compiled layers, not of an engine's."""
     width = width_of(setup.formats.dtype)
-    rows = rows_of(setup) if setup.running.backend == "tensorrt" else setup.limits.max_batch_size
+    rows = rows_of(setup) if setup.is_engine else setup.limits.max_batch_size
     words = padded(setup.dims.vocab_size, setup.layout.tp) * rows
     return (setup.dims.hidden_size * (_most_tokens(setup) + rows) + words) * width

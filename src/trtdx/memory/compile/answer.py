@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.memory.compile.activation import compiled_activation
-from trtdx.memory.ledger.activation import activation_of
+from trtdx.memory.ledger.plan import formula_activation
 from trtdx.memory.question.setup import setup_from
 from trtdx.memory.report.figures import gib
 from trtdx.model import Section
@@ -51,4 +51,4 @@ def _curve(setup: Setup, found: Compiled) -> Section:
 
 def _formula(setup: Setup, tokens: int) -> int:
     limits = msgspec.structs.replace(setup.limits, max_num_tokens=tokens)
-    return activation_of(msgspec.structs.replace(setup, limits=limits), 0).bytes.value
+    return formula_activation(msgspec.structs.replace(setup, limits=limits), 0).bytes.value

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.knowledge.versions import kernels_of
-from trtdx.memory.ledger.plan import plan
-from trtdx.memory.nouns import COMPONENTS, LAST_STABLE
+from trtdx.memory.ledger.plan import is_assumed, plan
+from trtdx.memory.nouns import COMPONENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ def caches(setup: Setup) -> int:
 
 def usual_length(setup: Setup) -> int:
     """Return the length that requests are told for: as said, or a usual one."""
-    if not setup.said.get("max_seq_len", "default").startswith("default"):
+    if not is_assumed(setup, "max_seq_len"):
         return setup.limits.max_seq_len
     return min(USUAL_LENGTH, setup.limits.max_seq_len)
 
@@ -142,7 +142,7 @@ def has_kernels(setup: Setup, device: Device) -> bool:
     """Whether the release has kernels for a GPU, and the GPU some for the formats that are asked for."""
     from trtdx.memory.model.format_names import FORMATS, KV_LEAST_SM
 
-    release = kernels_of(setup.running.version or LAST_STABLE)
+    release = kernels_of(setup.release)
     if release is not None and not release.serve(device.sm):
         return False
     form = FORMATS.get(setup.formats.weights)

@@ -25,7 +25,7 @@ def communication(setup: Setup) -> Component:
     layout = setup.layout
     if layout.world <= 1:
         return Component("communication", Figure.exact(0), "one GPU")
-    engine = setup.running.backend == "tensorrt"
+    engine = setup.is_engine
     floor, peer = (ENGINE_NCCL_FLOOR, ENGINE_NCCL_PEER) if engine else (NCCL_FLOOR, NCCL_PEER)
     parts = {"nccl": floor + peer * layout.world}
     if layout.tp > 1 and not layout.attention_dp:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.memory.ledger.decoder_layers import stage_of
+from trtdx.memory.ledger.decoder_layers import is_last_stage
 from trtdx.memory.ledger.weight_storage import padded, width_of
 from trtdx.memory.model.families import since
 from trtdx.memory.nouns import MIB, Component, Figure
@@ -33,7 +33,7 @@ def runtime_buffers(setup: Setup, rank: int) -> Component:
     """Return the runtime's own buffers: logits, cache indirections, the results of each slot."""
     limits = setup.limits
     sequences = max(limits.max_batch_size * limits.max_beam_width, 1)
-    last = stage_of(setup.layout, rank) == setup.layout.pp - 1
+    last = is_last_stage(setup.layout, rank)
     parts = {
         "positions": POSITION_BYTES * sequences * max(limits.max_seq_len, 1),
         "tokens": 4 * limits.max_num_tokens,
@@ -68,7 +68,7 @@ def _logits(setup: Setup, sequences: int) -> dict[str, int]:
 def decoder_buffers(setup: Setup, rank: int) -> Component:
     """Return what the decoder and its sampling kernels keep; only the last stage of a pipeline samples."""
     limits = setup.limits
-    if stage_of(setup.layout, rank) != setup.layout.pp - 1:
+    if not is_last_stage(setup.layout, rank):
         return Component("decoder_buffers", Figure.exact(0), "sampling is on the last stage")
     sequences = max(limits.max_batch_size * limits.max_beam_width, 1)
     vocabulary = padded(setup.dims.vocab_size, setup.layout.world)

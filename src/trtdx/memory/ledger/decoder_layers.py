@@ -128,6 +128,15 @@ def stage_of(layout: Layout, rank: int) -> int:
     return min(rank // (layout.tp * layout.cp), layout.pp - 1)
 
 
+def is_last_stage(layout: Layout, rank: int) -> bool:
+    return stage_of(layout, rank) == layout.pp - 1
+
+
+def rank_layer_range(dims: Dims, layout: Layout, rank: int) -> range:
+    """Return the layers of a rank's pipeline stage."""
+    return stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
+
+
 @lru_cache(maxsize=4096)
 def cut_of(dims: Dims, layout: Layout, block: int, *, torch: bool, embedding: bool) -> Cut:
     """Return how weights are cut. `block`: the quantisation's, which shared experts must not cut apart."""

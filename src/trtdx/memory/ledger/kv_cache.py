@@ -10,10 +10,10 @@ from trtdx.memory.ledger.decoder_layers import (
     OVERLAPPING,
     STATE,
     layers_of,
+    rank_layer_range,
     stage_layers,
     stage_of,
 )
-from trtdx.memory.ledger.kv_blocks import Pool, pool_of, rounds_up, shares_of
 from trtdx.memory.ledger.weight_storage import ceil_div, padded
 from trtdx.memory.ledger.weights import ENGINE, mtp_layers
 from trtdx.memory.model.families import since
@@ -29,6 +29,16 @@ BILLS_MTP_SINCE, BILLS_MTP_RIGHTLY_SINCE = "1.3.0rc5", "1.3.0rc9"
 CROSS_SHARE = 0.5  # of an encoder-decoder's cache, where cross_kv_cache_fraction is not set
 DEEPSEEK_V4_WINDOW = 128
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "fp8": 8, "int8": 8}
+
+
+ROUNDS_DOWN_SINCE = "1.2.0rc5"  # the PyTorch flow; the C++ runtime of engines always rounds up
+
+
+class BlockPool(NamedTuple):
+    """Blocks of one window size."""
+
+    tokens: int
+    bytes: int
 
 
 class Cost(NamedTuple):
@@ -85,11 +95,11 @@ def _plan(setup: Setup, cost: Cost, available: int) -> _Plan:
     budget = max(available, 0) * running.free_fraction
     if running.max_kv_bytes:
         budget = min(budget, running.max_kv_bytes)
-    up = rounds_up(engine=running.backend == ENGINE, version=running.version)
+    up = setup.is_engine or not since(running.version, ROUNDS_DOWN_SINCE)
     if len(cost.by_window) > 1:
         return _windowed(setup, cost, budget, up=up)
     self_budget = budget * (1 - CROSS_SHARE) if setup.dims.encoder_layers else budget
-    pool = pool_of(
+    pool = block_pool(
         self_budget, cost.billed, cost.held, limits.tokens_per_block, most=running.max_tokens, up=up
     )
     if setup.dims.encoder_layers:
@@ -99,13 +109,37 @@ def _plan(setup: Setup, cost: Cost, available: int) -> _Plan:
 
 def _windowed(setup: Setup, cost: Cost, budget: float, *, up: bool) -> _Plan:
     """Return one pool for each window; max_tokens says nothing then, and the widest window bounds a sequence."""
-    shares = shares_of(len(cost.by_window), setup.running.env.get("TRTLLM_WINDOW_SIZE_SHARES", ""))
-    pools: list[Pool] = [
-        pool_of(budget * share, size, size, setup.limits.tokens_per_block, up=up)
+    shares = window_shares(len(cost.by_window), setup.running.env.get("TRTLLM_WINDOW_SIZE_SHARES", ""))
+    pools: list[BlockPool] = [
+        block_pool(budget * share, size, size, setup.limits.tokens_per_block, up=up)
         for (_, size), share in zip(cost.by_window, shares, strict=True)
     ]
     parts = {f"window {window}": pool.bytes for (window, _), pool in zip(cost.by_window, pools, strict=True)}
     return _Plan(pools[-1].tokens, sum(pool.bytes for pool in pools), parts)
+
+
+def block_pool(
+    budget: float, billed: int, allocated: int, tokens_per_block: int, *, most: int = 0, up: bool = False
+) -> BlockPool:
+    """Return the pool a budget gives. `billed`: what it is divided by; `allocated`: what a token then takes."""
+    if budget <= 0 or billed <= 0:
+        return BlockPool(0, 0)
+    tokens = int(budget / billed)
+    if most:
+        tokens = min(tokens, most)
+    blocks = ceil_div(tokens, tokens_per_block) if up else tokens // tokens_per_block
+    return BlockPool(blocks * tokens_per_block, blocks * tokens_per_block * allocated)
+
+
+def window_shares(windows: int, stated: str) -> tuple[float, ...]:
+    """Return each window's share of the memory: equal ones, or those of TRTLLM_WINDOW_SIZE_SHARES."""
+    try:
+        shares = [float(share) for share in stated.split(",")] if stated else []
+    except ValueError:
+        shares = []
+    if len(shares) == windows and all(share > 0 for share in shares):
+        return tuple(share / sum(shares) for share in shares)
+    return (1 / windows,) * windows
 
 
 def _contiguous(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
@@ -122,7 +156,7 @@ def _without_device(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
     """Without a GPU to fill, the pool is what was asked for, or the least that works: one sequence."""
     limits, running = setup.limits, setup.running
     tokens = running.max_tokens or limits.max_seq_len * limits.max_beam_width
-    pool = pool_of(tokens * cost.billed, cost.billed, cost.held, limits.tokens_per_block, up=True)
+    pool = block_pool(tokens * cost.billed, cost.billed, cost.held, limits.tokens_per_block, up=True)
     why = (
         "max_tokens"
         if running.max_tokens
@@ -257,7 +291,7 @@ def recurrent_state_of(setup: Setup, rank: int) -> Component | None:
     if not dims.state_layers or not dims.state_bytes_per_sequence:
         return None
     layers = layers_of(dims)
-    here = stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
+    here = rank_layer_range(dims, layout, rank)
     count = sum(layers[at].mixer == STATE for at in here)
     slots = setup.limits.max_batch_size * layout.pp
     bytes_per_slot = dims.state_bytes_per_sequence * count // dims.state_layers
@@ -270,7 +304,7 @@ def _compressor_states(setup: Setup, rank: int) -> Component:
     dims, layout, limits = setup.dims, setup.layout, setup.limits
     kind = setup.formats.kv or setup.formats.dtype
     layers = layers_of(dims)
-    here = stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
+    here = rank_layer_range(dims, layout, rank)
     bytes_per_sequence = sum(
         compressor_state(dims, kind, layers[at].compress_ratio, limits.tokens_per_block) for at in here
     )

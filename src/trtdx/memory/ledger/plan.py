@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.memory.ledger.activation import activation_of
 from trtdx.memory.ledger.buffers import buffers_of, late_logits
 from trtdx.memory.ledger.draft_weights import draft_weights_of
+from trtdx.memory.ledger.engine_activation import engine_activation
 from trtdx.memory.ledger.kv_cache import kv_bytes_per_token, kv_pool
+from trtdx.memory.ledger.torch_activation import torch_activation
 from trtdx.memory.ledger.weights import encoder_weights_of, weights_of
 from trtdx.memory.model.families import unmodelled
-from trtdx.memory.nouns import COMPONENTS, Component, Figure, Ledger, RankLedger, summed
+from trtdx.memory.nouns import COMPONENT_ORDER, COMPONENTS, Component, Figure, Ledger, RankLedger, summed
 from trtdx.words import size_in_words, thousands
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from trtdx.memory.ledger.calibration import Constants
     from trtdx.memory.nouns import Setup
 
-_ORDER = {name: at for at, name in enumerate(COMPONENTS)}
 ASSUMED = "default"  # what `Setup.said` begins with where nobody said a thing
 
 
@@ -64,7 +64,11 @@ def _stage(setup: Setup, rank: int, constants: Constants | None) -> RankLedger:
     if constants is not None:
         used = [constants.applied(setup, component) for component in used]
     pool, tokens = kv_pool(setup, rank, summed(component.bytes for component in used))
-    components = (*sorted(used, key=lambda component: _ORDER[component.name]), pool, *_late(setup, rank))
+    components = (
+        *sorted(used, key=lambda component: COMPONENT_ORDER[component.name]),
+        pool,
+        *_late(setup, rank),
+    )
     return RankLedger(
         rank=rank,
         components=tuple(component for component in components if component.bytes.high),
@@ -115,7 +119,12 @@ def _weights(setup: Setup, rank: int) -> Component:
 def _activation(setup: Setup, rank: int) -> Component:
     if setup.activation is not None:
         return Component("activation", setup.activation)
-    return activation_of(setup, rank)
+    return formula_activation(setup, rank)
+
+
+def formula_activation(setup: Setup, rank: int) -> Component:
+    """Return what the largest step of a backend needs on a rank beside weights and cache."""
+    return engine_activation(setup, rank) if setup.is_engine else torch_activation(setup, rank)
 
 
 def _shared(setup: Setup, ledger: RankLedger, tokens: Figure) -> RankLedger:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trtdx.memory.ledger.decoder_layers import stage_of
-from trtdx.memory.ledger.engine_activation import mixed_and_attended
+from trtdx.memory.ledger.decoder_layers import is_last_stage
+from trtdx.memory.ledger.engine_activation import mixed_and_attended, quantised_activation_bytes
 from trtdx.memory.ledger.weight_storage import ceil_div, width_of
 from trtdx.memory.ledger.weights import resolved_backend
 from trtdx.memory.nouns import MIB, Component, Figure
@@ -50,7 +50,7 @@ def torch_activation(setup: Setup, rank: int) -> Component:
     """Return what torch allocates during the largest step."""
     widths = _widths(setup)
     tokens = max(setup.limits.max_num_tokens, 1)
-    last = stage_of(setup.layout, rank) == setup.layout.pp - 1
+    last = is_last_stage(setup.layout, rank)
     phases = {
         "attention": tokens * (HIDDEN_WITH_ATTENTION * widths.hidden + widths.quantised + widths.attention),
     }
@@ -83,7 +83,7 @@ def _widths(setup: Setup) -> TorchWidths:
 @lru_cache(maxsize=1024)
 def _model_widths(dims: Dims, layout: Layout, dtype: str, weights: str, kv: str) -> TorchWidths:
     width = width_of(dtype)
-    small = _activation_bytes(weights)
+    small = quantised_activation_bytes(weights)
     cut = 1 if layout.attention_dp else layout.tp
     inner = ceil_div(dims.intermediate_size, cut)
     expert_inner = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, _expert_cut(layout))
@@ -105,14 +105,6 @@ def _model_widths(dims: Dims, layout: Layout, dtype: str, weights: str, kv: str)
 
 def _expert_cut(layout: Layout) -> int:
     return layout.moe_tp or max(layout.tp // max(layout.ep, 1), 1)
-
-
-def _activation_bytes(weights: str) -> float:
-    """Return the bytes of a quantised activation; 0 where it stays plain."""
-    if weights.startswith("NVFP4"):
-        return 0.5625
-    eight = weights.startswith(("FP8", "MXFP8", "W8A8", "W4A8"))
-    return 1.0 if eight else 0.0
 
 
 def _attention_bytes(dims: Dims, cut: int, width: int, small: float, kv: str) -> int:
@@ -163,7 +155,7 @@ def _kept_factors(setup: Setup, widths: TorchWidths) -> int:
     weights = setup.formats.weights
     if weights == "FP8_BLOCK_SCALES":
         return widths.expert_factors // width_of(setup.formats.dtype)
-    return 0 if _activation_bytes(weights) else widths.expert_factors
+    return 0 if quantised_activation_bytes(weights) else widths.expert_factors
 
 
 def _tile(rows: int, experts: int) -> int:

@@ -15,8 +15,6 @@ from trtdx.memory.ledger.weights import ENGINE, Model, model_of, share_of
 from trtdx.memory.nouns import MIB, Figure, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trtdx.formats.safetensors import Header
     from trtdx.host import Host
     from trtdx.memory.nouns import Setup
@@ -171,24 +169,18 @@ def _of_stage(found: _Found, model: Model, stage: int) -> Counter[str]:
 def _sorted_tensors(headers: list[Header], setup: Setup) -> _Found:
     sizes: Counter[tuple[str, int]] = Counter()
     types: Counter[str] = Counter()
-    for name, dtype, size in _tensors(headers):
+    for name, entry in (item for header in headers for item in header.tensors.items()):
         part, layer = _place(name, setup.dims.num_layers, encoder=setup.dims.encoder_layers > 0)
         if not part:
             continue
-        sizes[part, layer] += size
-        if dtype in DTYPES:
-            types[DTYPES[dtype]] += size
+        sizes[part, layer] += entry.bytes
+        if entry.dtype in DTYPES:
+            types[DTYPES[entry.dtype]] += entry.bytes
     dtype = types.most_common(1)[0][0] if types else setup.formats.dtype
     if setup.running.backend != ENGINE and setup.dims.tied:  # a table that nobody loads
         for key in [key for key in sizes if key[0] == "lm_head"]:
             del sizes[key]
     return _Found(sizes, dtype)
-
-
-def _tensors(headers: list[Header]) -> Iterator[tuple[str, str, int]]:
-    for header in headers:
-        for name, entry in header.tensors.items():
-            yield name, entry.dtype, entry.bytes
 
 
 def _place(name: str, layers: int, *, encoder: bool) -> tuple[str, int]:

@@ -202,14 +202,3 @@ def expert_bytes(algo: str, backend: str, one: Expert) -> int:
         return ceil_div(count, 2) + scales + 8 + bias
     first = linear_bytes(algo, Matrix(rows, size.hidden_in, one.width, one.group))
     return first + linear_bytes(algo, Matrix(size.hidden_out, size.inner, one.width, one.group)) + bias
-
-
-def scaled(parts: dict[str, int], total: int) -> dict[str, int]:
-    """Return parts that sum to a total known from elsewhere."""
-    parts_total = sum(parts.values())
-    if not parts_total:
-        return {}
-    scaled_parts = {part: size * total // parts_total for part, size in parts.items()}
-    largest = max(scaled_parts, key=lambda part: scaled_parts[part])
-    scaled_parts[largest] += total - sum(scaled_parts.values())
-    return scaled_parts

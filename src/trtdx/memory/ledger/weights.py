@@ -37,7 +37,6 @@ from trtdx.memory.ledger.weight_storage import (
     known,
     linear_bytes,
     padded,
-    scaled,
     width_of,
 )
 from trtdx.memory.model.exclusions import MODULES, exclusions, patterns_of
@@ -87,9 +86,6 @@ class Share(NamedTuple):
 def weights_of(setup: Setup, rank: int) -> Component:
     """Return what the weights of the model take on a rank."""
     share = share_of(model_of(setup), stage_of(setup.layout, rank))
-    if setup.weights_by_rank:
-        figure = setup.weights_by_rank[min(rank, len(setup.weights_by_rank) - 1)]
-        return Component("weights", figure, share.why, scaled(share.parts, figure.value))
     return Component("weights", share.bytes, share.why, share.parts)
 
 
@@ -121,7 +117,7 @@ def model_of(setup: Setup) -> Model:
         family=family,
         version=running.version,
         moe_backend=backend,
-        sm=setup.device.sm if setup.device else 0,
+        sm=setup.sm,
         mtp_layers=mtp_layers(setup),
         workspace_tokens=min(setup.limits.max_num_tokens * spread, MOST_DEEPGEMM_TOKENS) if deepgemm else 0,
     )
@@ -147,7 +143,7 @@ def resolved_backend(setup: Setup) -> str:
         return backend
     if not since(setup.running.version, AUTO_BACKEND_SINCE):
         return "CUTLASS"
-    sm = setup.device.sm if setup.device else 0
+    sm = setup.sm
     if family_of(dims.model_type, setup.model).sinks:  # gpt-oss
         return "TRTLLM" if 100 <= sm < 120 else "TRITON" if 90 <= sm < 100 else "CUTLASS"
     return "TRTLLM" if setup.formats.weights == "FP8_BLOCK_SCALES" and 100 <= sm < 120 else "CUTLASS"

@@ -121,7 +121,7 @@ def _ratios(log: LogMemory, planned: Ledger, least: float = LEAST, most: float =
     family = planned.setup.dims.model_type or ANY
     backend = planned.setup.running.backend
     for rank in ledgers_of(log):
-        plan = planned.ranks[min(rank.rank, len(planned.ranks) - 1)]
+        plan = planned.rank_like(rank.rank)
         for name in dict.fromkeys(FACTORS.values()):
             measured, source = _measured(rank, name)
             formula = sum(plan.bytes_of(part) for part, factor in FACTORS.items() if factor == name)
@@ -267,7 +267,7 @@ def kv_differs(log: LogMemory, planned: Ledger) -> tuple[int, int, str] | None:
     """Return the bytes of one token in the log and in the plan, and where the log says so, if they are not the same."""
     for rank in ledgers_of(log):
         measured = rank.kv_bytes_per_token
-        plan = planned.ranks[min(rank.rank, len(planned.ranks) - 1)].kv_bytes_per_token
+        plan = planned.rank_like(rank.rank).kv_bytes_per_token
         if measured.value and plan.value and not measured.low - 1 <= plan.value <= measured.high + 1:
             where = measured.source.removeprefix("measured: ").replace(" line ", ":")
             return measured.value, plan.value, where

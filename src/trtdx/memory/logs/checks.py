@@ -80,7 +80,7 @@ def host_memory(log: LogMemory) -> Verdict:
 def nothing_left(log: LogMemory, setup: Setup | None, plan: Callable[[Setup], Ledger] | None) -> Verdict:
     """One profiled step needs all there is, so the KV cache gets nothing."""
     profile = next(statement for statement in log.all("torch.peak") if (statement.get("budget") or 1) <= 0)
-    rank = profile.rank if profile.rank is not None else log.ranks[0]
+    rank = log.rank_of(profile)
     failure = Failure(said=profile, rank=rank, component="activation", evidence=(profile,))
     total = f" of {size_in_words(profile.bytes('total'))}" if "total" in profile.values else ""
     return Verdict(
@@ -111,7 +111,7 @@ def no_room_for_cache(
     log: LogMemory, said: Said, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
 ) -> Verdict:
     """The engine and its buffers take all there is."""
-    rank = said.rank if said.rank is not None else log.ranks[0]
+    rank = log.rank_of(said)
     free, total = size_in_words(said.bytes("free")), size_in_words(said.bytes("total"))
     failure = Failure(
         said=said, rank=rank, component="activation", total=measured(said, "total"), evidence=(said,)
@@ -182,7 +182,7 @@ def shortened_sequences(log: LogMemory) -> Verdict | None:
     statement = shortened(log)
     if statement is None:
         return None
-    rank = statement.rank if statement.rank is not None else log.ranks[0]
+    rank = log.rank_of(statement)
     new = int(statement.values["new"].value)
     old = int(statement.get("old") or log.number("max_seq_len") or 0)
     more = raise_fraction(log, ledger_of(log, rank), old)

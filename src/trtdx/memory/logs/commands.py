@@ -10,8 +10,8 @@ import msgspec
 from trtdx.inspect.facts.options import judged_flags
 from trtdx.inspect.readers.server.commands import command_lines
 from trtdx.knowledge.versions import at_least, parsed
+from trtdx.memory.advice.checkpoint_command import UnwritableError
 from trtdx.memory.advice.recipe import SERVER, SERVES_SINCE, Recipe
-from trtdx.memory.advice.unwritable import UnwritableError
 from trtdx.memory.logs.settings import NUMBERS
 from trtdx.memory.nouns import LAST_STABLE
 from trtdx.memory.question.flags import FLAGS, OFF, ON

@@ -106,7 +106,7 @@ def _is_told_again(said: Said, earlier: Failure) -> bool:
 
 
 def _failure(log: LogMemory, said: Said) -> Failure:
-    rank = said.rank if said.rank is not None else log.ranks[0]
+    rank = log.rank_of(said)
     requested = measured(said, "wanted") if "wanted" in said.values else None
     pool = pool_of(log, rank)
     after_pool = bool(

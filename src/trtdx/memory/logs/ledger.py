@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.memory.nouns import COMPONENTS, GIB, ZERO, Component, Figure, RankLedger, summed
+from trtdx.memory.nouns import COMPONENT_ORDER, GIB, ZERO, Component, Figure, RankLedger, summed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from trtdx.memory.logs.read import LogMemory
     from trtdx.memory.nouns import Ledger
 
-_ORDER = {name: at for at, name in enumerate(COMPONENTS)}
 _SAME = 0.011 * GIB  # two sizes printed to 0.01 GiB that are one
 PROFILING_POOL = (
     5 * GIB
@@ -68,7 +67,7 @@ def ledger_of(log: LogMemory, rank: int) -> RankLedger:
         parts["lora"] = Component("lora", measured(lora))
     if pool.bytes is not None:
         parts["kv_pool"] = Component("kv_pool", pool.bytes)
-    components = tuple(sorted(parts.values(), key=lambda component: _ORDER[component.name]))
+    components = tuple(sorted(parts.values(), key=lambda component: COMPONENT_ORDER[component.name]))
     capacity = capacity_of(log, rank)
     return RankLedger(
         rank=rank,
@@ -155,7 +154,7 @@ def shortened(log: LogMemory) -> Said | None:
     """
     shortenings = [statement for statement in log.all("kv.shortened") if "new" in statement.values]
     for statement in reversed(shortenings):
-        rank = statement.rank if statement.rank is not None else log.ranks[0]
+        rank = log.rank_of(statement)
         temporary = _temporary(log, rank, log.all("kv.pool", rank=rank))
         if temporary is None or statement.line > temporary.line:
             return statement
@@ -348,7 +347,7 @@ def completed(ranks: Sequence[RankLedger], plan: Ledger) -> tuple[RankLedger, ..
 
 
 def _completed(ledger: RankLedger, plan: Ledger) -> RankLedger:
-    planned = plan.ranks[min(ledger.rank, len(plan.ranks) - 1)]
+    planned = plan.rank_like(ledger.rank)
     known_names = {component.name for component in ledger.components}
     if (
         "cuda_context" in known_names
@@ -359,7 +358,9 @@ def _completed(ledger: RankLedger, plan: Ledger) -> RankLedger:
         for component in planned.components
         if component.name not in known_names and component.name != "kv_pool"
     ]
-    components = tuple(sorted((*ledger.components, *added), key=lambda component: _ORDER[component.name]))
+    components = tuple(
+        sorted((*ledger.components, *added), key=lambda component: COMPONENT_ORDER[component.name])
+    )
     return msgspec.structs.replace(
         ledger,
         components=components,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.logs.commands import command_of, command_with, is_engine, limit_stage
 from trtdx.memory.logs.ledger import ledger_of
@@ -280,7 +280,7 @@ def by_plan(log: LogMemory, setup: Setup, plan: Callable[[Setup], Ledger]) -> Fi
 def _candidates(setup: Setup) -> Iterator[tuple[Setup, str, dict[str, int]]]:
     limits, layout = setup.limits, setup.layout
     for tokens in _halves(limits.max_num_tokens, 1024):
-        changed = msgspec.structs.replace(setup, limits=_with(limits, max_num_tokens=tokens), activation=None)
+        changed = replace(setup, limits=replace(limits, max_num_tokens=tokens), activation=None)
         yield (
             changed,
             f"lower max_num_tokens from {limits.max_num_tokens} to {tokens}",
@@ -288,22 +288,16 @@ def _candidates(setup: Setup) -> Iterator[tuple[Setup, str, dict[str, int]]]:
         )
     for batch in _halves(limits.max_batch_size, 8):
         tokens = min(limits.max_num_tokens, 2048)
-        changed = msgspec.structs.replace(
-            setup, limits=_with(limits, max_batch_size=batch, max_num_tokens=tokens), activation=None
+        changed = replace(
+            setup, limits=replace(limits, max_batch_size=batch, max_num_tokens=tokens), activation=None
         )
         text = f"lower max_batch_size from {limits.max_batch_size} to {batch} and max_num_tokens to {tokens}"
         yield changed, text, {"max_batch_size": batch, "max_num_tokens": tokens}
     tp = layout.tp * 2
     while tp <= 16 and setup.dims.num_heads % tp == 0:
-        changed = msgspec.structs.replace(
-            setup, layout=_with(layout, tp=tp), weights_by_rank=(), activation=None
-        )
+        changed = replace(setup, layout=replace(layout, tp=tp), weights_by_rank=(), activation=None)
         yield changed, f"split the model over {tp} GPUs instead of {layout.tp}", {"tp_size": tp}
         tp *= 2
-
-
-def _with(struct: msgspec.Struct, **values: object) -> msgspec.Struct:
-    return msgspec.structs.replace(struct, **values)
 
 
 def _halves(value: int, least: int) -> Iterator[int]:

@@ -81,6 +81,10 @@ class LogMemory(msgspec.Struct, frozen=True):
         setting = self.settings.get("kv_cache_free_gpu_memory_fraction")
         return float(setting.value) if setting else None
 
+    def rank_of(self, statement: Said) -> int:
+        """Return the rank of a statement; the first where it names none."""
+        return self.ranks[0] if statement.rank is None else statement.rank
+
     @property
     def ranks(self) -> tuple[int, ...]:
         """Return the ranks that spoke of memory; one where nobody said who he is."""

@@ -214,7 +214,7 @@ def _ledger_sections(
     columns = ("rank", "component", "size", "from") + (("planned",) if planned else ())
     rows: list[tuple[Cell, ...]] = []
     for rank in ranks:
-        plan = planned.ranks[min(rank.rank, len(planned.ranks) - 1)] if planned else None
+        plan = planned.rank_like(rank.rank) if planned else None
         for component in rank.components:
             row: tuple[Cell, ...] = (
                 rank.rank,

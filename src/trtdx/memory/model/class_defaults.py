@@ -20,24 +20,14 @@ _ALIASES = [
     *(keys + DECODER_KEYS.get(name, ()) for name, keys in KEYS.items()),
     EXPERTS,
     (
-        "layer_types",
-        "layers_block_type",
-        "hybrid_override_pattern",
-        "block_types",
-        "attn_layer_indices",
-        "sliding_window_pattern",
-        "_sliding_window_pattern",
-        "full_attention_interval",
-        "attn_layer_period",
-        "linear_attn_config.full_attn_layers",
-        "hybrid_layer_pattern",
-        "compress_ratios",
-        "attn_type_list",
+        "layer_types", "layers_block_type", "hybrid_override_pattern", "block_types", "attn_layer_indices",
+        "sliding_window_pattern", "_sliding_window_pattern", "full_attention_interval", "attn_layer_period",
+        "linear_attn_config.full_attn_layers", "hybrid_layer_pattern", "compress_ratios", "attn_type_list",
     ),
     ("mlp_layer_types", "first_k_dense_replace", "moe_layer_freq", "num_dense_layers"),
     ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
     ("sliding_window", "sliding_window_size", "window_size"),
-]
+]  # fmt: skip
 _NAMES = {key: names for names in _ALIASES for key in names}
 _BY_LAYER = "@"  # before a key: its value is [the first entries, those that then repeat over the layers]
 

@@ -19,42 +19,21 @@ Sizes = dict[str, tuple[Any, str]]  # by the name of a field of Dims: the value,
 
 # The names facts have, and those of Dims.
 OF_FACTS = {
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_heads": "num_heads",
-    "num_kv_heads": "num_kv_heads",
-    "head_size": "head_dim",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "num_experts": "num_experts",
-    "experts_per_token": "experts_per_token",
-    "moe_intermediate_size": "moe_intermediate_size",
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_rope_head_dim": "qk_rope_head_dim",
-    "qk_nope_head_dim": "qk_nope_head_dim",
-    "v_head_dim": "v_head_dim",
-    "tie_embeddings": "tied",
-    "attention_bias": "attention_bias",
-}
+    "num_layers": "num_layers", "hidden_size": "hidden_size", "num_heads": "num_heads", "num_kv_heads": "num_kv_heads",
+    "head_size": "head_dim", "intermediate_size": "intermediate_size", "vocab_size": "vocab_size",
+    "num_experts": "num_experts", "experts_per_token": "experts_per_token",
+    "moe_intermediate_size": "moe_intermediate_size", "q_lora_rank": "q_lora_rank", "kv_lora_rank": "kv_lora_rank",
+    "qk_rope_head_dim": "qk_rope_head_dim", "qk_nope_head_dim": "qk_nope_head_dim", "v_head_dim": "v_head_dim",
+    "tie_embeddings": "tied", "attention_bias": "attention_bias",
+}  # fmt: skip
 PLAIN_MLP = {
     "gpt2", "gptj", "gpt_neox", "gpt_bigcode", "gpt_neo", "falcon", "RefinedWebModel", "RefinedWeb", "bloom", "opt",
     "phi", "codegen", "starcoder2", "nemotron", "nemotron_h", "mpt", "whisper", "bart", "mbart", "bert", "roberta",
     "apertus", "arcee", "jais2", "persimmon",
 }  # fmt: skip
 ALL_BIASES = {
-    "gpt2",
-    "gpt_neox",
-    "gpt_bigcode",
-    "bloom",
-    "opt",
-    "phi",
-    "starcoder2",
-    "whisper",
-    "bart",
-    "bert",
-    "roberta",
-}
+    "gpt2", "gpt_neox", "gpt_bigcode", "bloom", "opt", "phi", "starcoder2", "whisper", "bart", "bert", "roberta",
+}  # fmt: skip
 NORM_BIASES = ALL_BIASES | {"gptj", "falcon", "nemotron", "codegen", "phimoe", "stablelm", "jais2"}
 QKV_BIAS = ("qwen2", "qwen", "chatglm", "gpt_oss")
 NO_QKV_BIAS = ("qwen3",)

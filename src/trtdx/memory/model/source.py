@@ -81,8 +81,11 @@ def _from_folder(host: Host, path: str, name: str, version: str) -> ModelSource:
 
 def _config(host: Host, folder: str) -> Document | None:
     path = f"{folder}/config.json"
-    if host.kind(path) != "file":
-        return None
+    return read_config_file(host, path) if host.kind(path) == "file" else None
+
+
+def read_config_file(host: Host, path: str) -> Document:
+    """Return a JSON file, or raise with how else a model can be given."""
     try:
         return read_json(host, path)
     except UnreadableError as err:
@@ -132,10 +135,7 @@ TYPES = {
 def _from_json(host: Host, path: str) -> ModelSource:
     """Return the model of a config.json alone; one that lies in a model's folder speaks for the folder."""
     parent, _, name = path.rpartition("/")
-    try:
-        document = read_json(host, path)
-    except UnreadableError as err:
-        raise InputError(f"{path} {err}", fix=HOW) from err
+    document = read_config_file(host, path)
     if name == "config.json":
         names = host.entries(parent or ".")
         if any(entry.endswith((".safetensors", ".engine", ".bin")) for entry in names):

@@ -7,7 +7,7 @@ that serves it; what they do not know is DX894.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,8 +19,10 @@ from trtdx.knowledge.versions import gpus_with_sm
 from trtdx.knowledge.violation import Violation, finding_from
 from trtdx.memory.ledger.plan import is_assumed
 from trtdx.memory.model.backend_support import missing_model, unread_method
+from trtdx.memory.model.dims import OF_FACTS
 from trtdx.memory.model.format_names import FORMATS, KV_LEAST_SM
 from trtdx.memory.question.gpu_support import lacks_fused_attention, must_be_told
+from trtdx.memory.question.setup_facts import facts_of
 from trtdx.model import Evidence, Severity
 
 if TYPE_CHECKING:
@@ -37,11 +39,16 @@ ASKED = {
     "DX875", "DX873", "DX871", "DX878",
 }  # fmt: skip
 IMPOSSIBLE, NO_KERNELS = "DX894", "DX060"
-MODEL_FACTS = {
-    "num_layers": "num_layers", "hidden_size": "hidden_size", "num_heads": "num_heads", "num_kv_heads": "num_kv_heads",
-    "head_dim": "head_size", "intermediate_size": "intermediate_size", "vocab_size": "vocab_size",
-    "num_experts": "num_experts", "moe_intermediate_size": "moe_intermediate_size", "kv_lora_rank": "kv_lora_rank",
-    "max_positions": "max_positions",
+MODEL_FACTS = (
+    "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "intermediate_size", "vocab_size",
+    "num_experts", "moe_intermediate_size", "kv_lora_rank",
+)  # fmt: skip
+# What the set-up's own facts are known by in `Setup.said`.
+COMMAND_FACTS = {
+    "tp_size": "tp", "pp_size": "pp", "cp_size": "cp", "moe_ep_size": "ep", "moe_tp_size": "moe_tp",
+    "max_batch_size": "max_batch_size", "max_num_tokens": "max_num_tokens", "max_seq_len": "max_seq_len",
+    "tokens_per_block": "tokens_per_block", "runtime.kv_cache_dtype": "kv", "runtime.backend": "backend",
+    "runtime.command": "command",
 }  # fmt: skip
 
 
@@ -91,7 +98,8 @@ def _method_is_read(answer: Answer, book: RuleBook) -> Iterator[Finding]:
 
 def _model(setup: Setup) -> Artifact:
     facts = Facts()
-    for field, name in MODEL_FACTS.items():
+    fields = {name: OF_FACTS[name] for name in MODEL_FACTS} | {"max_positions": "max_positions"}
+    for name, field in fields.items():
         value = getattr(setup.dims, field)
         if value:
             facts.put(name, value, setup.said.get(field, setup.model))
@@ -103,23 +111,15 @@ def _model(setup: Setup) -> Artifact:
 
 
 def _command(setup: Setup) -> Artifact:
-    facts, sources = Facts(), setup.said
-    values: dict[str, tuple[Any, str]] = {
-        "tp_size": (setup.layout.tp, "tp"),
-        "pp_size": (setup.layout.pp, "pp"),
-        "cp_size": (setup.layout.cp, "cp"),
-        "moe_ep_size": (setup.layout.ep or None, "ep"),
-        "moe_tp_size": (setup.layout.moe_tp or None, "moe_tp"),
-        "max_batch_size": (setup.limits.max_batch_size, "max_batch_size"),
-        "max_num_tokens": (setup.limits.max_num_tokens, "max_num_tokens"),
-        "max_seq_len": (setup.limits.max_seq_len, "max_seq_len"),
-        "tokens_per_block": (setup.limits.tokens_per_block, "tokens_per_block"),
-        "runtime.kv_cache_dtype": (setup.formats.kv or None, "kv"),
-        "runtime.backend": ("pytorch", "backend"),  # the agreements cut a model as a server does
-        "runtime.command": ("trtllm-serve", "command"),
+    values = facts_of(setup) | {
+        "cp_size": setup.layout.cp,
+        "tokens_per_block": setup.limits.tokens_per_block,
+        "runtime.backend": "pytorch",  # the agreements cut a model as a server does
+        "runtime.command": "trtllm-serve",
     }
-    for name, (value, key) in values.items():
-        facts.put(name, value, sources.get(key, "the command line"))
+    facts = Facts()
+    for name, key in COMMAND_FACTS.items():
+        facts.put(name, values[name], setup.said.get(key, "the command line"))
     return Artifact("command", "the command line", facts.done())
 
 
@@ -135,7 +135,7 @@ def _machine(setup: Setup) -> Iterator[Artifact]:
 def _own(setup: Setup) -> Iterator[Violation]:
     """Yield what no other rule knows."""
     limits, layout, formats = setup.limits, setup.layout, setup.formats
-    sm = setup.device.sm if setup.device else 0
+    sm = setup.sm
     partition = layout.pp_partition
     if partition and (len(partition) != layout.pp or sum(partition) != setup.dims.num_layers):
         yield _violation(
@@ -168,9 +168,7 @@ def _own(setup: Setup) -> Iterator[Violation]:
             f"the {setup.running.backend} backend does not have {form.algo}",
             f"use --backend {form.backends[0]}, or another format",
         )
-    if limits.max_seq_len <= limits.max_input_len and not setup.said.get(
-        "max_input_len", "default"
-    ).startswith("default"):
+    if limits.max_seq_len <= limits.max_input_len and not is_assumed(setup, "max_input_len"):
         yield _violation(
             setup,
             "max_input_len",

@@ -30,5 +30,5 @@ def lacks_fused_attention(device: Device | None, version: str) -> bool:
 
 def must_be_told(setup: Setup) -> bool:
     """Return whether such an engine has to be built without fused attention by a flag."""
-    release = setup.running.version or LAST_STABLE
+    release = setup.release
     return lacks_fused_attention(setup.device, release) and at_least(release, REFUSED_SINCE)

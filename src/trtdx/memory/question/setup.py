@@ -139,7 +139,7 @@ def _idle(setup: Setup, given: Chosen) -> Iterator[str]:
     if setup.running.backend == "pytorch" and build is not None:
         yield f"{build.where} is of trtllm-build: it does nothing on the PyTorch backend"
     apart = given.find("attention_dp")
-    if setup.running.backend == "tensorrt" and apart is not None and apart.value:
+    if setup.is_engine and apart is not None and apart.value:
         yield "attention data parallelism is of the PyTorch backend: an engine has none"
     experts = given.find("moe_ep_size")
     if experts is not None and experts.value != 1 and not setup.dims.num_experts:
