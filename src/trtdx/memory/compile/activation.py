@@ -190,9 +190,7 @@ def compiled_point(
         return Point(blocks.tokens, cached_bytes, cached=True)
     package, _, capability = compiler
     options = BuildOptions(
-        package=package,
-        compute_capabilities=(capability,) if capability else (),
-        timeout_s=TIMEOUT_S,
+        package=package, compute_capabilities=(capability,) if capability else (), timeout_s=TIMEOUT_S
     )
     with tempfile.TemporaryDirectory(prefix="trtdx-blocks-") as folder:
         source = Path(folder) / "blocks.py"

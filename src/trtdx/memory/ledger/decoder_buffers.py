@@ -46,10 +46,7 @@ def runtime_buffers(setup: Setup, rank: int) -> Component:
         f"{many(sequences, 'sequence')} x ({thousands(limits.max_seq_len)} positions x {POSITION_BYTES} bytes"
     )
     return Component(
-        "runtime_buffers",
-        Figure.within(sum(parts.values()), 0.1, extra=2 * MIB),
-        f"{words} + logits)",
-        parts,
+        "runtime_buffers", Figure.within(sum(parts.values()), 0.1, extra=2 * MIB), f"{words} + logits)", parts
     )
 
 

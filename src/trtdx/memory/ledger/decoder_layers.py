@@ -184,10 +184,7 @@ def attention_weights(dims: Dims, cut: Cut, layer: Layer, family: Family) -> Ite
             "attention", "self_attn.q_proj", ceil_div(dims.num_heads, cut.attention), dims.hidden_size
         )
     yield Weight(
-        "attention",
-        "self_attn.o_proj",
-        dims.hidden_size,
-        ceil_div(dims.num_heads, cut.output) * value_dim,
+        "attention", "self_attn.o_proj", dims.hidden_size, ceil_div(dims.num_heads, cut.output) * value_dim
     )
 
 

@@ -52,7 +52,7 @@ def torch_activation(setup: Setup, rank: int) -> Component:
     tokens = max(setup.limits.max_num_tokens, 1)
     last = is_last_stage(setup.layout, rank)
     phases = {
-        "attention": tokens * (HIDDEN_WITH_ATTENTION * widths.hidden + widths.quantised + widths.attention),
+        "attention": tokens * (HIDDEN_WITH_ATTENTION * widths.hidden + widths.quantised + widths.attention)
     }
     if widths.inner:
         phases["mlp"] = tokens * (HIDDEN_WITH_MLP * widths.hidden + widths.quantised + widths.inner)
@@ -143,10 +143,7 @@ def _expert_rows(setup: Setup, widths: TorchWidths, rows: int) -> int:
     if backend == "DEEPGEMM":  # its buffers are kept from the first step on, and are counted with the weights
         return rows * hidden // 2
     # What goes into the two multiplications shares memory, and so does what comes out of them.
-    into, out = (
-        max(widths.expert_input, widths.expert_product),
-        max(widths.expert_factors, hidden),
-    )
+    into, out = (max(widths.expert_input, widths.expert_product), max(widths.expert_factors, hidden))
     return rows * (into + out)
 
 

@@ -56,9 +56,7 @@ class _Ratio(msgspec.Struct, frozen=True):
 
 
 def calibrate(
-    logs: Sequence[tuple[LogMemory, Setup]],
-    plan: Callable[[Setup], Ledger],
-    known: Constants | None = None,
+    logs: Sequence[tuple[LogMemory, Setup]], plan: Callable[[Setup], Ledger], known: Constants | None = None
 ) -> Calibration:
     """Return the constants that make the plan of each set-up tell what its log measured.
 

@@ -269,12 +269,7 @@ def _settings_section(log: LogMemory) -> Iterator[Section]:
 
 
 def calibrate_report(
-    host: Host,
-    paths: Sequence[str],
-    setup: Setup,
-    *,
-    book: RuleBook | None = None,
-    store: bool = True,
+    host: Host, paths: Sequence[str], setup: Setup, *, book: RuleBook | None = None, store: bool = True
 ) -> LogReport:
     """Re-fit the constants from logs of one set-up, keep them, and report what changed and from which lines."""
     book = book or load_book(host)

@@ -77,12 +77,7 @@ def _named(line: CommandLine, names: tuple[str, ...]) -> str:
 
 
 def _layer(
-    host: Host,
-    line: CommandLine,
-    script: Script,
-    text: str,
-    version: str,
-    made: dict[str, str],
+    host: Host, line: CommandLine, script: Script, text: str, version: str, made: dict[str, str]
 ) -> Artifact:
     if line.program in (*OF_CHECKPOINTS, OLD_BUILDER, TEMPLATE):
         return _stated(line, own_facts(line), made)
