@@ -113,17 +113,13 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
     index_head_dim: int = 0
     output_groups: int = 0  # of a low-rank output projection (DeepSeek V4)
     output_rank: int = 0
-    compress_ratios: tuple[
-        int, ...
-    ] = ()  # by layer: so many tokens share an entry of the cache (DeepSeek V4)
+    compress_ratios: tuple[int, ...] = ()  # by layer: tokens that share an entry of the cache (DeepSeek V4)
     # experts
     num_experts: int = 0
     experts_per_token: int = 0
     moe_intermediate_size: int = 0
     shared_experts: int = 0
-    shared_intermediate_size: int = (
-        0  # of all shared experts together; 0: shared_experts x moe_intermediate_size
-    )
+    shared_intermediate_size: int = 0  # of all shared experts; 0: shared_experts x moe_intermediate_size
     moe_latent_size: int = 0  # the width experts work in, where it is not the hidden size
     dense_layers: int = 0  # first layers without experts
     moe_every: int = 1  # every n-th layer has experts
@@ -139,9 +135,7 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
     extra_params: int = 0  # of small parts that have no other name here, spread over the layers
     nextn_layers: int = 0  # multi-token prediction
     draft_vocab: int = 0  # the words an EAGLE3 head may guess; 0: this is no such head
-    encoder_positions: int = (
-        0  # the encoder's outputs for each request, which the decoder keeps keys and values of
-    )
+    encoder_positions: int = 0  # the encoder's outputs for a request, which the decoder keeps keys of
     encoder_layers: int = 0  # of an encoder-decoder model; same widths as the decoder
     encoder_params: int = 0  # of a multimodal encoder
     model_type: str = ""
@@ -236,9 +230,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int  # what cudaMemGetInfo calls total
     sm: int = 0
     source: str = "table"
-    unified: bool = (
-        False  # shared with the host: what the system and the process hold is not there for the GPU
-    )
+    unified: bool = False  # shared with the host: what the system holds is not there for the GPU
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):

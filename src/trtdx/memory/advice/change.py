@@ -31,20 +31,26 @@ class Change(NamedTuple):
     harm: Harm
     saves: str  # the component or figure it is about
 
-    def cost(self, setup: Setup) -> float:
-        """Return the points of harm, with the work of the stages that have to be gone through again."""
-        return cost_of((self,), setup)
-
     def stages(self, setup: Setup) -> frozenset[Stage]:
         """Return the stages that have to be gone through again."""
         return stages_of(setup, differences(facts_of(setup), facts_of(self.apply(setup))))
 
 
+class ChangeCosts:
+    """What sets of changes cost, for thousands of them: the stages of each are looked up once."""
+
+    def __init__(self, setup: Setup, changes: Sequence[Change]) -> None:
+        self._stages = {id(change): change.stages(setup) for change in changes}
+
+    def cost_of_set(self, changes: Sequence[Change]) -> float:
+        """Return the points of several changes; a stage is gone through once, and each one more has to be explained."""
+        stages = frozenset[Stage]().union(*(self._stages[id(change)] for change in changes))
+        work = sum(EFFORT[stage.value] for stage in stages)
+        return sum(change.harm.points for change in changes) + work + 0.5 * (len(changes) - 1)
+
+
 def cost_of(changes: Sequence[Change], setup: Setup) -> float:
-    """Return the points of several changes; a stage is gone through once, and each one more has to be explained."""
-    stages = frozenset[Stage]().union(*(change.stages(setup) for change in changes))
-    work = sum(EFFORT[stage.value] for stage in stages)
-    return sum(change.harm.points for change in changes) + work + 0.5 * (len(changes) - 1)
+    return ChangeCosts(setup, changes).cost_of_set(changes)
 
 
 def apply_changes(setup: Setup, changes: Sequence[Change]) -> Setup:

@@ -246,13 +246,14 @@ def _take_files(recipe: Recipe, question: Question) -> None:
     """Take the options of the files that were named beside the command."""
     for path in question.asked.options:
         try:
-            document = (
-                read_json(question.host, path) if path.endswith(".json") else read_yaml(question.host, path)
-            )
+            recipe.options |= _read_options(question.host, path)
         except UnreadableError:
             continue
-        recipe.options |= document.data
         recipe.options_file = path if len(question.asked.options) == 1 else ""
+
+
+def _read_options(host: Host, path: str) -> dict[str, Any]:
+    return dict((read_json if path.endswith(".json") else read_yaml)(host, path).data)
 
 
 def _take_commands(recipe: Recipe, host: Host, text: str) -> None:
@@ -294,9 +295,7 @@ def _take_options(recipe: Recipe, host: Host, line: CommandLine, script: Script)
         if argument.value in script.files:
             recipe.options = dict(parse_yaml(script.files[argument.value][0].encode(), argument.value).data)
         elif host.kind(argument.value) == "file":
-            is_json = argument.value.endswith(".json")
-            document = read_json(host, argument.value) if is_json else read_yaml(host, argument.value)
-            recipe.options, recipe.options_file = dict(document.data), argument.value
+            recipe.options, recipe.options_file = _read_options(host, argument.value), argument.value
     except UnreadableError:
         return
 

@@ -6,9 +6,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
-from trtdx.memory.advice.change import apply_changes
+from trtdx.memory.advice.change import ChangeCosts, apply_changes, cost_of
 from trtdx.memory.advice.changes import changes_for
-from trtdx.memory.advice.costs import EFFORT
 from trtdx.memory.ledger.capacity import caches, holds, in_the_way, requests, tokens_needed, with_limits
 from trtdx.memory.ledger.plan import plan
 from trtdx.memory.nouns import COMPONENTS
@@ -134,32 +133,17 @@ def reach(
         return confirm is None or (commands is not None and holds(commands.ledger, target.batch, target.seq))
 
     best = cheapest(start, changes, does, planner)
+    others, lacking = _in_vain(alone, target, best or ()), _lacking(ledger, target)
     if best is None:
-        return Reached(
-            target,
-            (),
-            start,
-            ledger,
-            False,
-            _in_vain(alone, target, ()),
-            _lacking(ledger, target),
-            nearest=tuple(_nearest(start, changes, target, planner, confirm)),
-        )
+        nearest = tuple(_nearest(start, changes, target, planner, confirm))
+        return Reached(target, (), start, ledger, False, others, lacking, nearest=nearest)
     done = apply_changes(start, best)
-    dearer = tuple(
+    dearer = [
         change for change, after in alone if change not in best and holds(after, target.batch, target.seq)
-    )
-    return Reached(
-        target,
-        best,
-        done,
-        planner(done),
-        True,
-        _in_vain(alone, target, best),
-        _lacking(ledger, target),
-        _one_of_each(dearer, start),
-        confirm(done) if confirm else None,
-    )
+    ]
+    commands = confirm(done) if confirm else None
+    dearest = _one_of_each(dearer, start)
+    return Reached(target, best, done, planner(done), True, others, lacking, dearest, commands)
 
 
 class Nearest(NamedTuple):
@@ -220,8 +204,8 @@ def cheapest(
 ) -> tuple[Change, ...] | None:
     """Return the set of changes with the least harm after which a plan does; sets are tried from the cheapest on."""
     sets = _sets(changes)
-    costs = _Costs(start, changes)
-    sets.sort(key=lambda chosen: (costs.of(chosen), len(chosen)))
+    costs = ChangeCosts(start, changes)
+    sets.sort(key=lambda chosen: (costs.cost_of_set(chosen), len(chosen)))
     return next((chosen for chosen in sets[:MOST_TRIED] if does(planner(apply_changes(start, chosen)))), None)
 
 
@@ -232,21 +216,6 @@ def _sets(changes: Sequence[Change]) -> list[tuple[Change, ...]]:
         for chosen in combinations(_strongest(changes) if size > 1 else changes, size)
         if len({change.group for change in chosen}) == size
     ]
-
-
-class _Costs:
-    """What sets of changes cost, for thousands of them: how each is written is looked up once."""
-
-    def __init__(self, setup: Setup, changes: Sequence[Change]) -> None:
-        self._points = {id(change): change.harm.points for change in changes}
-        self._stages = {
-            id(change): frozenset(stage.value for stage in change.stages(setup)) for change in changes
-        }
-
-    def of(self, chosen: tuple[Change, ...]) -> float:
-        stages = frozenset().union(*(self._stages[id(change)] for change in chosen))
-        points = sum(self._points[id(change)] for change in chosen)
-        return points + sum(EFFORT[stage] for stage in stages) + 0.5 * (len(chosen) - 1)
 
 
 def _strongest(changes: Sequence[Change]) -> list[Change]:
@@ -271,9 +240,9 @@ def _in_vain(
     return tuple(reasons.values())
 
 
-def _one_of_each(changes: tuple[Change, ...], start: Setup) -> tuple[Change, ...]:
+def _one_of_each(changes: Sequence[Change], start: Setup) -> tuple[Change, ...]:
     by_group: dict[str, Change] = {}
-    for change in sorted(changes, key=lambda candidate: candidate.cost(start)):
+    for change in sorted(changes, key=lambda candidate: cost_of((candidate,), start)):
         by_group.setdefault(change.group, change)
     return tuple(by_group.values())
 

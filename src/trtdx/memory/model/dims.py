@@ -191,11 +191,8 @@ def _shared_experts(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
 
 def _expert_layers(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
     """Yield which layers have experts: all but the first few, or every n-th."""
-    yield (
-        "dense_layers",
-        _whole(config.get("first_k_dense_replace", "num_dense_layers")),
-        "first_k_dense_replace",
-    )
+    dense = _whole(config.get("first_k_dense_replace", "num_dense_layers"))
+    yield "dense_layers", dense, "first_k_dense_replace"
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list) and "dense" in kinds:
         yield "dense_layers", kinds.count("dense"), "mlp_layer_types"
@@ -225,11 +222,8 @@ def _windows(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]
             yield "windows", tuple(window if "sliding" in str(kind) else 0 for kind in kinds), "layer_types"
     elif pattern or config.model_type in ("gemma3", "gemma3_text", "cohere2"):
         every = pattern or (4 if config.model_type == "cohere2" else 6)
-        yield (
-            "windows",
-            tuple(0 if (at + 1) % every == 0 else window for at in range(layers)),
-            "sliding_window",
-        )
+        windows = tuple(0 if (at + 1) % every == 0 else window for at in range(layers))
+        yield "windows", windows, "sliding_window"
     elif config.model_type in ("gemma2", "gpt_oss"):
         yield "windows", tuple(0 if at % 2 else window for at in range(layers)), "sliding_window"
     elif config.model_type in ("mistral", "mixtral", "starcoder2", "phi3"):
@@ -242,9 +236,8 @@ RATIOS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_com
 
 def _sparse(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
     """Yield what sparse and compressed attention have beside the usual projections."""
-    compressed = (
-        _whole(config.get("o_lora_rank")) is not None
-    )  # DeepSeek V4, whatever its model_type is called
+    # DeepSeek V4, whatever its model_type is called
+    compressed = _whole(config.get("o_lora_rank")) is not None
     if _whole(config.get("kv_lora_rank")) or compressed:
         yield "index_heads", _whole(config.get("index_n_heads")), "index_n_heads"
         yield "index_head_dim", _whole(config.get("index_head_dim")), "index_head_dim"
@@ -255,11 +248,8 @@ def _sparse(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]
         ratios = [RATIOS.get(str(kind), 0) for kind in kinds]
     if isinstance(ratios, list) and all(isinstance(ratio, int) and 0 <= ratio <= 10**6 for ratio in ratios):
         layers = _value(found, "num_layers")
-        yield (
-            "compress_ratios",
-            tuple(ratios[:layers] if isinstance(layers, int) else ratios),
-            "compress_ratios",
-        )
+        used = tuple(ratios[:layers] if isinstance(layers, int) else ratios)
+        yield "compress_ratios", used, "compress_ratios"
     yield "output_groups", _whole(config.get("o_groups")), "o_groups"
     yield "output_rank", _whole(config.get("o_lora_rank")), "o_lora_rank"
     yield "extra_params", _streams(config, found), "hc_mult"
@@ -267,11 +257,8 @@ def _sparse(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]
 
 def _streams(config: ModelConfig, found: Sizes) -> int | None:
     """Return the parameters that mix DeepSeek V4's residual streams, before attention and experts of each layer."""
-    streams, layers, hidden = (
-        _whole(config.get("hc_mult")),
-        _value(found, "num_layers"),
-        _value(found, "hidden_size"),
-    )
+    layers, hidden = _value(found, "num_layers"), _value(found, "hidden_size")
+    streams = _whole(config.get("hc_mult"))
     if not isinstance(layers, int) or not isinstance(hidden, int) or not streams:
         return None
     rows = streams * (streams + 2)
@@ -285,12 +272,8 @@ def _token_inputs(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any,
     shared = _whole(config.get("num_kv_shared_layers"))
     yield "kv_shared_layers", shared, "num_kv_shared_layers"
     inner, layers = _value(found, "intermediate_size"), _value(found, "num_layers")
-    if (
-        shared
-        and config.get("use_double_wide_mlp") is True
-        and isinstance(inner, int)
-        and isinstance(layers, int)
-    ):
+    is_double_wide = config.get("use_double_wide_mlp") is True
+    if shared and is_double_wide and isinstance(inner, int) and isinstance(layers, int):
         wide = tuple(inner * (2 if at >= layers - shared else 1) for at in range(min(layers, 10_000)))
         yield "inner_per_layer", wide, "use_double_wide_mlp"
 

@@ -17,9 +17,7 @@ class Family(NamedTuple):
 
     norms: int = 2  # in each layer
     query_key_norm: str = ""  # "head": one head's width, shared by all; "all": of all heads
-    embedding_cut_since: str = (
-        ""  # the release from which the PyTorch flow cuts the embedding by TP, or NEVER
-    )
+    embedding_cut_since: str = ""  # the release from which PyTorch cuts the embedding by TP, or NEVER
     head_bias: bool = False
     sinks: bool = False  # one number a head
     router_bias: bool = False
@@ -123,11 +121,8 @@ def family_of(model_type: str, model: str = "") -> Family:
     if not word:  # Phi-3, gemma-2-9b
         word = model.lower().rstrip("/").rpartition("/")[2].replace("-", "_")
         for name in ("phi_", "gemma_"):
-            word = (
-                word.replace(name, name[:-1])
-                if word.startswith(name) and word[len(name) :][:1].isdigit()
-                else word
-            )
+            if word.startswith(name) and word[len(name) :][:1].isdigit():
+                word = word.replace(name, name[:-1])
         word = "" if "distill" in word else word  # has another model's shape
     fits = [name for name in FAMILIES if word.startswith(name)]
     return FAMILIES[max(fits, key=len)] if fits else _LLAMA

@@ -241,13 +241,11 @@ def _from_name(text: str) -> ModelSource:
         raise _unknown(text)
     data = {key: value for key, value in known_models()[known_name].items() if key != "also"}
     document = Document(f"the sizes trtdx knows of {known_name}", data)
-    folder = _NoFolder()
-    source = from_document(document, text, folder)
+    source = from_document(document, text, _NoFolder())
     if weights:
-        facts = dict(source.artifact.facts)
         named = Facts()
         named.put("quant.algo", weights, f"the name {text}")
-        facts.update(named.done())
+        facts = source.artifact.facts | named.done()
         source = source._replace(artifact=msgspec.structs.replace(source.artifact, facts=facts))
     return source
 

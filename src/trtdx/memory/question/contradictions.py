@@ -7,7 +7,7 @@ that serves it; what they do not know is DX894.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from trtdx.memory.question.setup import Answer
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
+
+    Problem = tuple[Any, ...]  # a key of `Setup.said`, what is wrong, what to do, and a severity of its own
 
 # Of the agreements, those that speak of the layout, the limits and the GPU; the rest is for `trtdx inspect`.
 ASKED = {
@@ -58,7 +60,8 @@ def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
     rows = tuple(row for part in (parallel, runtime, machine) for row in part.ROWS if row.code in ASKED)
     findings = [_less_sure(answer.setup, finding) for finding in findings_from(rows, deployment, book)]
     page = book.get(IMPOSSIBLE)
-    violations = [*_own(answer.setup), *_model_is_there(answer)]
+    problems = [*_own(answer.setup), *_model_is_there(answer)]
+    violations = [_violation(answer.setup, *problem) for problem in problems]
     return [
         *findings,
         *(finding_from(page, violation) for violation in violations),
@@ -73,9 +76,9 @@ def _less_sure(setup: Setup, finding: Finding) -> Finding:
     return finding
 
 
-def _model_is_there(answer: Answer) -> Iterator[Violation]:
+def _model_is_there(answer: Answer) -> Iterator[Problem]:
     for what, remedy in missing_model(answer):
-        yield _violation(answer.setup, "backend", what, remedy)
+        yield "backend", what, remedy
 
 
 def _method_is_read(answer: Answer, book: RuleBook) -> Iterator[Finding]:
@@ -132,29 +135,26 @@ def _machine(setup: Setup) -> Iterator[Artifact]:
         yield Artifact("machine", "this machine", facts.done())
 
 
-def _own(setup: Setup) -> Iterator[Violation]:
+def _own(setup: Setup) -> Iterator[Problem]:
     """Yield what no other rule knows."""
     limits, layout, formats = setup.limits, setup.layout, setup.formats
     sm = setup.sm
     partition = layout.pp_partition
     if partition and (len(partition) != layout.pp or sum(partition) != setup.dims.num_layers):
-        yield _violation(
-            setup,
+        yield (
             "pp",
             f"pp_partition {list(partition)} does not deal {setup.dims.num_layers} layers to {layout.pp} stages",
             f"give {layout.pp} numbers whose sum is {setup.dims.num_layers}",
         )
     if formats.kv == "int8" and setup.running.backend == "pytorch":
-        yield _violation(
-            setup,
+        yield (
             "kv",
             "the PyTorch backend has no key/value cache in INT8",
             "use --kv_cache_dtype fp8, or engines: --backend tensorrt",
         )
     least = KV_LEAST_SM.get(formats.kv, 0)
     if sm and sm < least and formats.kv != "nvfp4":
-        yield _violation(
-            setup,
+        yield (
             "kv",
             f"{setup.device.name if setup.device else 'the GPU'} has no kernels for a key/value cache in {formats.kv}",
             f"leave --kv_cache_dtype out, or use {gpus_with_sm(str(least))}",
@@ -162,15 +162,13 @@ def _own(setup: Setup) -> Iterator[Violation]:
     yield from _attention(setup)
     form = FORMATS.get(formats.weights)
     if form is not None and setup.running.backend not in form.backends:
-        yield _violation(
-            setup,
+        yield (
             "weights",
             f"the {setup.running.backend} backend does not have {form.algo}",
             f"use --backend {form.backends[0]}, or another format",
         )
     if limits.max_seq_len <= limits.max_input_len and not is_assumed(setup, "max_input_len"):
-        yield _violation(
-            setup,
+        yield (
             "max_input_len",
             f"max_input_len {limits.max_input_len} leaves no room for an answer in max_seq_len {limits.max_seq_len}",
             "max_seq_len is prompt and answer together",
@@ -178,21 +176,19 @@ def _own(setup: Setup) -> Iterator[Violation]:
         )
 
 
-def _attention(setup: Setup) -> Iterator[Violation]:
+def _attention(setup: Setup) -> Iterator[Problem]:
     """Yield a GPU that has no kernels for the attention of a backend."""
     device = setup.device
     if device is None or not lacks_fused_attention(device, setup.running.version):
         return
     if setup.running.backend == "pytorch" and "attn_backend" not in setup.said:
-        yield _violation(
-            setup,
+        yield (
             "gpu",
             f"the PyTorch backend has no attention kernels for {device.name} (compute capability {device.sm / 10:g})",
             f"use {gpus_with_sm('80')}, or an engine of an older release: --backend tensorrt --trtllm-version 0.15.0",
         )
     elif must_be_told(setup) and "fused_attention" in setup.said:
-        yield _violation(
-            setup,
+        yield (
             "gpu",
             f"fused attention has no kernels for {device.name} (compute capability {device.sm / 10:g}), and "
             f"{setup.running.version} refuses to build it",

@@ -24,6 +24,30 @@ MOST_RANKS = 4096
 IN_FLIGHT = ("gpt_attention_plugin", "remove_input_padding", "paged_kv_cache")
 
 
+# Fields of `Running`: for those that are amounts the largest that makes sense, then the facts that state them.
+AMOUNTS: dict[str, tuple[Any, ...]] = {
+    "max_tokens": (10**12, "runtime.max_tokens_in_cache"),
+    "max_kv_bytes": (10**15, "option.kv_cache_config.max_gpu_total_bytes"),
+    "host_cache_bytes": (10**15, "option.kv_cache_config.host_cache_size"),
+    "moe_max_tokens": (10**9, "option.moe_config.max_num_tokens", "option.moe_max_num_tokens"),
+    "disaggregated_tokens": (10**9, "option.cache_transceiver_config.max_tokens_in_buffer"),
+    "max_loras": (MOST_RANKS, "option.lora_config.max_loras"),
+    "max_lora_rank": (10**5, "lora.max_rank"),
+}
+SWITCHES = {
+    "multiple_profiles": ("multiple_profiles",),
+    "gather_context_logits": ("gather_context_logits",),
+    "gather_generation_logits": ("gather_generation_logits", "runtime.gather_generation_logits"),
+    "piecewise_graphs": ("option.torch_compile_config.enable_piecewise_cuda_graph",),
+    "chunked": ("runtime.chunked_context",),
+    "lora": ("lora.enabled", "option.lora_plugin"),
+}
+ENGINE_PLUGINS = {
+    "gemm_plugin": "gemm_plugin", "attention_plugin": "gpt_attention_plugin", "context_fmha": "context_fmha",
+    "packed": "remove_input_padding", "paged_kv": "paged_kv_cache",
+}  # fmt: skip
+
+
 class Chosen:
     """Takes each setting from the first of several artifacts that states it, and keeps where it stood."""
 
@@ -203,71 +227,32 @@ def running_of(chosen: Chosen, version: str, kind: str, model_type: str = "") ->
         )
     chosen.text("attn_backend", "option.attn_backend", "option.pytorch_backend_config.attn_backend")
     build = _EngineSwitches(chosen, version, model_type) if backend == "tensorrt" else None
+    plugins = {field: build.on(name) if build else True for field, name in ENGINE_PLUGINS.items()}
     everything = chosen.switch("gather_context_logits", "option.gather_all_token_logits", default=False)
     graphs = chosen.find(
         "option.cuda_graph_config", "option.use_cuda_graph", "option.pytorch_backend_config.use_cuda_graph"
     )
-    most = 10**15
+    switches = {name: chosen.switch(name, *facts, default=False) for name, facts in SWITCHES.items()}
     return Running(
         backend=backend,
         version=version,
         free_fraction=float(fraction),
-        max_tokens=chosen.number(
-            "max_tokens", "runtime.max_tokens_in_cache", default=0, least=0, most=10**12
-        ),
-        max_kv_bytes=chosen.number(
-            "max_kv_bytes", "option.kv_cache_config.max_gpu_total_bytes", default=0, least=0, most=most
-        ),
-        host_cache_bytes=chosen.number(
-            "host_cache_bytes", "option.kv_cache_config.host_cache_size", default=0, least=0, most=most
-        ),
+        **{name: _amount(chosen, name, most, *facts) for name, (most, *facts) in AMOUNTS.items()},
         block_reuse=chosen.switch("block_reuse", "runtime.block_reuse", default=True)
         and not chosen.switch("block_reuse", "option.disable_kv_cache_reuse", default=False),
-        gemm_plugin=build.on("gemm_plugin") if build else True,
-        attention_plugin=build.on("gpt_attention_plugin") if build else True,
-        context_fmha=build.on("context_fmha") if build else True,
-        packed=build.on("remove_input_padding") if build else True,
-        paged_kv=_is_paged(chosen, build.on("paged_kv_cache") if build else True),
-        multiple_profiles=chosen.switch("multiple_profiles", "multiple_profiles", default=False),
-        gather_context_logits=everything
-        or chosen.switch("gather_context_logits", "gather_context_logits", default=False),
-        gather_generation_logits=everything
-        or chosen.switch(
-            "gather_generation_logits",
-            "gather_generation_logits",
-            "runtime.gather_generation_logits",
-            default=False,
-        ),
+        **plugins | {"paged_kv": _is_paged(chosen, plugins["paged_kv"])},
+        **switches | {name: everything or switches[name] for name in switches if name.startswith("gather")},
         moe_backend=chosen.text("moe_backend", "option.moe_config.backend", "option.moe_backend").upper(),
-        moe_max_tokens=chosen.number(
-            "moe_max_tokens",
-            "option.moe_config.max_num_tokens",
-            "option.moe_max_num_tokens",
-            default=0,
-            least=0,
-            most=10**9,
-        ),
         cuda_graphs=_captures(backend, version) if graphs is None else graphs.value not in ("null", False),
         cuda_graph_max_batch=_graph_batch(chosen),
-        piecewise_graphs=chosen.switch(
-            "piecewise_graphs", "option.torch_compile_config.enable_piecewise_cuda_graph", default=False
-        ),
         torch_compile=_compiles(chosen),
-        chunked=chosen.switch("chunked", "runtime.chunked_context", default=False),
-        disaggregated_tokens=chosen.number(
-            "disaggregated_tokens",
-            "option.cache_transceiver_config.max_tokens_in_buffer",
-            default=0,
-            least=0,
-            most=10**9,
-        ),
-        lora=chosen.switch("lora", "lora.enabled", "option.lora_plugin", default=False),
-        max_loras=chosen.number("max_loras", "option.lora_config.max_loras", default=0, least=0),
-        max_lora_rank=chosen.number("max_lora_rank", "lora.max_rank", default=0, least=0, most=10**5),
-        other_process_bytes=chosen.number(
-            "other_processes", "option.other_processes", default=0, least=0, most=most
-        ),
+        other_process_bytes=_amount(chosen, "other_processes", 10**15, "option.other_processes"),
     )
+
+
+def _amount(chosen: Chosen, key: str, most: int, *facts: str) -> int:
+    """Return a number that is 0 where nobody states it."""
+    return chosen.number(key, *facts, default=0, least=0, most=most)
 
 
 def _stated_version(chosen: Chosen, kind: str) -> str:
@@ -333,14 +318,8 @@ def _graph_batch(chosen: Chosen) -> int:
     sizes = chosen.find("option.cuda_graph_config.batch_sizes", "option.cuda_graph_batch_sizes")
     if sizes is not None and isinstance(sizes.value, list):
         return max((size for size in sizes.value if isinstance(size, int)), default=0)
-    return chosen.number(
-        "cuda_graph_max_batch",
-        "option.cuda_graph_config.max_batch_size",
-        "option.cuda_graph_max_batch_size",
-        default=0,
-        least=0,
-        most=10**6,
-    )
+    facts = ("option.cuda_graph_config.max_batch_size", "option.cuda_graph_max_batch_size")
+    return _amount(chosen, "cuda_graph_max_batch", 10**6, *facts)
 
 
 def _compiles(chosen: Chosen) -> bool:

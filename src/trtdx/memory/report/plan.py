@@ -293,18 +293,23 @@ def gain_in_words(advice: Advice) -> str:
     return f"{tokens} ({times:.1f} times)" if times < 100 else tokens
 
 
+def fix_with_commands(text: str, advised: Advised | None) -> Fix:
+    """Return a fix at the first stage that has to be gone through again."""
+    lines = advised.commands if advised else ()
+    stage = min((line.stage for line in lines), key=list(Stage).index, default=Stage.LAUNCH)
+    return Fix(stage, text, "\n".join(line.text for line in lines) or None)
+
+
 def fixes(advice: Sequence[Advice]) -> tuple[Fix, ...]:
-    """Return advice as fixes of a finding, at the first stage that has to be gone through again."""
+    """Return advice as fixes of a finding."""
     fix_list = []
     for suggestion in advice:
-        lines = suggestion.advised.commands if suggestion.advised else ()
-        stage = min((line.stage for line in lines), key=list(Stage).index, default=Stage.LAUNCH)
         after = (
             "fits" if suggestion.ledger.fits else f"still short by {gib(suggestion.ledger.worst.short_bytes)}"
         )
         tokens = f" with {_cache(suggestion.ledger)}" if suggestion.ledger.fits else ""
         text = f"{suggestion.words}: {after}{tokens}; {suggestion.speed}"
-        fix_list.append(Fix(stage, text, "\n".join(line.text for line in lines) or None))
+        fix_list.append(fix_with_commands(text, suggestion.advised))
     return tuple(fix_list)
 
 

@@ -8,14 +8,14 @@ import msgspec
 
 from trtdx.knowledge.violation import Violation, finding_from
 from trtdx.memory.report.figures import on_what
-from trtdx.memory.report.plan import cache_in_words, command_rows, commands_json
-from trtdx.model import Evidence, Fix, Section, Stage
+from trtdx.memory.report.plan import cache_in_words, command_rows, commands_json, fix_with_commands
+from trtdx.model import Evidence, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.memory.advice.target import Nearest, Reached
-    from trtdx.model import Finding
+    from trtdx.model import Finding, Fix
     from trtdx.rule import RuleBook
 
 MOST_OTHERS = 8
@@ -92,7 +92,5 @@ def out_of_reach(reached: Reached, book: RuleBook, again: str) -> Finding:
 
 
 def _fix(nearest: Nearest) -> Fix:
-    lines = nearest.advised.commands if nearest.advised else ()
-    stage = min((line.stage for line in lines), key=list(Stage).index, default=Stage.LAUNCH)
     words = " and ".join(change.words for change in nearest.changes) or "as it is"
-    return Fix(stage, f"settle for {nearest.target}: {words}", "\n".join(line.text for line in lines) or None)
+    return fix_with_commands(f"settle for {nearest.target}: {words}", nearest.advised)
