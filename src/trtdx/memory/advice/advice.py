@@ -125,10 +125,8 @@ def _ranked(setup: Setup, ledger: Ledger, devices: tuple[Device, ...], planner: 
 def _tried(setup: Setup, ledger: Ledger, changes: tuple[Change, ...], planner: Planner) -> Advice:
     changed = apply_changes(setup, changes)
     after = planner(changed)
-    cost = cost_of(changes, setup)
-    return Advice(
-        changes, changed, after, _worth(after, ledger) - _worth(ledger, ledger), cost, ledger.kv_tokens.value
-    )
+    gain = _worth(after, ledger) - _worth(ledger, ledger)
+    return Advice(changes, changed, after, gain, cost_of(changes, setup), ledger.kv_tokens.value)
 
 
 def _worth(ledger: Ledger, now: Ledger) -> int:
@@ -174,12 +172,8 @@ def _is_free(advice: Advice) -> bool:
 
 def _together(setup: Setup, ledger: Ledger, planner: Planner) -> Advice | None:
     """Return the cheapest set of changes that makes it fit without money."""
-    is_length_stated = not is_assumed(setup, "max_seq_len")
-    free = [
-        change
-        for change in changes_for(setup)
-        if not change.harm.money and not (is_length_stated and change.group == "seq")
-    ]
+    excluded = "" if is_assumed(setup, "max_seq_len") else "seq"
+    free = [change for change in changes_for(setup) if not change.harm.money and change.group != excluded]
     for least in (LEAST_REQUESTS, 1):
         does = partial(_runs, least)
         chosen = cheapest(setup, free, does, planner)

@@ -150,11 +150,8 @@ def _cache_is_known(setup: Setup, kind: str) -> bool:
 
 
 WEIGHT_HARMS = {
-    "FP8": "weights_8",
-    "NVFP4": "weights_fp4",
-    "W4A16_AWQ": "weights_4",
-    "W8A16": "weights_8_only",
-}
+    "FP8": "weights_8", "NVFP4": "weights_fp4", "W4A16_AWQ": "weights_4", "W8A16": "weights_8_only",
+}  # fmt: skip
 
 
 def _weights(setup: Setup) -> Iterator[Change]:

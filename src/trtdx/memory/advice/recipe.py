@@ -33,11 +33,8 @@ REPOSITORY = "MODEL_REPOSITORY"
 SERVES_SINCE, CONFIG_SINCE = "0.15.0", "1.2.0"  # trtllm-serve; --config, before that --extra_llm_api_options
 # Flags of trtllm-serve that came after it did (commands/serve.py at 0.15.0 to 0.19.0).
 LATER = {
-    "--backend": "0.17.0",
-    "--ep_size": "0.19.0",
-    "--gpus_per_node": "0.19.0",
-    "--extra_llm_api_options": "0.19.0",
-}
+    "--backend": "0.17.0", **dict.fromkeys(("--ep_size", "--gpus_per_node", "--extra_llm_api_options"), "0.19.0"),
+}  # fmt: skip
 KEY_OF = {fact: key for key, fact in reversed(FACT_OF.items())} | {
     "dtype": "dtype",
     "option.disable_kv_cache_reuse": "",
@@ -267,13 +264,9 @@ class Recipe:
 
 
 def _word(value: Any) -> str:
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def meant_by(program: str, name: str) -> str:
@@ -339,7 +332,7 @@ def _set(options: dict[str, Any], key: str, value: Any) -> None:
 def _take_back(options: dict[str, Any], fact: str) -> None:
     for key in [key for key, name in FACT_OF.items() if name == fact] or [fact.removeprefix("option.")]:
         section, _, leaf = key.rpartition(".")
-        if section in options and isinstance(options[section], dict):
+        if isinstance(options.get(section), dict):
             options[section] = {name: value for name, value in options[section].items() if name != leaf}
         elif not section:
             options.pop(leaf, None)

@@ -191,12 +191,8 @@ def _shorter(ledger: Ledger, target: Target) -> Target:
 
 def _keeps(change: Change, target: Target) -> bool:
     """Whether a change leaves alone what the load is made of."""
-    return change.group not in {
-        "batch",
-        "seq",
-        *(("tokens",) if target.tokens else ()),
-        *(("beam",) if target.beam else ()),
-    }
+    stated = {"batch": True, "seq": True, "tokens": target.tokens, "beam": target.beam}
+    return not stated.get(change.group)
 
 
 def cheapest(

@@ -29,12 +29,8 @@ def communication(setup: Setup) -> Component:
     floor, peer = (ENGINE_NCCL_FLOOR, ENGINE_NCCL_PEER) if engine else (NCCL_FLOOR, NCCL_PEER)
     parts = {"nccl": floor + peer * layout.world}
     if layout.tp > 1 and not layout.attention_dp:
-        size = (
-            ENGINE_WORKSPACE
-            if engine
-            else TURNS * padded(_fusion(setup.running.env.get(FUSION_VARIABLE, "")), PAGE)
-        )
-        parts["all_reduce"] = layout.tp * size
+        workspace = _fusion(setup.running.env.get(FUSION_VARIABLE, ""))
+        parts["all_reduce"] = layout.tp * (ENGINE_WORKSPACE if engine else TURNS * padded(workspace, PAGE))
     return Component(
         "communication",
         Figure.within(sum(parts.values()), 0.35, extra=GIB // 4),

@@ -73,13 +73,9 @@ def kv_pool(setup: Setup, rank: int, used: Figure) -> tuple[Component, Figure]:
     middle, least, most = (
         _plan(setup, cost, total - used_bytes) for used_bytes in (used.value, used.high, used.low)
     )
-    source = (
-        "given"
-        if _is_given(setup, middle)
-        else used.source
-        if used.source.startswith("measured")
-        else "formula"
-    )
+    source = used.source if used.source.startswith("measured") else "formula"
+    if _is_given(setup, middle):
+        source = "given"
     size = Figure(middle.bytes, min(least.bytes, middle.bytes), max(most.bytes, middle.bytes), source)
     tokens = Figure(middle.tokens, min(least.tokens, middle.tokens), max(most.tokens, middle.tokens), source)
     return Component("kv_pool", size, _why(setup, cost, middle, total - used.value), middle.parts), tokens
@@ -252,9 +248,8 @@ def compressed_bytes(dims: Dims, kind: str, ratio: int) -> int:
     """Return a token's part of what a layer of DeepSeek V4 keeps of all tokens (deepseek_v4/cache_manager.py@v1.3.0rc22)."""
     if ratio <= 1:
         return 0
-    return kv_bytes(dims.head_dim, kind) // ratio + (
-        index_bytes(dims) // ratio if ratio == OVERLAPPING else 0
-    )
+    indexed = index_bytes(dims) // ratio if ratio == OVERLAPPING else 0
+    return kv_bytes(dims.head_dim, kind) // ratio + indexed
 
 
 def compressor_state(dims: Dims, kind: str, ratio: int, block: int) -> int:

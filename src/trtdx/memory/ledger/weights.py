@@ -176,11 +176,7 @@ def _stage_layers(model: Model, stage: int) -> Counter[tuple[Layer, frozenset[st
     """Return the kinds of layers of a stage, and how many there are of each."""
     dims, layout = model.dims, model.layout
     layers = layers_of(dims)
-    patterns = (
-        patterns_of(model.formats.weights, model.formats.excluded, model.family)
-        if model.formats.weights
-        else ()
-    )
+    patterns = patterns_of(model.formats.weights, model.formats.excluded, model.family)
     return Counter(
         (layers[at], kept_names(patterns, at, mtp=False, experts=model.family.experts_name))
         for at in stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage)
@@ -334,7 +330,7 @@ def _encoder(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
 def _mtp_layer(model: Model, cut: Cut, at: int) -> int:
     dims, width, formats = model.dims, width_of(model.formats.dtype), model.formats
     layer = Layer(ATTENTION, EXPERTS if dims.num_experts else DENSE, dims.num_kv_heads)
-    patterns = patterns_of(formats.weights, formats.excluded, model.family) if formats.weights else ()
+    patterns = patterns_of(formats.weights, formats.excluded, model.family)
     unquantised = kept_names(patterns, dims.num_layers + at, mtp=True)
     joined = dims.hidden_size * ceil_div(2 * dims.hidden_size, cut.inner) * width
     return sum(_layer_parts(model, cut, layer, unquantised).values()) + joined + 3 * dims.hidden_size * width

@@ -15,8 +15,9 @@ from trtdx.memory.nouns import GIB, Device, Figure
 from trtdx.words import size_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from trtdx.memory.ledger.capacity import Planner
     from trtdx.memory.logs.read import LogMemory
     from trtdx.memory.nouns import Ledger, RankLedger, Setup
 
@@ -56,7 +57,7 @@ class _Ratio(msgspec.Struct, frozen=True):
 
 
 def calibrate(
-    logs: Sequence[tuple[LogMemory, Setup]], plan: Callable[[Setup], Ledger], known: Constants | None = None
+    logs: Sequence[tuple[LogMemory, Setup]], plan: Planner, known: Constants | None = None
 ) -> Calibration:
     """Return the constants that make the plan of each set-up tell what its log measured.
 

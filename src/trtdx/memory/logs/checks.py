@@ -15,11 +15,12 @@ from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words, thousands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from trtdx.memory.ledger.capacity import Planner
     from trtdx.memory.logs.lines import Said
     from trtdx.memory.logs.read import LogMemory
-    from trtdx.memory.nouns import Ledger, Setup
+    from trtdx.memory.nouns import Setup
 
 UNEVEN = 0.1  # of the most that any rank has free
 SMALL = 0.05
@@ -77,7 +78,7 @@ def host_memory(log: LogMemory) -> Verdict:
     )
 
 
-def nothing_left(log: LogMemory, setup: Setup | None, plan: Callable[[Setup], Ledger] | None) -> Verdict:
+def nothing_left(log: LogMemory, setup: Setup | None, plan: Planner | None) -> Verdict:
     """One profiled step needs all there is, so the KV cache gets nothing."""
     profile = next(statement for statement in log.all("torch.peak") if (statement.get("budget") or 1) <= 0)
     rank = log.rank_of(profile)
@@ -107,9 +108,7 @@ def nothing_available(log: LogMemory) -> Said | None:
     return available if total and free < min(SMALL * total, LEAST_FREE) else None
 
 
-def no_room_for_cache(
-    log: LogMemory, said: Said, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
-) -> Verdict:
+def no_room_for_cache(log: LogMemory, said: Said, setup: Setup | None, plan: Planner | None) -> Verdict:
     """The engine and its buffers take all there is."""
     rank = log.rank_of(said)
     free, total = size_in_words(said.bytes("free")), size_in_words(said.bytes("total"))
@@ -130,9 +129,7 @@ def no_room_for_cache(
     )
 
 
-def too_large_to_load(
-    log: LogMemory, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
-) -> Iterator[Verdict]:
+def too_large_to_load(log: LogMemory, setup: Setup | None, plan: Planner | None) -> Iterator[Verdict]:
     """An engine was built whose weights and activations alone are more than the GPU has."""
     warning, ledger = log.last("build.estimate.short"), ledger_of(log, log.ranks[0])
     assert warning is not None

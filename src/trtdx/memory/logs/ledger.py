@@ -296,10 +296,8 @@ def _torch_parts(log: LogMemory, rank: int, pool: Pool) -> Iterator[tuple[str, C
         # The temporary cache of the C++ manager is not torch's, so it is in what torch does not know.
         size = outside.bytes() - (temporary if kept_outside else 0)
         figure = Figure.within(max(0, size), 0, source_of(outside), extra=0.01 * GIB)
-        yield (
-            "cuda_context",
-            Component("cuda_context", figure, "outside torch: CUDA context, NCCL, CUDA graphs"),
-        )
+        why = "outside torch: CUDA context, NCCL, CUDA graphs"
+        yield "cuda_context", Component("cuda_context", figure, why)
 
 
 def _implied_temporary(log: LogMemory, rank: int) -> int:

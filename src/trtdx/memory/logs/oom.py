@@ -30,11 +30,12 @@ from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from trtdx.memory.ledger.capacity import Planner
     from trtdx.memory.logs.lines import Said
     from trtdx.memory.logs.read import LogMemory
-    from trtdx.memory.nouns import Ledger, Setup
+    from trtdx.memory.nouns import Setup
 
 _WOULD_FIT = "By the plan of these settings it would have fitted: look for what else is on the GPU, or for a setting that was not told."
 
@@ -47,9 +48,7 @@ class PostMortem(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...]  # the first is the cause
 
 
-def post_mortem(
-    log: LogMemory, setup: Setup | None = None, plan: Callable[[Setup], Ledger] | None = None
-) -> PostMortem:
+def post_mortem(log: LogMemory, setup: Setup | None = None, plan: Planner | None = None) -> PostMortem:
     """Return the ledgers, the failures and the verdicts of a log.
 
     Args:
@@ -61,12 +60,9 @@ def post_mortem(
     if setup is not None and plan is not None:
         ranks = completed(ranks, plan(setup))
     failures = failures_of(log)
-    verdicts = [*_verdicts(log, failures, setup, plan)]
-    return PostMortem(
-        ranks=tuple(_judged(rank, failures) for rank in ranks),
-        failures=tuple(failures),
-        verdicts=tuple(verdicts),
-    )
+    judged = tuple(_judged(rank, failures) for rank in ranks)
+    verdicts = tuple(_verdicts(log, failures, setup, plan))
+    return PostMortem(ranks=judged, failures=tuple(failures), verdicts=verdicts)
 
 
 def _judged(ledger: RankLedger, failures: list[Failure]) -> RankLedger:
@@ -81,7 +77,7 @@ def _judged(ledger: RankLedger, failures: list[Failure]) -> RankLedger:
 
 
 def _verdicts(
-    log: LogMemory, failures: list[Failure], setup: Setup | None, plan: Callable[[Setup], Ledger] | None
+    log: LogMemory, failures: list[Failure], setup: Setup | None, plan: Planner | None
 ) -> Iterator[Verdict]:
     if failures:
         yield _cause(log, _first(failures), setup, plan)
@@ -111,9 +107,7 @@ def _first(failures: list[Failure]) -> Failure:
     return next((failure for failure in ordered if (failure.missing or 0) > 0), ordered[0])
 
 
-def _cause(
-    log: LogMemory, failure: Failure, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
-) -> Verdict:
+def _cause(log: LogMemory, failure: Failure, setup: Setup | None, plan: Planner | None) -> Verdict:
     changes = tuple(smallest_changes(log, failure, setup, plan))
     for check in CHECKS:
         verdict = check(log, failure)
@@ -168,15 +162,11 @@ def _numbers(failure: Failure) -> str:
 
 def _plain(log: LogMemory, failure: Failure, changes: tuple[Fix, ...], doubt: str) -> Verdict:
     codes = {
-        "build.workspace": "DX178",
-        "trt.refused": "DX346",
-        "trt.oom": "DX346",
-        "runtime.oom": "DX345",
-        "executor.failed": "DX344",
-    }
-    code = "DX344" if failure.named else codes.get(failure.said.key, "DX340")
-    if failure.said.key == "kv.none":
-        code = "DX356"
+        "build.workspace": "DX178", "trt.refused": "DX346", "trt.oom": "DX346", "runtime.oom": "DX345", "kv.none": "DX356",
+    }  # fmt: skip
+    code = codes.get(failure.said.key, "DX340")
+    if failure.said.key == "executor.failed" or (failure.named and code != "DX356"):
+        code = "DX344"
     if code == "DX346" and log.backend == "build":
         code = "DX146"
     is_known = bool(failure.component) and (failure.wanted or failure.free)
@@ -204,21 +194,9 @@ def _short(failure: Failure) -> str:
 
 
 def _ledger_lines(log: LogMemory, failure: Failure) -> list[Said]:
-    keys = (
-        "engine.size",
-        "context",
-        "runtime",
-        "decoder",
-        "kv.available",
-        "torch.weights",
-        "torch.inside",
-        "executor.stage",
-    )
-    return [
-        statement
-        for statement in log.all(*keys, rank=failure.rank)
-        if statement.line < failure.said.line + 60
-    ][-6:]
+    keys = ("engine.size", "context", "runtime", "decoder", "kv.available", "torch.weights", "torch.inside")
+    statements = log.all(*keys, "executor.stage", rank=failure.rank)
+    return [statement for statement in statements if statement.line < failure.said.line + 60][-6:]
 
 
 def _measure(log: LogMemory) -> Fix:

@@ -14,11 +14,12 @@ from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words, thousands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from trtdx.memory.ledger.capacity import Planner
     from trtdx.memory.logs.failed_allocation import Failure
     from trtdx.memory.logs.read import LogMemory
-    from trtdx.memory.nouns import Ledger, RankLedger, Setup
+    from trtdx.memory.nouns import RankLedger, Setup
 
 MARGIN = 256 * MIB  # allocators round up, and the next allocation wants something too
 DEFAULT_FRACTION = 0.9
@@ -27,7 +28,7 @@ FEWEST_TOKENS = 512
 
 
 def smallest_changes(
-    log: LogMemory, failure: Failure, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
+    log: LogMemory, failure: Failure, setup: Setup | None, plan: Planner | None
 ) -> list[Fix]:
     """Return what to change, least harm first; each would be enough by itself where it says so."""
     of_plugin = failure.said.key == "build.workspace"
@@ -38,27 +39,21 @@ def smallest_changes(
     return fixes
 
 
-def _by_log(log: LogMemory, failure: Failure) -> Iterator[Fix]:
-    if failure.after_pool or (failure.component == "kv_pool" and not _is_empty_pool(failure)):
-        lower = lower_fraction(log, failure)
-        if lower:
-            yield lower
-    if _is_empty_pool(failure):
-        more = raise_fraction(log, ledger_of(log, failure.rank), log.number("max_seq_len") or 0)
-        if more:
-            yield more
-    if failure.component in ("activation", "runtime_buffers", "decoder_buffers", ""):
-        fewer = fewer_tokens(log, failure)
-        if fewer:
-            yield fewer
-    if failure.component in ("weights", "draft_weights") or _mostly_weights(log, failure):
-        yield from smaller_weights(log, failure)
-    if failure.component in ("runtime_buffers", "decoder_buffers") or (
-        failure.component == "" and not failure.after_pool
-    ):
-        smaller = smaller_batch(log)
-        if smaller:
-            yield smaller
+def _by_log(log: LogMemory, failure: Failure) -> list[Fix]:
+    fixes: list[Fix | None] = []
+    component, is_empty = failure.component, _is_empty_pool(failure)
+    if failure.after_pool or (component == "kv_pool" and not is_empty):
+        fixes.append(lower_fraction(log, failure))
+    if is_empty:
+        length = log.number("max_seq_len") or 0
+        fixes.append(raise_fraction(log, ledger_of(log, failure.rank), length))
+    if component in ("activation", "runtime_buffers", "decoder_buffers", ""):
+        fixes.append(fewer_tokens(log, failure))
+    if component in ("weights", "draft_weights") or _mostly_weights(log, failure):
+        fixes += smaller_weights(log, failure)
+    if component in ("runtime_buffers", "decoder_buffers") or not (component or failure.after_pool):
+        fixes.append(smaller_batch(log))
+    return [fix for fix in fixes if fix]
 
 
 def _mostly_weights(log: LogMemory, failure: Failure) -> bool:
@@ -261,7 +256,7 @@ def smaller_weights(log: LogMemory, failure: Failure) -> Iterator[Fix]:
     )
 
 
-def by_plan(log: LogMemory, setup: Setup, plan: Callable[[Setup], Ledger]) -> Fix | None:
+def by_plan(log: LogMemory, setup: Setup, plan: Planner) -> Fix | None:
     """Return the first change, in the order of the harm it does, with which the plan fits."""
     if setup.device is None or plan(setup).fits:  # a plan that saw no failure cannot mend one
         return None

@@ -32,10 +32,11 @@ from trtdx.redact import redacted
 from trtdx.words import counted, listed, size_in_words, thousands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trtdx.diagnose.facts import SourceFacts
     from trtdx.host import Host
+    from trtdx.memory.ledger.capacity import Planner
     from trtdx.memory.logs.verdict import Verdict
     from trtdx.model import Cell
     from trtdx.rule import RuleBook
@@ -107,7 +108,7 @@ def memory_of_log(
     )
 
 
-def _planner(constants: Constants | None) -> Callable[[Setup], Ledger]:
+def _planner(constants: Constants | None) -> Planner:
     def planned(setup: Setup) -> Ledger:
         from trtdx.memory.ledger.plan import plan
 

@@ -49,11 +49,9 @@ class CompletedDocument(Document):
 
     def where(self, dotted: str) -> str:
         owner = self._defaults.get(dotted)
-        return (
-            f"{self.path}: {dotted} is left out, which means the default of {owner}"
-            if owner
-            else super().where(dotted)
-        )
+        if not owner:
+            return super().where(dotted)
+        return f"{self.path}: {dotted} is left out, which means the default of {owner}"
 
 
 @cache

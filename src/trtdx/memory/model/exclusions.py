@@ -50,6 +50,8 @@ def kept_by_default(algo: str, family: Family) -> tuple[str, ...]:
 
 def patterns_of(algo: str, given: tuple[str, ...], family: Family) -> tuple[str, ...]:
     """Return the patterns that hold for a model: those given, else the usual ones; and what is always left out."""
+    if not algo:
+        return ()
     always = _MXFP4_KEPT if algo in MXFP4 else _ALWAYS.get(algo, ())
     return (given or kept_by_default(algo, family)) + always
 

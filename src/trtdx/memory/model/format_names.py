@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from trtdx.errors import InputError
 
-PLAIN = ("float32", "float16", "bfloat16")
 DTYPE_WORDS = {
     "fp32": "float32", "float32": "float32", "float": "float32", "fp16": "float16", "float16": "float16",
     "half": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16",
@@ -65,15 +64,7 @@ _BY_WORD = {
 # The types a key/value cache may have: bytes of an element, the first compute capability, the backends.
 KV_BITS = {"float32": 32.0, "float16": 16.0, "bfloat16": 16.0, "fp8": 8.0, "int8": 8.0, "nvfp4": 4.5}
 KV_LEAST_SM = {"fp8": 89, "int8": 70, "nvfp4": 100}
-KV_WORDS = {
-    "fp4": "nvfp4",
-    "auto": "",
-    "none": "",
-    **DTYPE_WORDS,
-    "fp8": "fp8",
-    "int8": "int8",
-    "nvfp4": "nvfp4",
-}
+KV_WORDS = {"fp4": "nvfp4", "auto": "", "none": ""} | DTYPE_WORDS | {kind: kind for kind in KV_LEAST_SM}
 
 
 def format_from(text: str) -> str:

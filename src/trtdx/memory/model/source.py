@@ -24,7 +24,7 @@ from trtdx.memory.model.exclusions import MODULES
 from trtdx.memory.model.format_names import format_from
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from trtdx.host import Host
     from trtdx.memory.model.dims import Sizes
@@ -177,10 +177,8 @@ def _with_fp4_experts(document: Document, artifact: Artifact) -> Artifact:
         return artifact
     layers = {f"model.layers.0.{module}": "FP8_BLOCK_SCALES" for module in MODULES if module != "mixer"}
     layers["model.layers.0.mlp.experts"] = four
-    mixed, where = (
-        Facts(),
-        document.where("expert_dtype" if document.has("expert_dtype") else "quantization_config"),
-    )
+    mixed = Facts()
+    where = document.where("expert_dtype" if document.has("expert_dtype") else "quantization_config")
     mixed.put("quant.algo", "MIXED_PRECISION", where)
     mixed.put("quant.per_layer", layers, where)
     return msgspec.structs.replace(artifact, facts=artifact.facts | mixed.done())
@@ -214,16 +212,21 @@ def known_models() -> Mapping[str, dict[str, Any]]:
     return models
 
 
+def _aliases() -> Iterator[tuple[str, str]]:
+    """Yield every name of a known model as it is written, and the model's own."""
+    for name, config in known_models().items():
+        yield from ((alias, name) for alias in (name, *config.get("also", ())))
+
+
 @cache
 def _names() -> dict[str, str]:
     """Return every name a known model goes by, in lower case; its revision may be left out, not replaced."""
     bare: dict[str, str] = {}
     exact = {}
-    for name, config in known_models().items():
-        for alias in (name, *config.get("also", ())):
-            exact[alias.lower()] = name
-            bare[_bare(alias)] = name
-            bare.setdefault(REVISION.sub("", _bare(alias)), name)
+    for alias, name in _aliases():
+        exact[alias.lower()] = name
+        bare[_bare(alias)] = name
+        bare.setdefault(REVISION.sub("", _bare(alias)), name)
     return bare | exact
 
 
@@ -276,11 +279,7 @@ class UnknownModelError(InputError):
 
 def _unknown(text: str) -> UnknownModelError:
     bare = _bare(without_format(text.rpartition("/")[2])[0])
-    names = {
-        alias.lower(): alias
-        for name, config in known_models().items()
-        for alias in (name, *config.get("also", ()))
-    }
+    names = {alias.lower(): alias for alias, _ in _aliases()}
     near = [names[alias] for alias in names if alias.startswith(f"{bare}-")][:3] or [
         names[alias] for alias in difflib.get_close_matches(bare, names, n=1, cutoff=0.7)
     ]

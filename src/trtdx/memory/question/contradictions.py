@@ -60,13 +60,9 @@ def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
     rows = tuple(row for part in (parallel, runtime, machine) for row in part.ROWS if row.code in ASKED)
     findings = [_less_sure(answer.setup, finding) for finding in findings_from(rows, deployment, book)]
     page = book.get(IMPOSSIBLE)
-    problems = [*_own(answer.setup), *_model_is_there(answer)]
-    violations = [_violation(answer.setup, *problem) for problem in problems]
-    return [
-        *findings,
-        *(finding_from(page, violation) for violation in violations),
-        *_method_is_read(answer, book),
-    ]
+    problems = (*_own(answer.setup), *_model_is_there(answer))
+    impossible = [finding_from(page, _violation(answer.setup, *problem)) for problem in problems]
+    return [*findings, *impossible, *_method_is_read(answer, book)]
 
 
 def _less_sure(setup: Setup, finding: Finding) -> Finding:

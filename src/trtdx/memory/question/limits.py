@@ -33,11 +33,8 @@ def limits_of(chosen: Chosen, running: Running, dims: Dims) -> Limits:
     tokens = _limit(chosen, "max_num_tokens", max(usual, 1) if engine else 8192, release)
     block = usual_of("tokens_per_block", 32)
     window = chosen.find("runtime.attention_window")
-    windows = (
-        [size for size in window.value if isinstance(size, int)]
-        if window and isinstance(window.value, list)
-        else []
-    )
+    sizes = window.value if window and isinstance(window.value, list) else []
+    windows = [size for size in sizes if isinstance(size, int)]
     return Limits(
         max_batch_size=batch,
         max_attention_window=tuple(windows),

@@ -227,17 +227,22 @@ def running_of(chosen: Chosen, version: str, kind: str, model_type: str = "") ->
         )
     chosen.text("attn_backend", "option.attn_backend", "option.pytorch_backend_config.attn_backend")
     build = _EngineSwitches(chosen, version, model_type) if backend == "tensorrt" else None
-    plugins = {field: build.on(name) if build else True for field, name in ENGINE_PLUGINS.items()}
+    plugins: dict[str, Any] = {
+        field: build.on(name) if build else True for field, name in ENGINE_PLUGINS.items()
+    }
+    amounts: dict[str, Any] = {name: _amount(chosen, name, *row) for name, row in AMOUNTS.items()}
     everything = chosen.switch("gather_context_logits", "option.gather_all_token_logits", default=False)
     graphs = chosen.find(
         "option.cuda_graph_config", "option.use_cuda_graph", "option.pytorch_backend_config.use_cuda_graph"
     )
-    switches = {name: chosen.switch(name, *facts, default=False) for name, facts in SWITCHES.items()}
+    switches: dict[str, Any] = {
+        name: chosen.switch(name, *facts, default=False) for name, facts in SWITCHES.items()
+    }
     return Running(
         backend=backend,
         version=version,
         free_fraction=float(fraction),
-        **{name: _amount(chosen, name, most, *facts) for name, (most, *facts) in AMOUNTS.items()},
+        **amounts,
         block_reuse=chosen.switch("block_reuse", "runtime.block_reuse", default=True)
         and not chosen.switch("block_reuse", "option.disable_kv_cache_reuse", default=False),
         **plugins | {"paged_kv": _is_paged(chosen, plugins["paged_kv"])},

@@ -153,13 +153,9 @@ def ledger_section(ledger: Ledger) -> Section:
     ]
     rows.append(("together", in_gib(worst.total_bytes.value), band(worst.total_bytes), _of_capacity(worst)))
     world = setup.layout.world
-    whose = (
-        f"rank {worst.rank} of {world} (the tightest)"
-        if _differ(ledger)
-        else "each GPU"
-        if world > 1
-        else "the GPU"
-    )
+    whose = "each GPU" if world > 1 else "the GPU"
+    if _differ(ledger):
+        whose = f"rank {worst.rank} of {world} (the tightest)"
     settings = ", ".join(
         filter(None, (layout_in_words(setup), formats_in_words(setup), setup.running.backend))
     )
