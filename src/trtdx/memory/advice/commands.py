@@ -265,9 +265,7 @@ def _take_commands(recipe: Recipe, host: Host, text: str) -> None:
             recipe.own[Stage.BUILD] = command
             recipe.checkpoint = command.value(*INPUTS) or recipe.checkpoint
             recipe.built = command.value(*OUTPUTS) or recipe.built
-            recipe.pages_context = (
-                recipe.pages_context or command.value("--use_paged_context_fmha") == "enable"
-            )
+            recipe.pages_context |= command.value("--use_paged_context_fmha") == "enable"
             recipe.is_converted = not any(other.program in OF_CHECKPOINTS for other in lines)
         elif line.program not in (*OF_CHECKPOINTS, TEMPLATE):
             recipe.own[Stage.LAUNCH] = command

@@ -134,9 +134,7 @@ class Recipe:
             return
         is_old = not at_least(self.release, BUILD_SINCE)
         command = self.own.get(Stage.BUILD) or CommandText(OLD_BUILDER if is_old else BUILDER)
-        command.put(
-            "--model_dir" if is_old else "--checkpoint_dir", self.source if is_old else self.checkpoint
-        )
+        command.put(*(("--model_dir", self.source) if is_old else ("--checkpoint_dir", self.checkpoint)))
         command.put("--output_dir", self.built)
         stated = {name: value for name, value in self._facts.items() if is_old or name not in CONVERTED}
         stated = {name: value for name, value in stated.items() if name not in STARTED}

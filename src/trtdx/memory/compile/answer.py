@@ -33,7 +33,6 @@ def with_compiled(
     setup = setup_from(host, asked).setup
     step = setup.limits.max_num_tokens
     shapes = sorted({step // part for part in SMALLER if step // part >= LEAST})
-
     compiled = compiled_activation(setup, tokens=shapes, host=host, progress=progress)
     return msgspec.structs.replace(wanted, activation=compiled.figure, compiled=(_curve(setup, compiled),))
 

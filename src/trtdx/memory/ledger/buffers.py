@@ -47,9 +47,7 @@ def buffers_of(setup: Setup, rank: int) -> tuple[Component, ...]:
     running, dims = setup.running, setup.dims
     if running.lora:
         components.append(_lora(setup, rank))
-    state = recurrent_state_of(setup, rank)
-    if state is not None:
-        components.append(state)
+    components += filter(None, [recurrent_state_of(setup, rank)])
     if dims.encoder_params:
         components.append(_encoder_cache(setup))
     if running.disaggregated_tokens:

@@ -55,12 +55,7 @@ def _ranks_per_stage(setup: Setup) -> int:
 
 def _stage(setup: Setup, rank: int, constants: Constants | None) -> RankLedger:
     used = [_weights(setup, rank), _activation(setup, rank), *buffers_of(setup, rank)]
-    used += [
-        component
-        for component in (draft_weights_of(setup, rank), encoder_weights_of(setup))
-        if component is not None
-    ]
-    used += _host_share(setup)
+    used += filter(None, (draft_weights_of(setup, rank), encoder_weights_of(setup), *_host_share(setup)))
     if constants is not None:
         used = [constants.applied(setup, component) for component in used]
     pool, tokens = kv_pool(setup, rank, summed(component.bytes for component in used))

@@ -60,12 +60,9 @@ def host_memory(log: LogMemory) -> Verdict:
     assert statement is not None
     free = _free_on_gpu(log)
     words = f"; on the GPU {size_in_words(free)} were free" if free else ""
-    need = log.last("host.prefetch")
-    host_need = (
-        f"; {size_in_words(need.bytes())} of checkpoint files were being read into host memory"
-        if need
-        else ""
-    )
+    need, host_need = log.last("host.prefetch"), ""
+    if need:
+        host_need = f"; {size_in_words(need.bytes())} of checkpoint files were being read into host memory"
     what = "shared memory (/dev/shm) was too small" if shm else "the process was killed for its host memory"
     return Verdict(
         code="DX400" if shm else "DX350",
@@ -230,13 +227,7 @@ def uneven_ranks(log: LogMemory) -> Verdict | None:
 
 
 def _free_of(said: Said) -> int:
-    return (
-        said.bytes("free")
-        if "free" in said.values
-        else said.bytes("budget")
-        if "budget" in said.values
-        else 0
-    )
+    return next((said.bytes(name) for name in ("free", "budget") if name in said.values), 0)
 
 
 def pool_is_no_leak(log: LogMemory) -> Verdict | None:

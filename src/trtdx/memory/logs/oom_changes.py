@@ -92,11 +92,8 @@ def lower_fraction(log: LogMemory, failure: Failure) -> Fix | None:
         if held_tokens
         else ""
     )
-    doubt = (
-        ""
-        if is_known
-        else "; the log does not say how much was asked for, so lower it further if that is not enough"
-    )
+    unknown = "; the log does not say how much was asked for, so lower it further if that is not enough"
+    doubt = "" if is_known else unknown
     assumed = "" if log.fraction else " (the default, the log does not say)"
     return Fix(
         Stage.SERVE,
@@ -182,11 +179,8 @@ def _fewer_tokens_unmeasured(log: LogMemory, limit: int | None, activation: int)
 
 def _chunk_words(log: LogMemory) -> str:
     longest = log.number("max_input_len") or log.number("max_seq_len")
-    return (
-        "; prompts longer than that need chunked prefill"
-        if longest is None or longest > FEWEST_TOKENS
-        else ""
-    )
+    is_short = longest is not None and longest <= FEWEST_TOKENS
+    return "" if is_short else "; prompts longer than that need chunked prefill"
 
 
 def smaller_workspace(log: LogMemory, failure: Failure) -> Iterator[Fix]:
@@ -233,27 +227,18 @@ def smaller_weights(log: LogMemory, failure: Failure) -> Iterator[Fix]:
     now = log.number("tp_size") or log.number("world_size") or 1
     stage = limit_stage(log)
     total = failure.total.value if failure.total else 0
+    times = 2
     if size and total:
-        times = 2
         while size / times > 0.8 * total and times < 64:
             times *= 2
-        per_gpu = size_in_words(size / times)
-        yield Fix(
-            stage,
-            f"split the model over {now * times} GPUs instead of {now}: {per_gpu} of weights on each instead of {size_in_words(size)}, of {size_in_words(total)}",
-            command_with(log, stage, tp_size=now * times) if stage is Stage.SERVE else None,
-        )
+        per_gpu = f"{size_in_words(size / times)} of weights on each instead of {size_in_words(size)}"
+        effect = f": {per_gpu}, of {size_in_words(total)}"
     else:
-        what = f"{size_in_words(size)} of weights" if size else "the weights"
-        yield Fix(
-            stage,
-            f"split the model over {now * 2} GPUs instead of {now}, which halves {what}",
-            command_with(log, stage, tp_size=now * 2) if stage is Stage.SERVE else None,
-        )
-    yield Fix(
-        Stage.CONVERT,
-        "or use quantised weights: FP8 needs about half of 16 bit, NVFP4 and INT4 AWQ under a third",
-    )
+        effect = f", which halves {f'{size_in_words(size)} of weights' if size else 'the weights'}"
+    command = command_with(log, stage, tp_size=now * times) if stage is Stage.SERVE else None
+    yield Fix(stage, f"split the model over {now * times} GPUs instead of {now}{effect}", command)
+    text = "or use quantised weights: FP8 needs about half of 16 bit, NVFP4 and INT4 AWQ under a third"
+    yield Fix(Stage.CONVERT, text)
 
 
 def by_plan(log: LogMemory, setup: Setup, plan: Planner) -> Fix | None:
@@ -276,11 +261,8 @@ def _candidates(setup: Setup) -> Iterator[tuple[Setup, str, dict[str, int]]]:
     limits, layout = setup.limits, setup.layout
     for tokens in _halves(limits.max_num_tokens, 1024):
         changed = replace(setup, limits=replace(limits, max_num_tokens=tokens), activation=None)
-        yield (
-            changed,
-            f"lower max_num_tokens from {limits.max_num_tokens} to {tokens}",
-            {"max_num_tokens": tokens},
-        )
+        text = f"lower max_num_tokens from {limits.max_num_tokens} to {tokens}"
+        yield changed, text, {"max_num_tokens": tokens}
     for batch in _halves(limits.max_batch_size, 8):
         tokens = min(limits.max_num_tokens, 2048)
         changed = replace(

@@ -52,11 +52,8 @@ class LogMemory(msgspec.Struct, frozen=True):
         Ranks have caches of one size, and often only the first prints it.
         """
         matching = [statement for statement in self.said if statement.key in keys]
-        of_rank = [
-            statement
-            for statement in matching
-            if rank is None or statement.rank is None or statement.rank == rank
-        ]
+        ranks = {statement.rank for statement in matching} if rank is None else {None, rank}
+        of_rank = [statement for statement in matching if statement.rank in ranks]
         if of_rank or not matching or len(self.names) > 1 or not FOR_ALL.issuperset(keys):
             return of_rank
         return [statement for statement in matching if statement.rank == matching[0].rank]

@@ -190,11 +190,9 @@ def _headline(log: LogMemory, result: PostMortem, findings: Sequence[Finding], o
         return headline(findings) + more
     tokens = max((rank.kv_tokens.value for rank in result.ranks), default=0)
     pool = max((rank.bytes_of("kv_pool") for rank in result.ranks), default=0)
-    cache_words = (
-        f"the KV cache holds {thousands(tokens)} tokens in {size_in_words(pool)}"
-        if pool
-        else "no failure is told"
-    )
+    cache_words = "no failure is told"
+    if pool:
+        cache_words = f"the KV cache holds {thousands(tokens)} tokens in {size_in_words(pool)}"
     return f"{counted(len(log.said), 'statement')} about memory; {cache_words}{more}"
 
 
@@ -217,13 +215,9 @@ def _ledger_sections(
     for rank in ranks:
         plan = planned.rank_like(rank.rank) if planned else None
         for component in rank.components:
-            row: tuple[Cell, ...] = (
-                rank.rank,
-                COMPONENTS[component.name],
-                size_in_words(component.bytes.value),
-                component.bytes.source,
-            )
-            rows.append((*row, size_in_words(plan.bytes_of(component.name))) if plan else row)
+            name, figure = component.name, component.bytes
+            row: tuple[Cell, ...] = (rank.rank, COMPONENTS[name], size_in_words(figure.value), figure.source)
+            rows.append((*row, size_in_words(plan.bytes_of(name))) if plan else row)
         total: tuple[Cell, ...] = (rank.rank, "together", size_in_words(rank.total_bytes.value), "")
         rows.append((*total, size_in_words(plan.total_bytes.value)) if plan else total)
     if any(rank.components for rank in ranks):
@@ -242,11 +236,8 @@ def _rank_note(rank: RankLedger, free: int | None) -> str:
     if rank.capacity:
         left = max(0, rank.capacity - rank.total_bytes.value - (free or 0))
         of_capacity = "" if free is not None else f" of {size_in_words(rank.capacity)}"
-        clauses += (
-            [f"{size_in_words(left)}{of_capacity} are not accounted for"]
-            if left > 0.01 * rank.capacity
-            else []
-        )
+        if left > 0.01 * rank.capacity:
+            clauses.append(f"{size_in_words(left)}{of_capacity} are not accounted for")
     before = rank.component("cuda_context")
     if before is not None and before.bytes.value > MOST_CONTEXT and "other processes" in before.why:
         clauses.append(
@@ -262,10 +253,8 @@ def _rank_note(rank: RankLedger, free: int | None) -> str:
 
 def _settings_section(log: LogMemory) -> Iterator[Section]:
     if log.settings:
-        rows = tuple(
-            (setting.name, setting.value, setting.where)
-            for setting in sorted(log.settings.values(), key=lambda s: s.name)
-        )
+        settings = sorted(log.settings.values(), key=lambda setting: setting.name)
+        rows = tuple((setting.name, setting.value, setting.where) for setting in settings)
         yield Section("memory-settings", "Settings that the log prints", ("setting", "value", "where"), rows)
 
 

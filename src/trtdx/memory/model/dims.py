@@ -89,9 +89,8 @@ def _value(found: Sizes, name: str) -> Any:
 
 def _heads(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
     model_type, heads = config.model_type, _value(found, "num_heads")
-    if config.get("multi_query_attention") is False or (
-        "num_kv_heads" not in found and model_type in HEADS_ARE_KV_HEADS
-    ):
+    is_implied = "num_kv_heads" not in found and model_type in HEADS_ARE_KV_HEADS
+    if is_implied or config.get("multi_query_attention") is False:
         yield "num_kv_heads", heads, "num_attention_heads"
     per_layer = config.get("num_key_value_heads")
     if isinstance(per_layer, list) and all(isinstance(count, int) for count in per_layer):

@@ -212,7 +212,7 @@ def known_models() -> Mapping[str, dict[str, Any]]:
     return models
 
 
-def _aliases() -> Iterator[tuple[str, str]]:
+def _known_aliases() -> Iterator[tuple[str, str]]:
     """Yield every name of a known model as it is written, and the model's own."""
     for name, config in known_models().items():
         yield from ((alias, name) for alias in (name, *config.get("also", ())))
@@ -223,7 +223,7 @@ def _names() -> dict[str, str]:
     """Return every name a known model goes by, in lower case; its revision may be left out, not replaced."""
     bare: dict[str, str] = {}
     exact = {}
-    for alias, name in _aliases():
+    for alias, name in _known_aliases():
         exact[alias.lower()] = name
         bare[_bare(alias)] = name
         bare.setdefault(REVISION.sub("", _bare(alias)), name)
@@ -279,7 +279,7 @@ class UnknownModelError(InputError):
 
 def _unknown(text: str) -> UnknownModelError:
     bare = _bare(without_format(text.rpartition("/")[2])[0])
-    names = {alias.lower(): alias for alias, _ in _aliases()}
+    names = {alias.lower(): alias for alias, _ in _known_aliases()}
     near = [names[alias] for alias in names if alias.startswith(f"{bare}-")][:3] or [
         names[alias] for alias in difflib.get_close_matches(bare, names, n=1, cutoff=0.7)
     ]

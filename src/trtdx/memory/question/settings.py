@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from trtdx.errors import InputError
@@ -123,13 +124,10 @@ def _check_world(chosen: Chosen, tp: int, pp: int, cp: int) -> None:
     """Raise where one and the same source states ranks and sizes that do not go together."""
     for layer in chosen.layers:
         world = layer.facts.get("world_size")
-        if (
-            world is not None
-            and (layer.has("tp_size") or layer.has("pp_size"))
-            and world.value != tp * pp * cp
-        ):
+        has_sizes = layer.has("tp_size") or layer.has("pp_size")
+        if world is not None and has_sizes and world.value != tp * pp * cp:
             sizes = [layer.integer(name) or 1 for name in ("tp_size", "pp_size", "cp_size")]
-            if sizes[0] * sizes[1] * sizes[2] == world.value:
+            if math.prod(sizes) == world.value:
                 continue  # another layout is asked about than the files have
             raise InputError(
                 f"world_size {world.value} ({world.where}) is not tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp}",
@@ -230,7 +228,7 @@ def running_of(chosen: Chosen, version: str, kind: str, model_type: str = "") ->
     plugins: dict[str, Any] = {
         field: build.on(name) if build else True for field, name in ENGINE_PLUGINS.items()
     }
-    amounts: dict[str, Any] = {name: _amount(chosen, name, *row) for name, row in AMOUNTS.items()}
+    amounts: dict[str, Any] = {name: _read_amount(chosen, name, *row) for name, row in AMOUNTS.items()}
     everything = chosen.switch("gather_context_logits", "option.gather_all_token_logits", default=False)
     graphs = chosen.find(
         "option.cuda_graph_config", "option.use_cuda_graph", "option.pytorch_backend_config.use_cuda_graph"
@@ -251,11 +249,11 @@ def running_of(chosen: Chosen, version: str, kind: str, model_type: str = "") ->
         cuda_graphs=_captures(backend, version) if graphs is None else graphs.value not in ("null", False),
         cuda_graph_max_batch=_graph_batch(chosen),
         torch_compile=_compiles(chosen),
-        other_process_bytes=_amount(chosen, "other_processes", 10**15, "option.other_processes"),
+        other_process_bytes=_read_amount(chosen, "other_processes", 10**15, "option.other_processes"),
     )
 
 
-def _amount(chosen: Chosen, key: str, most: int, *facts: str) -> int:
+def _read_amount(chosen: Chosen, key: str, most: int, *facts: str) -> int:
     """Return a number that is 0 where nobody states it."""
     return chosen.number(key, *facts, default=0, least=0, most=most)
 
@@ -273,9 +271,8 @@ def _backend(chosen: Chosen, version: str, kind: str) -> str:
     if word:
         raise InputError(f"no backend is called {word!r}", fix="--backend pytorch or --backend tensorrt")
     command = chosen.text("command", "runtime.command")
-    if kind in ("engine", "checkpoint") or command.startswith(
-        ("trtllm-build", "launch_triton", "tritonserver")
-    ):
+    engine_programs = ("trtllm-build", "launch_triton", "tritonserver")
+    if kind in ("engine", "checkpoint") or command.startswith(engine_programs):
         chosen.said["backend"] = f"{DEFAULT}: engines run on it"
         return "tensorrt"
     build = chosen.find(*OF_ENGINES)
@@ -324,7 +321,7 @@ def _graph_batch(chosen: Chosen) -> int:
     if sizes is not None and isinstance(sizes.value, list):
         return max((size for size in sizes.value if isinstance(size, int)), default=0)
     facts = ("option.cuda_graph_config.max_batch_size", "option.cuda_graph_max_batch_size")
-    return _amount(chosen, "cuda_graph_max_batch", 10**6, *facts)
+    return _read_amount(chosen, "cuda_graph_max_batch", 10**6, *facts)
 
 
 def _compiles(chosen: Chosen) -> bool:

@@ -23,7 +23,7 @@ from trtdx.memory.ledger.capacity import (
 )
 from trtdx.memory.ledger.plan import is_assumed
 from trtdx.memory.ledger.weight_storage import known
-from trtdx.memory.nouns import COMPONENTS, RankLedger
+from trtdx.memory.nouns import COMPONENTS, ZERO, RankLedger
 from trtdx.memory.report.figures import (
     band,
     formats_in_words,
@@ -250,11 +250,9 @@ def requests_section(ledger: Ledger, lengths: Sequence[int]) -> Iterator[Section
     rows = tuple((length, requests(ledger, length)) for length in shown_lengths)
     figure = ledger.kv_tokens
     per_gpu = " on each GPU" if caches(ledger.setup) > 1 else ""
-    bounds = (
-        f"; {short_count(figure.low)} to {short_count(figure.high)} tokens{per_gpu}"
-        if figure.low != figure.high
-        else ""
-    )
+    bounds = ""
+    if figure.low != figure.high:
+        bounds = f"; {short_count(figure.low)} to {short_count(figure.high)} tokens{per_gpu}"
     note = f"{ledger.worst.kv_bytes_per_token.value:,} bytes a token{bounds}"
     yield Section("requests", "requests at once", ("tokens each", "requests"), rows, note=note)
 
@@ -284,8 +282,7 @@ def gain_in_words(advice: Advice) -> str:
     if not ledger.fits:
         return f"{gib(advice.gain_bytes)} less, still short by {gib(ledger.worst.short_bytes)}"
     tokens = _cache(ledger)
-    before = max(advice.tokens_before, 1)
-    times = ledger.kv_tokens.value / before
+    times = ledger.kv_tokens.value / max(advice.tokens_before, 1)
     return f"{tokens} ({times:.1f} times)" if times < 100 else tokens
 
 
@@ -298,15 +295,14 @@ def fix_with_commands(text: str, advised: Advised | None) -> Fix:
 
 def fixes(advice: Sequence[Advice]) -> tuple[Fix, ...]:
     """Return advice as fixes of a finding."""
-    fix_list = []
-    for suggestion in advice:
-        after = (
-            "fits" if suggestion.ledger.fits else f"still short by {gib(suggestion.ledger.worst.short_bytes)}"
-        )
-        tokens = f" with {_cache(suggestion.ledger)}" if suggestion.ledger.fits else ""
-        text = f"{suggestion.words}: {after}{tokens}; {suggestion.speed}"
-        fix_list.append(fix_with_commands(text, suggestion.advised))
-    return tuple(fix_list)
+    return tuple(
+        fix_with_commands(f"{item.words}: {_outcome_in_words(item.ledger)}; {item.speed}", item.advised)
+        for item in advice
+    )
+
+
+def _outcome_in_words(ledger: Ledger) -> str:
+    return f"fits with {_cache(ledger)}" if ledger.fits else f"still short by {gib(ledger.worst.short_bytes)}"
 
 
 def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again: str) -> Iterator[Finding]:
@@ -364,9 +360,8 @@ def rank_json(rank: RankLedger) -> dict[str, Any]:
         for name in COMPONENTS
         if (component := rank.component(name))
     }
-    zero = {"value": 0, "low": 0, "high": 0, "source": "formula"}
     for name in ("weights_bytes", "activation_bytes", "kv_pool_bytes"):
-        parts.setdefault(name, dict(zero))
+        parts.setdefault(name, figure_json(ZERO))
     return {
         "rank": rank.rank,
         "fits": rank.fits,
