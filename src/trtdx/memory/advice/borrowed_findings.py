@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.inspect.readers.server.commands import command_lines
 from trtdx.memory.advice.change import with_part
@@ -28,7 +28,7 @@ def with_own_commands(question: Question, finding: Finding) -> Finding:
     A page knows neither the flags in force nor how the release spells them.
     """
     fixes = tuple(_own(question, fix) for fix in finding.fixes)
-    return msgspec.structs.replace(finding, fixes=fixes)
+    return replace(finding, fixes=fixes)
 
 
 def _own(question: Question, fix: Fix) -> Fix:
@@ -42,7 +42,7 @@ def _own(question: Question, fix: Fix) -> Fix:
     rewritten = advised(question, after) if is_served and after != question.answer.setup else None
     does = rewritten is not None and rewritten.ledger.fits is not False
     text = "\n".join(line.text for line in rewritten.commands) if rewritten and does else None
-    return msgspec.structs.replace(fix, command=text)
+    return replace(fix, command=text)
 
 
 def _changed(setup: Setup, facts: dict[str, object]) -> Setup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.advice.costs import EFFORT
 from trtdx.memory.question.setup_facts import differences, facts_of, stages_of
@@ -61,11 +61,11 @@ def apply_changes(setup: Setup, changes: Sequence[Change]) -> Setup:
 
 def with_part(part: str, **values: Any) -> Callable[[Setup], Setup]:
     def changed(setup: Setup) -> Setup:
-        inner = msgspec.structs.replace(getattr(setup, part), **values)
+        inner = replace(getattr(setup, part), **values)
         # What was read or measured of the old set-up says nothing of the new one's.
         forget: dict[str, Any] = {"weights_by_rank": ()} if part in ("layout", "formats") else {}
         if part != "device" and values.keys() & MEASURED:
             forget["activation"] = None
-        return msgspec.structs.replace(setup, **{part: inner}, **forget)
+        return replace(setup, **{part: inner}, **forget)
 
     return changed

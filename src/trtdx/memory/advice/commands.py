@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.errors import TrtdxError
 from trtdx.formats.documents import UnreadableError, read_json
@@ -82,7 +82,7 @@ def advised(question: Question, after: Setup) -> Advised | None:
             written = recipe.written()
             again = _asked_again(question, after, written, rest)
             setup = setup_from(question.host, again).setup
-            setup = msgspec.structs.replace(setup, activation=after.activation)
+            setup = replace(setup, activation=after.activation)
             wrong = differences(facts_of(setup), meant)
             ledger = question.planner(setup)
             if not wrong or (not wrong.keys() & changes.keys() and _does(ledger, question.planner(after))):
@@ -105,7 +105,7 @@ def _is_whole(question: Question, again: Asked, rest: dict[str, Fact], meant: Se
     trtdx_only = {name: fact for name, fact in rest.items() if name in ONLY_ASKED}
     if trtdx_only == rest:
         return True
-    alone = msgspec.structs.replace(again, flags=Artifact("command", "the command line", trtdx_only))
+    alone = replace(again, flags=Artifact("command", "the command line", trtdx_only))
     return not differences(facts_of(setup_from(question.host, alone).setup), facts_of(meant))
 
 
@@ -309,7 +309,7 @@ def _asked_again(question: Question, after: Setup, written: list[Written], rest:
     if name and (count or world > 1):
         gpu = f"{world}x{name.strip()}"
     model = request.model or ("" if request.dims else question.answer.model.name)
-    return msgspec.structs.replace(
+    return replace(
         request,
         model=model,
         options=(),

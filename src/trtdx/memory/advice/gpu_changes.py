@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.advice.change import Change, with_part
 from trtdx.memory.advice.costs import HARMS
@@ -104,4 +104,4 @@ def kind_of(device: Device) -> str:
 
 
 def _on(device: Device) -> Callable[[Setup], Setup]:
-    return lambda setup: msgspec.structs.replace(setup, device=device)
+    return lambda setup: replace(setup, device=device)

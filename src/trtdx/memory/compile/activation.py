@@ -1,7 +1,7 @@
 """Activation memory from TensorRT's own compiler: the layers of a model, built on the CPU for the shapes that are asked.
 
 compiled = compiled_activation(setup)
-setup = msgspec.structs.replace(setup, activation=compiled.figure)
+setup = replace(setup, activation=compiled.figure)
 
 Two layers are built, as one rank has them; more need no more (benchmarks/memory_compile.py), because the memory of one
 is used again by the next. TensorRT-RTX knows no plugins, so where an engine would have them the formula widens the band.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.compile.activation import compiled_activation
 from trtdx.memory.ledger.plan import formula_activation
@@ -34,7 +34,7 @@ def with_compiled(
     step = setup.limits.max_num_tokens
     shapes = sorted({step // part for part in SMALLER if step // part >= LEAST})
     compiled = compiled_activation(setup, tokens=shapes, host=host, progress=progress)
-    return msgspec.structs.replace(wanted, activation=compiled.figure, compiled=(_curve(setup, compiled),))
+    return replace(wanted, activation=compiled.figure, compiled=(_curve(setup, compiled),))
 
 
 def _curve(setup: Setup, found: Compiled) -> Section:
@@ -49,5 +49,5 @@ def _curve(setup: Setup, found: Compiled) -> Section:
 
 
 def _formula(setup: Setup, tokens: int) -> int:
-    limits = msgspec.structs.replace(setup.limits, max_num_tokens=tokens)
-    return formula_activation(msgspec.structs.replace(setup, limits=limits), 0).bytes.value
+    limits = replace(setup.limits, max_num_tokens=tokens)
+    return formula_activation(replace(setup, limits=limits), 0).bytes.value

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.errors import InputError
 from trtdx.memory.nouns import Component, Figure
@@ -80,7 +81,7 @@ class Constants(msgspec.Struct, frozen=True):
             f"measured: formula x {constant.value:.3f}, calibrated on {counted(constant.logs, 'log')}",
         )
         parts = {part: round(size * constant.value) for part, size in component.parts.items()}
-        return msgspec.structs.replace(component, bytes=scaled, parts=parts)
+        return replace(component, bytes=scaled, parts=parts)
 
 
 def constants_path(host: Host) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.knowledge.versions import kernels_of
 from trtdx.memory.ledger.plan import is_assumed, plan
@@ -26,13 +26,11 @@ FIXED = ("weights", "draft_weights", "encoder_weights", "cuda_context", "other_p
 def with_limits(setup: Setup, **limits: int) -> Setup:
     """Return the set-up with other limits, which then count as said."""
     sources = setup.said | dict.fromkeys(limits, "asked for")
-    return msgspec.structs.replace(
-        setup, limits=msgspec.structs.replace(setup.limits, **limits), said=sources
-    )
+    return replace(setup, limits=replace(setup.limits, **limits), said=sources)
 
 
 def on(setup: Setup, device: Device) -> Setup:
-    return msgspec.structs.replace(setup, device=device)
+    return replace(setup, device=device)
 
 
 def tokens_needed(setup: Setup, batch: int, length: int) -> int:
@@ -123,9 +121,7 @@ def smallest_home(
     for size, device in homes:
         placed = on(setup, device)
         if size != setup.layout.tp:
-            placed = msgspec.structs.replace(
-                placed, layout=msgspec.structs.replace(setup.layout, tp=size), weights_by_rank=()
-            )
+            placed = replace(placed, layout=replace(setup.layout, tp=size), weights_by_rank=())
         ledger = planner(placed)
         if ledger.fits and not is_narrow(ledger.worst) and requests(ledger, usual_length(setup)) >= 1:
             return placed

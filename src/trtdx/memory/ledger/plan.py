@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.ledger.buffers import buffers_of, late_logits
 from trtdx.memory.ledger.draft_weights import draft_weights_of
@@ -31,7 +31,7 @@ def plan(setup: Setup, constants: Constants | None = None) -> Ledger:
     tightest = min((stage.kv_tokens for stage in stages), key=lambda figure: figure.value)
     stages = [_shared(setup, stage, tightest) for stage in stages]
     ranks = tuple(
-        msgspec.structs.replace(stage, rank=stage.rank + offset)
+        replace(stage, rank=stage.rank + offset)
         for stage in stages
         for offset in range(_ranks_per_stage(setup))
     )
@@ -128,17 +128,17 @@ def _shared(setup: Setup, ledger: RankLedger, tokens: Figure) -> RankLedger:
     rank_tokens = ledger.kv_tokens.value
     if pool is not None and tokens.value < rank_tokens:
         share = tokens.value / rank_tokens
-        figure = msgspec.structs.replace(
+        figure = replace(
             pool.bytes,
             value=round(pool.bytes.value * share),
             low=round(pool.bytes.low * share),
             high=max(round(pool.bytes.high * share), round(pool.bytes.value * share)),
         )
         components = tuple(
-            msgspec.structs.replace(component, bytes=figure) if component is pool else component
+            replace(component, bytes=figure) if component is pool else component
             for component in ledger.components
         )
-        ledger = msgspec.structs.replace(
+        ledger = replace(
             ledger,
             components=components,
             kv_tokens=tokens,
@@ -162,7 +162,7 @@ def _judged(setup: Setup, ledger: RankLedger) -> RankLedger:
     if lacking:
         short = max(short, lacking + max(used - ledger.capacity, 0))
     why = _why_not(setup, ledger, needed) if short else ""
-    return msgspec.structs.replace(ledger, fits=not short, short_bytes=short, why_not=why)
+    return replace(ledger, fits=not short, short_bytes=short, why_not=why)
 
 
 def _tokens_needed(setup: Setup) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.ledger.decoder_layers import is_last_stage
 from trtdx.memory.ledger.engine_activation import mixed_and_attended, quantised_activation_bytes
@@ -69,7 +69,7 @@ def torch_activation(setup: Setup, rank: int) -> Component:
     figure = Figure.within(phases[phase], _doubt(setup, phase), extra=64 * MIB)
     if setup.running.piecewise_graphs:
         # What the captured pieces make is in the graphs' own pool (see graphs.py), as far as a step is captured.
-        figure = msgspec.structs.replace(figure, low=min(figure.low, phases["attention"] // 2))
+        figure = replace(figure, low=min(figure.low, phases["attention"] // 2))
     return Component(
         "activation", figure, f"{thousands(tokens)} tokens, most in {phase}", {phase: figure.value}
     )

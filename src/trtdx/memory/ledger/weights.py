@@ -6,7 +6,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.ledger.decoder_layers import (
     ATTENTION,
@@ -39,7 +39,7 @@ from trtdx.memory.ledger.weight_storage import (
     padded,
     width_of,
 )
-from trtdx.memory.model.exclusions import MODULES, exclusions, patterns_of
+from trtdx.memory.model.exclusions import patterns_of, unquantised_modules
 from trtdx.memory.model.families import Family, family_of, since, unmodelled
 from trtdx.memory.nouns import GIB, MIB, Component, Dims, Figure, Formats, Layout
 
@@ -178,19 +178,9 @@ def _stage_layers(model: Model, stage: int) -> Counter[tuple[Layer, frozenset[st
     layers = layers_of(dims)
     patterns = patterns_of(model.formats.weights, model.formats.excluded, model.family)
     return Counter(
-        (layers[at], kept_names(patterns, at, mtp=False, experts=model.family.experts_name))
+        (layers[at], unquantised_modules(patterns, at, mtp=False, experts=model.family.experts_name))
         for at in stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage)
     )
-
-
-@lru_cache(maxsize=16384)
-def kept_names(patterns: tuple[str, ...], layer: int, *, mtp: bool, experts: str = "") -> frozenset[str]:
-    """Return the modules of a layer that are not quantised. `experts`: what the family calls these."""
-    if not patterns:
-        return frozenset()
-    matcher = exclusions(patterns)
-    called = {"mlp.experts": experts} if experts else {}
-    return frozenset(name for name in MODULES if matcher.keeps(layer, called.get(name, name), mtp=mtp))
 
 
 def _algo(model: Model, name: str, kept: frozenset[str]) -> str:
@@ -316,7 +306,7 @@ def _encoder(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
     if not dims.encoder_layers:
         return []
     layer = Layer(ATTENTION, DENSE, dims.num_kv_heads)
-    plain = model._replace(dims=msgspec.structs.replace(dims, extra_params=0))
+    plain = model._replace(dims=replace(dims, extra_params=0))
     encoder = sum(_layer_parts(plain, cut, layer, frozenset()).values())
     cross = sum(
         _stored(model, weight, frozenset()) for weight in attention_weights(dims, cut, layer, model.family)
@@ -331,7 +321,7 @@ def _mtp_layer(model: Model, cut: Cut, at: int) -> int:
     dims, width, formats = model.dims, width_of(model.formats.dtype), model.formats
     layer = Layer(ATTENTION, EXPERTS if dims.num_experts else DENSE, dims.num_kv_heads)
     patterns = patterns_of(formats.weights, formats.excluded, model.family)
-    unquantised = kept_names(patterns, dims.num_layers + at, mtp=True)
+    unquantised = unquantised_modules(patterns, dims.num_layers + at, mtp=True)
     joined = dims.hidden_size * ceil_div(2 * dims.hidden_size, cut.inner) * width
     return sum(_layer_parts(model, cut, layer, unquantised).values()) + joined + 3 * dims.hidden_size * width
 

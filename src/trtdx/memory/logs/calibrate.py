@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.ledger.calibration import ANY, FACTORS, Constant, Constants
 from trtdx.memory.logs.failed_allocation import failures_of
@@ -69,7 +70,7 @@ def calibrate(
     known = known or Constants()
     refused: list[Refused] = []
     ratios_by_key: defaultdict[str, list[_Ratio]] = defaultdict(list)
-    used: defaultdict[str, int] = defaultdict(int)
+    used: Counter[str] = Counter()
     for log, setup in logs:
         of_log = with_log_settings(setup, log)
         planned = plan(of_log)
@@ -78,8 +79,7 @@ def calibrate(
         if reason or not ratios:
             refused.append(Refused(log.names, reason or "it states nothing that the plan has too"))
             continue
-        for key in {ratio.key for ratio in ratios}:
-            used[key] += 1
+        used.update({ratio.key for ratio in ratios})
         for ratio in ratios:
             ratios_by_key[ratio.key].append(ratio)
     entries = dict(known.entries)
@@ -109,10 +109,8 @@ def constants_of(log: LogMemory, planned: Ledger, known: Constants | None = None
     ratios_by_key: defaultdict[str, list[_Ratio]] = defaultdict(list)
     for ratio in _ratios(log, planned, least=0.001, most=1000):
         ratios_by_key[ratio.key].append(ratio)
-    entries = known.entries if known else {}
-    return Constants(
-        entries={**entries, **{key: _fitted(ratios, 1) for key, ratios in ratios_by_key.items()}}
-    )
+    fitted = {key: _fitted(ratios, 1) for key, ratios in ratios_by_key.items()}
+    return Constants(entries=(known.entries if known else {}) | fitted)
 
 
 def _ratios(log: LogMemory, planned: Ledger, least: float = LEAST, most: float = MOST) -> Iterator[_Ratio]:
@@ -160,10 +158,10 @@ def with_log_settings(setup: Setup, log: LogMemory) -> Setup:
     device = setup.device
     if capacity:
         device = Device(name=device.name if device else "the GPU of the log", total_bytes=capacity, sm=device.sm if device else 0, source="measured")  # fmt: skip
-    return msgspec.structs.replace(
+    return replace(
         setup,
-        limits=msgspec.structs.replace(setup.limits, **limits),
-        running=msgspec.structs.replace(setup.running, **running),
+        limits=replace(setup.limits, **limits),
+        running=replace(setup.running, **running),
         device=device,
         said={**setup.said, **dict.fromkeys(limits, "the log")},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.inspect.facts.options import judged_flags
 from trtdx.inspect.readers.server.commands import command_lines
@@ -87,7 +87,7 @@ def pasteable(log: LogMemory, fix: Fix, model: str = "MODEL", *, own: bool = Fal
     is_other = log.backend == "pytorch" and any(line.program != SERVER for line in lines)
     is_available = not release or all(_has(line, release.value) for line in lines)
     command = text.replace("MODEL", model) if text and is_available and not is_other else None
-    return msgspec.structs.replace(fix, command=command)
+    return replace(fix, command=command)
 
 
 def _with_settings(log: LogMemory, line: CommandLine) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.logs.ledger import shortened
 from trtdx.memory.logs.oom import post_mortem
@@ -58,14 +58,12 @@ def _with(finding: Finding, verdict: Verdict) -> Finding:
     if finding.code in verdict.replaces:
         evidence = (*verdict.evidence, *(item for item in finding.evidence if item not in verdict.evidence))
         fixes = (*verdict.fixes, *finding.fixes)
-        return msgspec.structs.replace(
-            finding, message=verdict.message, fixes=fixes, evidence=evidence[:MOST_EVIDENCE]
-        )
+        return replace(finding, message=verdict.message, fixes=fixes, evidence=evidence[:MOST_EVIDENCE])
     numbers = verdict.short
     new = numbers and not all(word in finding.message for word in _figures(numbers) or [numbers])
     known_lines = {(item.where, item.text) for item in finding.evidence}
     added = tuple(item for item in verdict.evidence if (item.where, item.text) not in known_lines)
-    return msgspec.structs.replace(
+    return replace(
         finding,
         message=f"{finding.message}; {numbers}" if new else finding.message,
         why=f"{finding.why} {verdict.why}".strip() if verdict.why else finding.why,

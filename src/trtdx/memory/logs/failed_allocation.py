@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.logs.ledger import STAGES, measured, pool_of
 from trtdx.memory.logs.lines import Said
@@ -90,7 +91,7 @@ def _with_size(log: LogMemory, failure: Failure) -> Failure:
         return failure
     for statement in log.all("torch.oom", rank=failure.rank):
         if "wanted" in statement.values and _is_told_again(statement, failure):
-            return msgspec.structs.replace(
+            return replace(
                 failure,
                 wanted=measured(statement, "wanted"),
                 free=measured(statement, "free") if "free" in statement.values else failure.free,
@@ -183,7 +184,7 @@ def _with_pool_figures(log: LogMemory, failure: Failure) -> Failure:
     fraction = log.fraction
     if failure.wanted is None and available and fraction:
         budget = available.values["free"].value * fraction
-        return msgspec.structs.replace(
+        return replace(
             failure,
             wanted=Figure.within(
                 budget, 0, f"measured: {available.source} line {available.line}", extra=8 * MIB
@@ -217,7 +218,7 @@ def _with_report(log: LogMemory, failure: Failure) -> Failure:
         for row in log.all("executor.stage", rank=failure.rank)
         if STAGES.get(row.words["stage"].lower()) == "kv_pool"
     ]
-    return msgspec.structs.replace(
+    return replace(
         failure,
         component=component,
         after_pool=failure.after_pool or bool(pool_rows),

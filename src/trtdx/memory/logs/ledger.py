@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.nouns import COMPONENT_ORDER, GIB, ZERO, Component, Figure, RankLedger, summed
 
@@ -359,7 +360,7 @@ def _completed(ledger: RankLedger, plan: Ledger) -> RankLedger:
     components = tuple(
         sorted((*ledger.components, *added), key=lambda component: COMPONENT_ORDER[component.name])
     )
-    return msgspec.structs.replace(
+    return replace(
         ledger,
         components=components,
         kv_bytes_per_token=ledger.kv_bytes_per_token

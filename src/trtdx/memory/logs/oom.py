@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.logs.checks import (
     held_by_then,
@@ -71,9 +72,9 @@ def _judged(ledger: RankLedger, failures: list[Failure]) -> RankLedger:
     )
     if failure is None:
         has_pool = ledger.capacity and ledger.bytes_of("kv_pool")
-        return msgspec.structs.replace(ledger, fits=True) if has_pool else ledger
+        return replace(ledger, fits=True) if has_pool else ledger
     short = max(0, failure.missing or 0)
-    return msgspec.structs.replace(ledger, fits=False, short_bytes=short, why_not=failure.what)
+    return replace(ledger, fits=False, short_bytes=short, why_not=failure.what)
 
 
 def _verdicts(
@@ -113,7 +114,7 @@ def _cause(log: LogMemory, failure: Failure, setup: Setup | None, plan: Planner 
         verdict = check(log, failure)
         if verdict is not None:
             if not verdict.false and not verdict.fixes:
-                return msgspec.structs.replace(verdict, fixes=changes)
+                return replace(verdict, fixes=changes)
             return verdict
     if failure.after_pool:
         return _after_pool(log, failure, changes)

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.diagnose.match import Matcher
 from trtdx.diagnose.sources import sources
@@ -170,10 +171,8 @@ def _statements(events: Iterable[Event], own: int | None) -> Iterator[Said]:
                 and event.line - block_line < BLOCK_REACH
                 and rank is None
             ):
-                statement = msgspec.structs.replace(statement, rank=block_rank)
-            yield msgspec.structs.replace(
-                statement, source=event.source, line=event.line, level=event.peeled.level
-            )
+                statement = replace(statement, rank=block_rank)
+            yield replace(statement, source=event.source, line=event.line, level=event.peeled.level)
 
 
 def _line(event: Event) -> int:

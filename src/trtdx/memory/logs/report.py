@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.diagnose.calibrate import calibrated
 from trtdx.diagnose.cause import findings_from
@@ -137,7 +138,7 @@ def _findings(
             memory.insert(at or 0, _finding(verdict, replaced, book))
     own_fixes = {fix for verdict in verdicts for fix in verdict.fixes}
     return [
-        msgspec.structs.replace(
+        replace(
             finding,
             confidence=calibrated(finding.confidence),
             fixes=tuple(pasteable(log, fix, model, own=fix in own_fixes) for fix in finding.fixes),

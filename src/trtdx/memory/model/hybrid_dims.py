@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.knowledge.versions import at_least
 
@@ -74,7 +74,7 @@ def with_state_type(dims: Dims, asked: str, dtype: str, release: str) -> Dims:
     stated = dims.state_dtype if at_least(release, STATED_SINCE) else ""
     width = WIDTHS.get(asked) or WIDTHS.get(stated) or WIDTHS.get(dtype, SIXTEEN_BITS)
     more = dims.state_numbers * (width - SIXTEEN_BITS)
-    return msgspec.structs.replace(dims, state_bytes_per_sequence=dims.state_bytes_per_sequence + more)
+    return replace(dims, state_bytes_per_sequence=dims.state_bytes_per_sequence + more)
 
 
 def _kinds(config: ModelConfig) -> list[str]:

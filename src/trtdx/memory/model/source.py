@@ -9,6 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.errors import InputError
 from trtdx.formats.documents import Document, UnreadableError, read_json
@@ -181,7 +182,7 @@ def _with_fp4_experts(document: Document, artifact: Artifact) -> Artifact:
     where = document.where("expert_dtype" if document.has("expert_dtype") else "quantization_config")
     mixed.put("quant.algo", "MIXED_PRECISION", where)
     mixed.put("quant.per_layer", layers, where)
-    return msgspec.structs.replace(artifact, facts=artifact.facts | mixed.done())
+    return replace(artifact, facts=artifact.facts | mixed.done())
 
 
 def _sizes_of_config(document: Document, artifact: Artifact) -> Sizes:
@@ -189,7 +190,7 @@ def _sizes_of_config(document: Document, artifact: Artifact) -> Sizes:
     completed = with_class_defaults(document)
     facts = Facts()
     put_config(facts, completed)
-    full_artifact = msgspec.structs.replace(artifact, facts=facts.done() | artifact.facts)
+    full_artifact = replace(artifact, facts=facts.done() | artifact.facts)
     return sizes_from_config(ModelConfig(completed), full_artifact)
 
 
@@ -249,7 +250,7 @@ def _from_name(text: str) -> ModelSource:
         named = Facts()
         named.put("quant.algo", weights, f"the name {text}")
         facts = source.artifact.facts | named.done()
-        source = source._replace(artifact=msgspec.structs.replace(source.artifact, facts=facts))
+        source = source._replace(artifact=replace(source.artifact, facts=facts))
     return source
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.inspect.agreements.agreement import findings_from
 from trtdx.inspect.agreements.engine import machine, parallel
@@ -68,7 +68,7 @@ def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
 def _less_sure(setup: Setup, finding: Finding) -> Finding:
     """Return a finding about a release as a warning where nobody said which one it is."""
     if finding.code == NO_KERNELS and is_assumed(setup, "version"):
-        return msgspec.structs.replace(finding, severity=Severity.WARNING)
+        return replace(finding, severity=Severity.WARNING)
     return finding
 
 

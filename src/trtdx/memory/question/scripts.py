@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.inspect.facts.artifact import Artifact, Facts
 from trtdx.inspect.readers.server.commands import PROGRAMS, command_lines, demand_command
@@ -57,7 +57,7 @@ def _of_engine(layer: Artifact) -> Artifact:
     """Return a layer of a text that builds an engine: what is served after that is the engine."""
     facts = Facts()
     facts.put("runtime.backend", "tensorrt", f"--command: {BUILDER}")
-    return msgspec.structs.replace(layer, facts=facts.done() | layer.facts)
+    return replace(layer, facts=facts.done() | layer.facts)
 
 
 def _rank(line: CommandLine) -> int:
@@ -83,9 +83,7 @@ def _layer(
         return _stated(line, own_facts(line), made)
     artifact = read_line(host, line, script, "--command", version=version, text=text)
     facts = artifact.facts | (own_facts(line) if line.program == BUILDER else {})
-    return msgspec.structs.replace(
-        _stated(line, facts, made), refers_to=artifact.refers_to, unread=artifact.unread
-    )
+    return replace(_stated(line, facts, made), refers_to=artifact.refers_to, unread=artifact.unread)
 
 
 def _stated(line: CommandLine, facts: dict[str, Fact], made: dict[str, str]) -> Artifact:

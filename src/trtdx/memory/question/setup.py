@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.errors import InputError, TrtdxError, UnknownNameError
 from trtdx.inspect.facts.artifact import Artifact, Facts
@@ -76,11 +77,11 @@ def setup_from(host: Host, asked: Asked) -> Answer:
         settings.said["version"] = f"{DEFAULT}: the first release that has this model"
     _check_backend(running.backend, running.version)
     if dims.model_type in ADDS_TO_SCORES and settings.said.get("context_fmha", DEFAULT).startswith(DEFAULT):
-        running = msgspec.structs.replace(running, context_fmha=False)
+        running = replace(running, context_fmha=False)
     limits = limits_of(settings, running, dims)
     layout = layout_of(settings, count, dims)
     if running.backend == "tensorrt":
-        layout = msgspec.structs.replace(layout, attention_dp=False)
+        layout = replace(layout, attention_dp=False)
     formats = formats_of(settings, dims)
     if dims.state_numbers and "state_bytes_per_sequence" not in asked.dims:
         kind = settings.text("state_dtype", "option.kv_cache_config.mamba_ssm_cache_dtype")
@@ -89,9 +90,9 @@ def setup_from(host: Host, asked: Asked) -> Answer:
     if running.backend == "tensorrt" and lacks_fused_attention(device, running.version):
         if running.context_fmha:
             settings.said["fused_attention"] = settings.said.get("context_fmha", DEFAULT)
-        running = msgspec.structs.replace(running, context_fmha=False)
+        running = replace(running, context_fmha=False)
     draft, unread = _draft(host, settings.text("draft_model", "runtime.draft_model"), version)
-    running = msgspec.structs.replace(running, env=_environment(asked.commands))
+    running = replace(running, env=_environment(asked.commands))
     setup = Setup(
         model=model.name,
         dims=dims,
@@ -109,7 +110,7 @@ def setup_from(host: Host, asked: Asked) -> Answer:
         *_idle(setup, Chosen((asked.flags, *option_layers))),
         *(f"{layer.path}: {note}" for layer in layers for note in layer.unread),
     )
-    return Answer(msgspec.structs.replace(setup, weights_by_rank=exact), model, layers, notes)
+    return Answer(replace(setup, weights_by_rank=exact), model, layers, notes)
 
 
 def _draft(host: Host, name: str, version: str) -> tuple[Dims | None, tuple[str, ...]]:
@@ -235,7 +236,7 @@ def _device(gpu: str, memory: str, chosen: Chosen) -> Device | None:
         if sm is None:
             raise
         device = Device(name=gpu, total_bytes=size, sm=sm)
-    return msgspec.structs.replace(device, total_bytes=size, source="given")
+    return replace(device, total_bytes=size, source="given")
 
 
 def _check_backend(backend: str, version: str) -> None:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.inspect.readers.server.command_text import folded
 from trtdx.knowledge.violation import Violation, finding_from
@@ -339,8 +340,8 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
     confidence = 0.95 if low >= worst.capacity or code == "DX890" else 0.75
     finding = finding_from(book.get(code), Violation(evidence[:4], values, confidence=confidence))
     # The page's own commands are of another model: without advice its words are all there is to say.
-    plain = tuple(msgspec.structs.replace(fix, command=None) for fix in finding.fixes)
-    yield msgspec.structs.replace(finding, fixes=fixes(advice) or plain)
+    plain = tuple(replace(fix, command=None) for fix in finding.fixes)
+    yield replace(finding, fixes=fixes(advice) or plain)
 
 
 def memory_json(ledger: Ledger) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.knowledge.violation import Violation, finding_from
 from trtdx.memory.report.figures import on_what
@@ -87,8 +87,8 @@ def out_of_reach(reached: Reached, book: RuleBook, again: str) -> Finding:
     finding = finding_from(book.get(OUT_OF_REACH), Violation(evidence, values, confidence=0.9))
     fixes = tuple(_fix(nearest) for nearest in reached.nearest)
     # The page's own command is of another model; without a nearer load its words are all there is to say.
-    plain = tuple(msgspec.structs.replace(fix, command=None) for fix in finding.fixes)
-    return msgspec.structs.replace(finding, fixes=fixes or plain)
+    plain = tuple(replace(fix, command=None) for fix in finding.fixes)
+    return replace(finding, fixes=fixes or plain)
 
 
 def _fix(nearest: Nearest) -> Fix:
