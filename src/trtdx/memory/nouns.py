@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 MIB = 2**20
+DEFAULT_SOURCE = "default"  # how `Setup.said` begins where nobody said a thing
 LAST_STABLE = "1.2.1"  # of TensorRT-LLM, which is meant where no release is named
 
 
@@ -247,6 +248,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     weights_by_rank: tuple[Figure, ...] = ()  # where files tell them; else computed
     activation: Figure | None = None  # compiled, measured or calibrated; else computed
     said: dict[str, str] = {}  # where each thing was taken from: {"tp": "--tp", "hidden_size": "config.json"}
+
+    def is_assumed(self, name: str) -> bool:
+        """Return whether nobody said a thing, so that a default stands for it."""
+        return self.said.get(name, DEFAULT_SOURCE).startswith(DEFAULT_SOURCE)
 
     @property
     def is_engine(self) -> bool:

@@ -11,7 +11,7 @@ from trtdx.memory.advice.changes import changes_for
 from trtdx.memory.advice.gpu_changes import home_change
 from trtdx.memory.advice.target import cheapest
 from trtdx.memory.ledger.capacity import is_narrow, requests, usual_length
-from trtdx.memory.ledger.plan import is_assumed, plan
+from trtdx.memory.ledger.plan import plan
 from trtdx.memory.nouns import MIB
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _is_free(advice: Advice) -> bool:
 
 def _together(setup: Setup, ledger: Ledger, planner: Planner) -> Advice | None:
     """Return the cheapest set of changes that makes it fit without money."""
-    excluded = "" if is_assumed(setup, "max_seq_len") else "seq"
+    excluded = "" if setup.is_assumed("max_seq_len") else "seq"
     free = [change for change in changes_for(setup) if not change.harm.money and change.group != excluded]
     for least in (LEAST_REQUESTS, 1):
         does = partial(_runs, least)

@@ -12,7 +12,6 @@ from trtdx.knowledge.versions import at_least
 from trtdx.memory.advice.change import Change, with_part
 from trtdx.memory.advice.costs import HARMS
 from trtdx.memory.advice.gpu_changes import device_changes, parallel_changes
-from trtdx.memory.ledger.plan import is_assumed
 from trtdx.memory.model.format_names import FORMATS, KV_BITS, KV_LEAST_SM
 from trtdx.memory.question.gpu_support import lacks_fused_attention
 
@@ -90,7 +89,7 @@ def _batches(setup: Setup) -> Iterator[Change]:
 
 def _lengths(setup: Setup) -> Iterator[Change]:
     """Yield shorter sequences; prompts that somebody asked for still fit into them."""
-    prompt = 0 if is_assumed(setup, "max_input_len") else setup.limits.max_input_len
+    prompt = 0 if setup.is_assumed("max_input_len") else setup.limits.max_input_len
     length = 1 << (setup.limits.max_seq_len - 1).bit_length() - 1
     while length >= max(SHORTEST, prompt + 1):
         yield _lower(setup, "seq", "max_seq_len", length, "kv_pool")

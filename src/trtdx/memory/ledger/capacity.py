@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from trtdx.knowledge.versions import kernels_of
-from trtdx.memory.ledger.plan import is_assumed, plan
+from trtdx.memory.ledger.plan import plan
 from trtdx.memory.nouns import COMPONENTS
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def caches(setup: Setup) -> int:
 
 def usual_length(setup: Setup) -> int:
     """Return the length that requests are told for: as said, or a usual one."""
-    if not is_assumed(setup, "max_seq_len"):
+    if not setup.is_assumed("max_seq_len"):
         return setup.limits.max_seq_len
     return min(USUAL_LENGTH, setup.limits.max_seq_len)
 

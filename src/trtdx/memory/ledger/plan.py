@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from trtdx.memory.ledger.calibration import Constants
     from trtdx.memory.nouns import Setup
 
-ASSUMED = "default"  # what `Setup.said` begins with where nobody said a thing
-
 
 def plan(setup: Setup, constants: Constants | None = None) -> Ledger:
     """Return what every rank of a set-up holds, and whether it fits."""
@@ -95,14 +93,9 @@ def _host_share(setup: Setup) -> list[Component]:
 
 def _late(setup: Setup, rank: int) -> tuple[Component, ...]:
     """Return what is allocated from what the cache leaves; a batch that nobody asked for may never be full."""
-    if setup.running.backend != "tensorrt" and is_assumed(setup, "max_batch_size"):
+    if setup.running.backend != "tensorrt" and setup.is_assumed("max_batch_size"):
         return ()
     return (late_logits(setup, rank),)
-
-
-def is_assumed(setup: Setup, name: str) -> bool:
-    """Return whether nobody said a thing, so that a default stands for it."""
-    return setup.said.get(name, ASSUMED).startswith(ASSUMED)
 
 
 def _weights(setup: Setup, rank: int) -> Component:
@@ -169,7 +162,7 @@ def _tokens_needed(setup: Setup) -> int:
     """At least one sequence must fit; where nobody said how long, TensorRT-LLM shortens it to what there is."""
     limits = setup.limits
     beams = limits.max_beam_width
-    if is_assumed(setup, "max_seq_len"):
+    if setup.is_assumed("max_seq_len"):
         return limits.tokens_per_block * beams
     return limits.max_seq_len * beams
 

@@ -17,7 +17,6 @@ from trtdx.inspect.agreements.server import runtime
 from trtdx.inspect.facts.artifact import Artifact, Deployment, Facts
 from trtdx.knowledge.versions import gpus_with_sm
 from trtdx.knowledge.violation import Violation, finding_from
-from trtdx.memory.ledger.plan import is_assumed
 from trtdx.memory.model.backend_support import missing_model, unread_method
 from trtdx.memory.model.dims import OF_FACTS
 from trtdx.memory.model.format_names import FORMATS, KV_LEAST_SM
@@ -67,7 +66,7 @@ def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
 
 def _less_sure(setup: Setup, finding: Finding) -> Finding:
     """Return a finding about a release as a warning where nobody said which one it is."""
-    if finding.code == NO_KERNELS and is_assumed(setup, "version"):
+    if finding.code == NO_KERNELS and setup.is_assumed("version"):
         return replace(finding, severity=Severity.WARNING)
     return finding
 
@@ -163,7 +162,7 @@ def _own(setup: Setup) -> Iterator[Problem]:
             f"the {setup.running.backend} backend does not have {form.algo}",
             f"use --backend {form.backends[0]}, or another format",
         )
-    if limits.max_seq_len <= limits.max_input_len and not is_assumed(setup, "max_input_len"):
+    if limits.max_seq_len <= limits.max_input_len and not setup.is_assumed("max_input_len"):
         yield (
             "max_input_len",
             f"max_input_len {limits.max_input_len} leaves no room for an answer in max_seq_len {limits.max_seq_len}",
@@ -189,7 +188,7 @@ def _attention(setup: Setup) -> Iterator[Problem]:
             f"fused attention has no kernels for {device.name} (compute capability {device.sm / 10:g}), and "
             f"{setup.running.version} refuses to build it",
             "build with trtllm-build --context_fmha disable; it is planned without",
-            Severity.WARNING if is_assumed(setup, "fused_attention") else None,
+            Severity.WARNING if setup.is_assumed("fused_attention") else None,
         )
 
 

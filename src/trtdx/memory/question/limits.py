@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from trtdx.inspect.facts.build_defaults import UNKNOWN
 from trtdx.inspect.facts.options import table
-from trtdx.memory.nouns import Limits, Running
+from trtdx.memory.nouns import DEFAULT_SOURCE, Limits, Running
 from trtdx.memory.question.build_defaults import build_default
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trtdx.memory.nouns import Dims
-
-from trtdx.memory.question.settings import DEFAULT, Chosen
+    from trtdx.memory.question.settings import Chosen
 
 MOST = {"max_batch_size": 10**6, "max_num_tokens": 10**8, "max_seq_len": 10**8, "max_input_len": 10**8}
 
@@ -84,7 +83,7 @@ def _sequence(chosen: Chosen, engine: bool, release: str, dims: Dims) -> int:
         prompt = chosen.number(
             "max_input_len", "max_input_len", default=own_prompt, most=MOST["max_input_len"]
         )
-        chosen.said["max_seq_len"] = answer.where if answer else f"{DEFAULT}: max_input_len + {length}"
+        chosen.said["max_seq_len"] = answer.where if answer else f"{DEFAULT_SOURCE}: max_input_len + {length}"
         return prompt + length
     model_length = dims.max_positions or 2048
     return chosen.number(

@@ -10,7 +10,7 @@ from trtdx.inspect.facts.build_defaults import UNKNOWN
 from trtdx.knowledge.versions import at_least, has_engine_flow
 from trtdx.memory.model.format_names import FORMATS, dtype_from, format_from, kv_type_from
 from trtdx.memory.model.mixed_formats import formats_by_module
-from trtdx.memory.nouns import LAST_STABLE, Formats, Layout, Running
+from trtdx.memory.nouns import DEFAULT_SOURCE, LAST_STABLE, Formats, Layout, Running
 from trtdx.memory.question.build_defaults import build_default
 from trtdx.memory.question.flags import OF_ENGINES
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trtdx.memory.nouns import Dims
 
 PYTORCH_SINCE = "1.0.0"  # trtllm-serve and the LLM API use it unless told otherwise
-DEFAULT = "default"  # how `said` begins where nobody said a thing
 MOST_RANKS = 4096
 # What `--use_inflight_batching` switched on (examples/llama/build.py@v0.7.1).
 IN_FLIGHT = ("gpt_attention_plugin", "remove_input_padding", "paged_kv_cache")
@@ -63,7 +62,7 @@ class Chosen:
     def take(self, key: str, *facts: str, default: Any, why: str = "") -> Any:
         """Return what is stated under any of these facts, or the default."""
         fact = self.find(*facts)
-        self.said[key] = fact.where if fact else f"{DEFAULT}{': ' if why else ''}{why}"
+        self.said[key] = fact.where if fact else f"{DEFAULT_SOURCE}{': ' if why else ''}{why}"
         return fact.value if fact else default
 
     def number(
@@ -174,7 +173,9 @@ def _format(quant: Fact) -> tuple[str, str]:
     except InputError:
         if quant.where.startswith("--"):
             raise
-    return str(quant.value).upper(), f"{DEFAULT}: it is not known, and taken for eight bits ({quant.where})"
+    return str(
+        quant.value
+    ).upper(), f"{DEFAULT_SOURCE}: it is not known, and taken for eight bits ({quant.where})"
 
 
 def _packed(chosen: Chosen) -> tuple[str, str]:
@@ -182,7 +183,7 @@ def _packed(chosen: Chosen) -> tuple[str, str]:
     bits, method = chosen.find("quant.bits"), chosen.find("quant.method")
     nearest = {4: "W4A16_AWQ", 8: "W8A16"}.get(bits.value, "") if bits and type(bits.value) is int else ""
     where = method.where if method else ""
-    return nearest, f"{DEFAULT}: the nearest to what it has ({where})" if nearest else where
+    return nearest, f"{DEFAULT_SOURCE}: the nearest to what it has ({where})" if nearest else where
 
 
 def _dtype(chosen: Chosen) -> str:
@@ -191,7 +192,7 @@ def _dtype(chosen: Chosen) -> str:
         return stated
     fact = chosen.find("dtype")
     value = str(fact.value).lower() if fact else "bfloat16"
-    chosen.said["dtype"] = fact.where if fact else f"{DEFAULT}: what most models are"
+    chosen.said["dtype"] = fact.where if fact else f"{DEFAULT_SOURCE}: what most models are"
     return "bfloat16" if value == "auto" else value
 
 
@@ -199,7 +200,7 @@ def _plain_dtype(chosen: Chosen) -> str:
     """Return the model's own type where `--dtype` named a format."""
     model = chosen.layers[-1] if chosen.layers else None
     model_dtype = model.text("dtype") if model else ""
-    chosen.said["dtype"] = f"{DEFAULT}: the model's" if model_dtype else DEFAULT
+    chosen.said["dtype"] = f"{DEFAULT_SOURCE}: the model's" if model_dtype else DEFAULT_SOURCE
     return model_dtype or "bfloat16"
 
 
@@ -213,7 +214,7 @@ def running_of(chosen: Chosen, version: str, kind: str, model_type: str = "") ->
     backend = _backend(chosen, version, kind)
     if not version:
         version = LAST_STABLE
-        chosen.said["version"] = f"{DEFAULT}: the last stable release"
+        chosen.said["version"] = f"{DEFAULT_SOURCE}: the last stable release"
     else:
         chosen.said.setdefault("version", "--trtllm-version")
     fraction = chosen.take("free_fraction", "runtime.free_gpu_memory_fraction", default=0.9)
@@ -273,14 +274,14 @@ def _backend(chosen: Chosen, version: str, kind: str) -> str:
     command = chosen.text("command", "runtime.command")
     engine_programs = ("trtllm-build", "launch_triton", "tritonserver")
     if kind in ("engine", "checkpoint") or command.startswith(engine_programs):
-        chosen.said["backend"] = f"{DEFAULT}: engines run on it"
+        chosen.said["backend"] = f"{DEFAULT_SOURCE}: engines run on it"
         return "tensorrt"
     build = chosen.find(*OF_ENGINES)
     if build is not None and has_engine_flow(version or LAST_STABLE):
-        chosen.said["backend"] = f"{DEFAULT}: {build.where} is of engines"
+        chosen.said["backend"] = f"{DEFAULT_SOURCE}: {build.where} is of engines"
         return "tensorrt"
     older = bool(version) and not at_least(version, PYTORCH_SINCE)
-    chosen.said["backend"] = f"{DEFAULT} of TensorRT-LLM {version or 'since 1.0'}"
+    chosen.said["backend"] = f"{DEFAULT_SOURCE} of TensorRT-LLM {version or 'since 1.0'}"
     return "tensorrt" if older else "pytorch"
 
 

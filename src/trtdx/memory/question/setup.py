@@ -15,13 +15,13 @@ from trtdx.knowledge.versions import has_engine_flow, parsed, sm_of_gpu
 from trtdx.memory.model.backend_support import newer_release
 from trtdx.memory.model.hybrid_dims import with_state_type
 from trtdx.memory.model.source import HOW, NO_MODEL, UnknownModelError, read_model, without_format
-from trtdx.memory.nouns import LAST_STABLE, Device, Setup
+from trtdx.memory.nouns import DEFAULT_SOURCE, LAST_STABLE, Device, Setup
 from trtdx.memory.question.dims import dims_from
 from trtdx.memory.question.flags import OF_ENGINES
 from trtdx.memory.question.gpu_support import lacks_fused_attention
 from trtdx.memory.question.gpus import device_from
 from trtdx.memory.question.limits import limits_of
-from trtdx.memory.question.settings import DEFAULT, Chosen, formats_of, layout_of, running_of
+from trtdx.memory.question.settings import Chosen, formats_of, layout_of, running_of
 from trtdx.words import parse_size
 
 if TYPE_CHECKING:
@@ -72,11 +72,13 @@ def setup_from(host: Host, asked: Asked) -> Answer:
     dims = dims_from(model, asked.dims, settings)
     running = running_of(settings, version, model.artifact.kind, dims.model_type)
     newer = newer_release(model.artifact, dims.model_type)
-    if newer and running.backend == "pytorch" and settings.said["version"].startswith(DEFAULT):
+    if newer and running.backend == "pytorch" and settings.said["version"].startswith(DEFAULT_SOURCE):
         running = running_of(settings, newer, model.artifact.kind, dims.model_type)
-        settings.said["version"] = f"{DEFAULT}: the first release that has this model"
+        settings.said["version"] = f"{DEFAULT_SOURCE}: the first release that has this model"
     _check_backend(running.backend, running.version)
-    if dims.model_type in ADDS_TO_SCORES and settings.said.get("context_fmha", DEFAULT).startswith(DEFAULT):
+    if dims.model_type in ADDS_TO_SCORES and settings.said.get("context_fmha", DEFAULT_SOURCE).startswith(
+        DEFAULT_SOURCE
+    ):
         running = replace(running, context_fmha=False)
     limits = limits_of(settings, running, dims)
     layout = layout_of(settings, count, dims)
@@ -89,7 +91,7 @@ def setup_from(host: Host, asked: Asked) -> Answer:
     device = _device(gpu, asked.gpu_memory, settings)
     if running.backend == "tensorrt" and lacks_fused_attention(device, running.version):
         if running.context_fmha:
-            settings.said["fused_attention"] = settings.said.get("context_fmha", DEFAULT)
+            settings.said["fused_attention"] = settings.said.get("context_fmha", DEFAULT_SOURCE)
         running = replace(running, context_fmha=False)
     draft, unread = _draft(host, settings.text("draft_model", "runtime.draft_model"), version)
     running = replace(running, env=_environment(asked.commands))

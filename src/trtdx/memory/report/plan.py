@@ -22,7 +22,6 @@ from trtdx.memory.ledger.capacity import (
     used,
     usual_length,
 )
-from trtdx.memory.ledger.plan import is_assumed
 from trtdx.memory.ledger.weight_storage import known
 from trtdx.memory.nouns import COMPONENTS, ZERO, RankLedger
 from trtdx.memory.report.figures import (
@@ -103,7 +102,7 @@ def _too_long(ledger: Ledger) -> str:
     """Return what a default length comes to: a request that the cache does not hold is refused, whatever the model can."""
     limits = ledger.setup.limits
     longest = ledger.kv_tokens.value // limits.max_beam_width
-    if not is_assumed(ledger.setup, "max_seq_len") or longest >= limits.max_seq_len:
+    if not ledger.setup.is_assumed("max_seq_len") or longest >= limits.max_seq_len:
         return ""
     return f"; none can be longer than {longest}, though max_seq_len is {limits.max_seq_len} by default"
 
