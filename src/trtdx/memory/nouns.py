@@ -1,4 +1,4 @@
-"""The nouns of a memory plan: what is asked, and what each rank holds."""
+"""Nouns of a memory plan: the set-up that is planned, and the ledger of each rank."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @classmethod
     def within(cls, value: float, share: float, source: str = "formula", extra: float = 0) -> Figure:
-        """Return a figure that may be off by a share of itself and `extra` more."""
+        """Return a figure that may be off by a share of itself, plus `extra`."""
         off = abs(value) * share + extra
         return cls(round(value), max(0, round(value - off)), round(value + off), source)
 
@@ -165,7 +165,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Formats(msgspec.Struct, frozen=True, kw_only=True):
-    """In which types things are kept."""
+    """The data types of weights, cache and the rest."""
 
     dtype: str = "bfloat16"  # of what is not quantised
     weights: str = ""  # TensorRT-LLM's quant_algo: "FP8", "NVFP4", "W4A16_AWQ" ...; "" is none
@@ -177,7 +177,7 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step and one sequence may be at most."""
+    """The largest step and the longest sequence."""
 
     max_batch_size: int
     max_num_tokens: int
@@ -190,7 +190,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """Which backend and release, and the switches that cost memory."""
+    """Backend, release, and the switches that cost memory."""
 
     backend: str = "pytorch"  # "pytorch" or "tensorrt"
     version: str = ""  # of TensorRT-LLM; "" is the newest trtdx knows
@@ -289,7 +289,7 @@ class RankLedger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan: all ranks, and the one that decides."""
+    """A plan: the ledgers of all ranks. The tightest rank decides whether it fits."""
 
     setup: Setup
     ranks: tuple[RankLedger, ...]
@@ -309,7 +309,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kv_tokens(self) -> Figure:
-        """All ranks take the smallest count."""
+        """Return the smallest count of any rank: all ranks keep only so many tokens."""
         return min((rank.kv_tokens for rank in self.ranks), key=lambda figure: figure.value)
 
 

@@ -1,4 +1,4 @@
-"""What to change first: every change is planned again, and ranked by what it gains for what it costs."""
+"""Ranks changes by the memory they gain for what they cost; each is planned again."""
 
 from __future__ import annotations
 

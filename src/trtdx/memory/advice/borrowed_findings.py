@@ -1,4 +1,4 @@
-"""Findings of `trtdx inspect` in an answer about memory: their commands are made the user's own."""
+"""Rewrites the commands in findings of `trtdx inspect` as the user's own commands with the change in them."""
 
 from __future__ import annotations
 

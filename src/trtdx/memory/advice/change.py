@@ -1,4 +1,4 @@
-"""One thing to do differently: what it makes of a set-up, what it costs, and how it is written."""
+"""One change to a set-up: what it does and what it costs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEASURED = {
 
 
 class Change(NamedTuple):
-    """One thing to do differently."""
+    """One change to a set-up."""
 
     group: str  # two changes of one group exclude each other
     words: str
@@ -32,7 +32,7 @@ class Change(NamedTuple):
     saves: str  # the component or figure it is about
 
     def stages(self, setup: Setup) -> frozenset[Stage]:
-        """Return the stages that have to be gone through again."""
+        """Return the stages that have to be run again."""
         return stages_of(setup, differences(facts_of(setup), facts_of(self.apply(setup))))
 
 

@@ -1,4 +1,4 @@
-"""Everything that could be changed about a set-up, each with what it costs and how it is written.
+"""Lists every change that could be made to a set-up, with its cost.
 
 Only what the backend, the release, the GPU and the model have is offered; whether it helps is for others to find out.
 """

@@ -1,4 +1,4 @@
-"""An advised command: the user's own with the change in it, read and planned again before it is shown."""
+"""Writes the user's commands with a change in them, then reads and plans them again before they are advised."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ UNQUANTISED = "BF16_MODEL"  # where the model at hand is quantised already
 
 
 class Question(NamedTuple):
-    """What was asked, and how it is planned."""
+    """A request, its resolved set-up, and the function that plans it."""
 
     host: Host
     asked: Asked

@@ -1,4 +1,4 @@
-"""The cheapest change, or set of changes, after which a wanted load fits; and why the others do not do."""
+"""Finds the cheapest set of changes after which a target load fits, and why other changes fail."""
 
 from __future__ import annotations
 

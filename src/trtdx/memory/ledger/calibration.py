@@ -1,4 +1,4 @@
-"""What the user's own logs taught: by how much the plan's formulas are off on their machines.
+"""Factors that correct the plan's formulas, learnt from the user's own logs.
 
 Kept as JSON under the user's configuration folder, one entry for a backend, a family of models and a factor:
 

@@ -1,4 +1,4 @@
-"""Questions that one plan answers: how many requests, does this load fit, which component stands in the way."""
+"""What follows from a plan: how many requests fit, and which component is the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GPUs that work together keep for talking: all-reduce workspaces and NCCL's own buffers."""
+"""Communication buffers: all-reduce workspaces and NCCL's own."""
 
 from __future__ import annotations
 

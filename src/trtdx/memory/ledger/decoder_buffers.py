@@ -1,4 +1,4 @@
-"""Buffers of the C++ runtime of engines: what batch, length, beams and vocabulary make of them.
+"""Buffers of the engines' C++ runtime, by batch, length, beams and vocabulary.
 
 `[MemUsageChange] Allocated ... for runtime buffers` and `... for decoder` are these sums.
 """

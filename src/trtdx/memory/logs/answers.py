@@ -1,4 +1,4 @@
-"""`--log` and `--calibrate`: the set-up that was said, handed to the readers of logs, and their answer as JSON."""
+"""The reports of `--log` and `--calibrate`, with their JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log tells about memory beside a refused allocation on the GPU."""
+"""Memory problems in a log other than a refused GPU allocation."""
 
 from __future__ import annotations
 

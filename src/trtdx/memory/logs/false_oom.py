@@ -1,4 +1,4 @@
-"""Out of memory that is not: the memory was there, or somebody else had it.
+"""Detects out-of-memory errors with another cause: the memory was free, or another process held it.
 
 Each check takes what the log states and the failure, and returns a verdict or nothing. The order is the order of
 certainty; the first that answers is the cause.

@@ -1,4 +1,4 @@
-"""What a post-mortem concludes: one cause, in words, with its evidence and what to do."""
+"""The verdict on a failed run: one cause, its evidence and its fixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key that config.json leaves out means: the default that the configuration class of that model type declares.
+"""Fills keys that config.json leaves out with the defaults of the model type's configuration class.
 
 The table is read off transformers by scripts/make_config_defaults.py, so transformers is not needed here. A model type
 that is not in it gets nothing: another model's value would be a guess.

@@ -1,4 +1,4 @@
-"""Which modules of a quantised model stay as they are."""
+"""Which modules of a quantised model are left unquantised."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Exclusions:
         self._wild = re.compile("|".join(map(_expression, wild))) if wild else None
 
     def keeps(self, layer: int, name: str, *, mtp: bool = False) -> bool:
-        """Return whether a module of a layer stays as it is."""
+        """Return whether a module of a layer is left unquantised."""
         for stem in _STEMS:
             for inner in (name, *_OTHER_NAMES.get(name, ())):
                 if self._hit(f"{stem}.{layer}.{inner}") or (mtp and self._hit(f"mtp.layers.0.{inner}")):

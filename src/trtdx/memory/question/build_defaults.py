@@ -1,4 +1,4 @@
-"""What an engine is built with when nobody says otherwise: since 0.8 by trtllm-build, before by each model's own script.
+"""Default build settings of an engine: of trtllm-build since 0.8, before that of each model's own build.py.
 
 Those scripts are examples/MODEL/build.py of v0.5.0 to v0.7.1. All plugins were off unless named below, input was padded,
 and the cache was one piece.

@@ -1,7 +1,7 @@
-"""What cannot be as it is asked for, whatever the memory: layouts, limits and formats that contradict each other.
+"""Finds layouts, limits and formats that contradict each other, whatever the memory.
 
-`trtdx inspect` has rules for most of this. They are asked about the set-up as if it were a model and the command line
-that serves it; what they do not know is DX894.
+The rules of `trtdx inspect` cover most of this: they check the set-up as a model and the command line that serves it.
+What no rule covers is DX894.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ COMMAND_FACTS = {
 
 
 def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
-    """Return what is wrong with a set-up, graver things first."""
+    """Return the findings about a set-up that cannot run as asked, graver ones first."""
     deployment = Deployment((_model(answer.setup), _command(answer.setup), *_machine(answer.setup)))
     rows = tuple(row for part in (parallel, runtime, machine) for row in part.ROWS if row.code in ASKED)
     findings = [_less_sure(answer.setup, finding) for finding in findings_from(rows, deployment, book)]
@@ -131,7 +131,7 @@ def _machine(setup: Setup) -> Iterator[Artifact]:
 
 
 def _own(setup: Setup) -> Iterator[Problem]:
-    """Yield what no other rule knows."""
+    """Yield the problems that no rule of inspect covers."""
     limits, layout, formats = setup.limits, setup.layout, setup.formats
     sm = setup.sm
     partition = layout.pp_partition
@@ -172,7 +172,7 @@ def _own(setup: Setup) -> Iterator[Problem]:
 
 
 def _attention(setup: Setup) -> Iterator[Problem]:
-    """Yield a GPU that has no kernels for the attention of a backend."""
+    """Yield a problem where the GPU has no attention kernels for the backend."""
     device = setup.device
     if device is None or not lacks_fused_attention(device, setup.running.version):
         return

@@ -1,4 +1,4 @@
-"""The sizes that are asked about: a model's own, corrected by `--dims`, checked and made complete."""
+"""A model's sizes, overridden by `--dims`, completed and checked."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _parsed(name: str, value: str) -> Any:
 
 
 def _complete(sizes: Sizes) -> None:
-    """Put what follows from the rest, as transformers does."""
+    """Fill in the sizes that follow from others, as transformers does."""
     if "num_heads" in sizes and "num_kv_heads" not in sizes:
         sizes["num_kv_heads"] = (sizes["num_heads"][0], "default: as many as num_heads")
     latent = sizes.get("qk_nope_head_dim", (0, ""))[0] + sizes.get("qk_rope_head_dim", (0, ""))[0]

@@ -1,4 +1,4 @@
-"""The limits that are asked about: batch, tokens and lengths, as stated or as the release sets them."""
+"""Limits of batch, tokens and lengths: as stated, or the release's defaults."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _limit(chosen: Chosen, name: str, default: int, release: str) -> int:
 
 
 def _usual_in(running: Running, dims: Dims) -> Callable[[str, int], int]:
-    """Return what tells the limits that a release sets by itself; 0 where it deduces one."""
+    """Return a function that looks up a release's default limits; 0 where it deduces one."""
 
     def usual(name: str, otherwise: int) -> int:
         if running.backend == "tensorrt":

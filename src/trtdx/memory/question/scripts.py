@@ -1,6 +1,6 @@
-"""Shell text of several stages (convert or quantise, build, serve), read as one question.
+"""Reads shell text of several stages (convert or quantise, build, serve) as layers of settings.
 
-What serves a model rules over what built its engine, and that over what converted its weights.
+Serve flags override build flags, and these override flags of the conversion.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WORDS = {"int4_gptq": "gptq", "int8_gptq": "W8A16_GPTQ"}
 
 
 def layers_from_script(host: Host, text: str, version: str) -> tuple[Artifact, ...]:
-    """Return what each command of a text states, what is started last first."""
+    """Return the settings of each command in a text, the last stage first."""
     lines, script = command_lines(text, KNOWN)
     demand_command(lines, script)
     source_of_output = {output: source for line in lines for output, source in _made(line)}
@@ -65,7 +65,7 @@ def _rank(line: CommandLine) -> int:
 
 
 def _made(line: CommandLine) -> Iterator[tuple[str, str]]:
-    """Yield the folder a command makes, and the one it makes it of."""
+    """Yield a command's output folder with its input folder."""
     source, output = _named(line, INPUTS), _named(line, OUTPUTS)
     if source and output:
         yield output, source
@@ -97,7 +97,7 @@ def _stated(line: CommandLine, facts: dict[str, Fact], made: dict[str, str]) -> 
 
 
 def _origin(name: str, made: dict[str, str]) -> tuple[str, bool]:
-    """Return what a folder was made of in the end, and whether the text makes it."""
+    """Return the model a folder was originally made from, and whether the text makes that folder."""
     is_made = name in made
     for _ in made:
         name = made.get(name, name)
@@ -105,7 +105,7 @@ def _origin(name: str, made: dict[str, str]) -> tuple[str, bool]:
 
 
 def own_facts(line: CommandLine) -> dict[str, Fact]:
-    """Return what the flags of a builder or converter state; those that cost no memory are passed over."""
+    """Return the facts that a builder's or converter's flags state, without those that cost no memory."""
     facts = Facts()
     for name, value in _pairs(line):
         plain = MEANT.get(name, name)

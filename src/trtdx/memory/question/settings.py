@@ -1,4 +1,4 @@
-"""Layout, formats, limits and switches that are asked about; what nobody said is the release's default."""
+"""Layout, formats and switches: as stated, or the release's defaults."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def layout_of(chosen: Chosen, gpus: int, dims: Dims) -> Layout:
 
 
 def _check_world(chosen: Chosen, tp: int, pp: int, cp: int) -> None:
-    """Raise where one and the same source states ranks and sizes that do not go together."""
+    """Raise where one source states a world size that is not the product of its parallel sizes."""
     for layer in chosen.layers:
         world = layer.facts.get("world_size")
         has_sizes = layer.has("tp_size") or layer.has("pp_size")

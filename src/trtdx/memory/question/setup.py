@@ -1,4 +1,4 @@
-"""What is asked about: a Setup from whatever the user gave, with the place each thing was taken from."""
+"""Resolves a request into a `Setup`, with the source of each value."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ VARIABLE = re.compile(r"\b((?:TRTLLM|TLLM|FORCE|NCCL)_\w+)=['\"]?([^\s'\"]+)")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands on the command line."""
+    """What the command line asks for."""
 
     model: str = ""
     dims: str = ""
@@ -53,7 +53,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(NamedTuple):
-    """A set-up, and what it was made from."""
+    """A set-up, and what it was resolved from."""
 
     setup: Setup
     model: ModelSource
@@ -62,7 +62,7 @@ class Answer(NamedTuple):
 
 
 def setup_from(host: Host, asked: Asked) -> Answer:
-    """Return everything a plan needs; what is missing is asked for by name."""
+    """Return everything a plan needs, or raise naming what is missing."""
     version = _release(asked.version)
     option_layers = _options(host, asked, version)
     model = _model(host, _model_named(host, asked, option_layers), asked.dims, version)

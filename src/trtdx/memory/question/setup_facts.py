@@ -1,4 +1,4 @@
-"""What a set-up can be changed in, under the names that artifacts have for it."""
+"""The facts of a set-up that can be changed, under the names that artifacts use."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ OPTIONAL_FACTS = (
 
 
 def facts_of(setup: Setup) -> Facts:
-    """Return what can be changed; None is what nobody has to say."""
+    """Return the facts that can be changed; None where a fact need not be stated."""
     fields = FIELD_OF_FACT | (ENGINE_FIELDS if setup.is_engine else TORCH_FIELDS)
     facts = {fact: attrgetter(field)(setup) for fact, field in fields.items()}
     return {fact: value or None if fact in OPTIONAL_FACTS else value for fact, value in facts.items()}
 
 
 def differences(before: Facts, after: Facts) -> Facts:
-    """Return what is another in the second of two, as it is there."""
+    """Return the facts of the second that differ from the first."""
     return {name: value for name, value in after.items() if before.get(name) != value}
 
 
 def stages_of(setup: Setup, names: Facts) -> frozenset[Stage]:
-    """Return the stages that have to be gone through again for changes of these."""
+    """Return the stages that have to be run again when these facts change."""
     return frozenset(stage for name in names for stage in _stages(setup, name))
 
 
