@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from trtdx.formats.safetensors import DTYPES, read_header
 from trtdx.inspect.readers.hf.weight_sets import MOST_FILES
 from trtdx.inspect.readers.hf.weights import EMBEDDING, HEAD, LAYER, OTHER_TOWER
@@ -103,21 +105,9 @@ def _of_model(headers: list[Header], setup: Setup) -> tuple[Figure, ...]:
         return ()
     tensors = _sorted_tensors(headers, setup)
     model, layout = model_of(setup), setup.layout
-    formats = setup.formats
-    in_files = Model(
-        model.dims,
-        Layout(pp=layout.pp, pp_partition=layout.pp_partition),
-        type(formats)(
-            dtype=tensors.dtype,
-            weights=formats.weights,
-            group_size=formats.group_size,
-            excluded=formats.excluded,
-            by_module=formats.by_module,
-        ),
-        FILES,
-        model.family,
-        mtp_layers=model.mtp_layers,
-    )
+    unsharded = Layout(pp=layout.pp, pp_partition=layout.pp_partition)
+    formats = replace(setup.formats, dtype=tensors.dtype)
+    in_files = Model(model.dims, unsharded, formats, FILES, model.family, mtp_layers=model.mtp_layers)
     if not _plausible(tensors, in_files):
         return ()
     stages = [_exact(_stage_bytes(tensors, model, in_files, stage)) for stage in range(layout.pp)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from trtdx.memory.logs.ledger import STAGES, measured, pool_of
+from trtdx.memory.logs.ledger import STAGES, measured, measured_if_stated, pool_of
 from trtdx.memory.logs.lines import Said
 from trtdx.memory.nouns import COMPONENTS, MIB, Figure
 
@@ -94,7 +94,7 @@ def _with_size(log: LogMemory, failure: Failure) -> Failure:
             return replace(
                 failure,
                 wanted=measured(statement, "wanted"),
-                free=measured(statement, "free") if "free" in statement.values else failure.free,
+                free=measured_if_stated(statement, "free") or failure.free,
                 evidence=(*failure.evidence, statement),
             )
     return failure
@@ -108,19 +108,18 @@ def _is_told_again(said: Said, earlier: Failure) -> bool:
 
 def _failure(log: LogMemory, said: Said) -> Failure:
     rank = log.rank_of(said)
-    requested = measured(said, "wanted") if "wanted" in said.values else None
+    requested = measured_if_stated(said, "wanted")
     pool = pool_of(log, rank)
-    after_pool = bool(
-        pool.bytes and pool.line and pool.line < said.line and log.all("kv.pool", "torch.fraction", rank=rank)
-    )
+    has_pool = pool.bytes and log.all("kv.pool", "torch.fraction", rank=rank)
+    after_pool = bool(has_pool and 0 < pool.line < said.line)
     component = _component(log, said, rank, requested, after_pool=after_pool)
     failure = Failure(
         said=said,
         rank=rank,
         component=component,
         wanted=requested,
-        free=measured(said, "free") if "free" in said.values else None,
-        total=measured(said, "total") if "total" in said.values else None,
+        free=measured_if_stated(said, "free"),
+        total=measured_if_stated(said, "total"),
         after_pool=after_pool,
         evidence=(said,),
     )

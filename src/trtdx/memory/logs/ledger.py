@@ -39,6 +39,10 @@ def measured(said: Said, name: str = "size") -> Figure:
     return Figure(max(0, round(value.value)), low, high, source_of(said))
 
 
+def measured_if_stated(statement: Said, name: str) -> Figure | None:
+    return measured(statement, name) if name in statement.values else None
+
+
 def source_of(said: Said) -> str:
     return f"measured: {said.source} line {said.line}"
 
