@@ -23,7 +23,7 @@ import msgspec
 from trtdx.host import RealHost
 from trtdx.memory.compile.activation import blocks_of, compiled_activation, compiled_point, installed
 from trtdx.memory.compile.cache import CompileCache
-from trtdx.memory.ledger.activation import activation_of
+from trtdx.memory.ledger.plan import formula_activation
 from trtdx.memory.nouns import Dims, Formats, Layout, Limits, Running, Setup
 
 GOAL = 0.10
@@ -77,7 +77,7 @@ def shapes(models: dict[str, Dims]) -> list[dict[str, Any]]:
         for tokens in TOKENS if dims.hidden_size < 4096 else (8192,):
             setup = setup_of(dims, tokens)
             truth, seconds = compiled(setup)
-            figure = activation_of(setup, 0).bytes
+            figure = formula_activation(setup, 0).bytes
             rows.append(
                 {
                     "model": name,

@@ -1,4 +1,4 @@
-"""The nouns of a memory plan: what is asked, and what each rank holds."""
+"""Nouns of a memory plan: the set-up that is planned, and the ledger of each rank."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 MIB = 2**20
+DEFAULT_SOURCE = "default"  # how `Setup.said` begins where nobody said a thing
 LAST_STABLE = "1.2.1"  # of TensorRT-LLM, which is meant where no release is named
 
 
@@ -32,7 +33,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @classmethod
     def within(cls, value: float, share: float, source: str = "formula", extra: float = 0) -> Figure:
-        """Return a figure that may be off by a share of itself and `extra` more."""
+        """Return a figure that may be off by a share of itself, plus `extra`."""
         off = abs(value) * share + extra
         return cls(round(value), max(0, round(value - off)), round(value + off), source)
 
@@ -73,6 +74,7 @@ COMPONENTS = {
     "host_memory": "the host's share of this memory",
     "kv_pool": "KV cache",
 }
+COMPONENT_ORDER = {name: index for index, name in enumerate(COMPONENTS)}
 
 
 class Dims(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,17 +114,13 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
     index_head_dim: int = 0
     output_groups: int = 0  # of a low-rank output projection (DeepSeek V4)
     output_rank: int = 0
-    compress_ratios: tuple[
-        int, ...
-    ] = ()  # by layer: so many tokens share an entry of the cache (DeepSeek V4)
+    compress_ratios: tuple[int, ...] = ()  # by layer: tokens that share an entry of the cache (DeepSeek V4)
     # experts
     num_experts: int = 0
     experts_per_token: int = 0
     moe_intermediate_size: int = 0
     shared_experts: int = 0
-    shared_intermediate_size: int = (
-        0  # of all shared experts together; 0: shared_experts x moe_intermediate_size
-    )
+    shared_intermediate_size: int = 0  # of all shared experts; 0: shared_experts x moe_intermediate_size
     moe_latent_size: int = 0  # the width experts work in, where it is not the hidden size
     dense_layers: int = 0  # first layers without experts
     moe_every: int = 1  # every n-th layer has experts
@@ -138,9 +136,7 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
     extra_params: int = 0  # of small parts that have no other name here, spread over the layers
     nextn_layers: int = 0  # multi-token prediction
     draft_vocab: int = 0  # the words an EAGLE3 head may guess; 0: this is no such head
-    encoder_positions: int = (
-        0  # the encoder's outputs for each request, which the decoder keeps keys and values of
-    )
+    encoder_positions: int = 0  # the encoder's outputs for a request, which the decoder keeps keys of
     encoder_layers: int = 0  # of an encoder-decoder model; same widths as the decoder
     encoder_params: int = 0  # of a multimodal encoder
     model_type: str = ""
@@ -169,7 +165,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Formats(msgspec.Struct, frozen=True, kw_only=True):
-    """In which types things are kept."""
+    """The data types of weights, cache and the rest."""
 
     dtype: str = "bfloat16"  # of what is not quantised
     weights: str = ""  # TensorRT-LLM's quant_algo: "FP8", "NVFP4", "W4A16_AWQ" ...; "" is none
@@ -181,7 +177,7 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step and one sequence may be at most."""
+    """The largest step and the longest sequence."""
 
     max_batch_size: int
     max_num_tokens: int
@@ -194,7 +190,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """Which backend and release, and the switches that cost memory."""
+    """Backend, release, and the switches that cost memory."""
 
     backend: str = "pytorch"  # "pytorch" or "tensorrt"
     version: str = ""  # of TensorRT-LLM; "" is the newest trtdx knows
@@ -235,9 +231,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int  # what cudaMemGetInfo calls total
     sm: int = 0
     source: str = "table"
-    unified: bool = (
-        False  # shared with the host: what the system and the process hold is not there for the GPU
-    )
+    unified: bool = False  # shared with the host: what the system holds is not there for the GPU
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +249,23 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     activation: Figure | None = None  # compiled, measured or calibrated; else computed
     said: dict[str, str] = {}  # where each thing was taken from: {"tp": "--tp", "hidden_size": "config.json"}
 
+    def is_assumed(self, name: str) -> bool:
+        """Return whether nobody said a thing, so that a default stands for it."""
+        return self.said.get(name, DEFAULT_SOURCE).startswith(DEFAULT_SOURCE)
+
+    @property
+    def is_engine(self) -> bool:
+        return self.running.backend == "tensorrt"
+
+    @property
+    def release(self) -> str:
+        return self.running.version or LAST_STABLE
+
+    @property
+    def sm(self) -> int:
+        """Return the GPU's compute capability; 0 where it is not known."""
+        return self.device.sm if self.device else 0
+
 
 class RankLedger(msgspec.Struct, frozen=True, kw_only=True):
     """What one GPU holds, in the order it is allocated; the KV cache takes a share of what is left."""
@@ -270,15 +281,15 @@ class RankLedger(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str = ""  # the component at which it ends, in words
 
     def component(self, name: str) -> Component | None:
-        return next((each for each in self.components if each.name == name), None)
+        return next((component for component in self.components if component.name == name), None)
 
     def bytes_of(self, name: str) -> int:
-        found = self.component(name)
-        return found.bytes.value if found else 0
+        component = self.component(name)
+        return component.bytes.value if component else 0
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan: all ranks, and the one that decides."""
+    """A plan: the ledgers of all ranks. The tightest rank decides whether it fits."""
 
     setup: Setup
     ranks: tuple[RankLedger, ...]
@@ -292,10 +303,14 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def fits(self) -> bool | None:
         return self.worst.fits
 
+    def rank_like(self, rank: int) -> RankLedger:
+        """Return the ledger of a rank; one beyond the last is like the last."""
+        return self.ranks[min(rank, len(self.ranks) - 1)]
+
     @property
     def kv_tokens(self) -> Figure:
-        """All ranks take the smallest count."""
-        return min((each.kv_tokens for each in self.ranks), key=lambda figure: figure.value)
+        """Return the smallest count of any rank: all ranks keep only so many tokens."""
+        return min((rank.kv_tokens for rank in self.ranks), key=lambda figure: figure.value)
 
 
 def _room(ledger: RankLedger) -> tuple[int, int, int]:

@@ -7,6 +7,7 @@ import pytest
 
 from support.make_setups import B200, DEEPSEEK, H100, LLAMA_8B, make_setup
 from trtdx.memory.advice.advice import advise
+from trtdx.memory.advice.change import cost_of
 from trtdx.memory.advice.changes import changes_for
 from trtdx.memory.advice.costs import HARMS
 from trtdx.memory.advice.gpu_changes import valid_tps
@@ -106,7 +107,7 @@ def test_every_harm_says_what_it_does_to_speed():
 
 def test_a_conversion_costs_more_than_a_restart():
     setup = make_setup(LLAMA_8B)
-    cost = {each.words: each.cost(setup) for each in changes_for(setup)}
+    cost = {each.words: cost_of((each,), setup) for each in changes_for(setup)}
     assert cost["weights in FP8"] > cost["KV cache in FP8"]
     assert cost["tensor parallelism over 2 GPUs"] > cost["weights in FP8"]
 

@@ -11,7 +11,7 @@ from trtdx.host import RealHost
 from trtdx.memory.compile import activation as compiling
 from trtdx.memory.compile.activation import SOURCE, blocks_of, compiled_activation
 from trtdx.memory.compile.cache import CompileCache
-from trtdx.memory.ledger.activation import activation_of
+from trtdx.memory.ledger.plan import formula_activation
 from trtdx.memory.nouns import Dims, Setup
 
 SMALL = Dims(
@@ -41,7 +41,7 @@ class TestWithTheCompiler:
         assert compiled.figure.source == SOURCE
         for point in compiled.points:
             limits = msgspec.structs.replace(setup.limits, max_num_tokens=point.tokens)
-            formula = activation_of(msgspec.structs.replace(setup, limits=limits), 0).bytes
+            formula = formula_activation(msgspec.structs.replace(setup, limits=limits), 0).bytes
             assert formula.value == pytest.approx(point.bytes, rel=0.10)
 
     def test_growth_is_a_curve_and_progress_is_told(self) -> None:
@@ -71,7 +71,7 @@ class TestWithTheCompiler:
     def test_where_plugins_do_the_work_the_band_holds_the_formula(self) -> None:
         setup = small(gemm_plugin=True, attention_plugin=True)
         figure = compiled_activation(setup).figure
-        formula = activation_of(setup, 0).bytes
+        formula = formula_activation(setup, 0).bytes
         assert figure.low <= formula.value <= figure.high
 
     def test_logits_that_are_larger_than_a_layer_count(self) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.make_setups import make_setup
-from trtdx.memory.ledger.activation import activation_of
 from trtdx.memory.ledger.buffers import buffers_of, late_logits
+from trtdx.memory.ledger.plan import formula_activation
 from trtdx.memory.nouns import Component, Device, Dims, Figure, Setup
 
 GROWING = ("max_num_tokens", "max_batch_size", "max_beam_width", "max_seq_len", "max_draft_len")
@@ -68,7 +68,7 @@ def setups(draw: st.DrawFn) -> Setup:
 
 
 def all_of(setup: Setup, rank: int) -> list[Component]:
-    return [activation_of(setup, rank), *buffers_of(setup, rank), late_logits(setup, rank)]
+    return [formula_activation(setup, rank), *buffers_of(setup, rank), late_logits(setup, rank)]
 
 
 @given(setups())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.make_setups import DEEPSEEK, LLAMA_7B, LLAMA_8B, make_setup
-from trtdx.memory.ledger.activation import activation_of
+from trtdx.memory.ledger.plan import formula_activation
 from trtdx.memory.nouns import MIB, Device, Dims, Setup
 
 ENGINE = {"backend": "tensorrt", "dtype": "float16"}
@@ -97,13 +97,13 @@ LOGGED = [
 
 @pytest.mark.parametrize(("setup", "measured"), LOGGED)
 def test_is_what_the_log_printed(setup: Setup, measured: float) -> None:
-    figure = activation_of(setup, 0).bytes
+    figure = formula_activation(setup, 0).bytes
     assert abs(figure.value - measured) <= SHAPES + PRINTED
     assert figure.low < measured < figure.high
 
 
 def test_says_what_it_is_made_of() -> None:
-    component = activation_of(LOGGED[0].values[0], 0)  # type: ignore[arg-type]
+    component = formula_activation(LOGGED[0].values[0], 0)  # type: ignore[arg-type]
     assert sum(component.parts.values()) == component.bytes.value
     assert {"gate", "up", "product"} <= set(component.parts)
     assert component.why == "32 768 tokens, 32 rows of logits"
@@ -115,23 +115,25 @@ def test_without_the_fused_attention_it_grows_with_the_square_of_the_length() ->
             LLAMA_7B, limits={"max_batch_size": 8, "max_num_tokens": 8 * length, "max_seq_len": 2 * length, "max_input_len": length},
             packed=False, context_fmha=False, **ENGINE,
         )  # fmt: skip
-        return activation_of(setup, 0).bytes.value
+        return formula_activation(setup, 0).bytes.value
 
     assert need(4096) > 3 * need(2048)
     fused = make_setup(LLAMA_7B, limits=limits(8, 8 * 4096, 8192), **ENGINE)
-    assert need(4096) > 5 * activation_of(fused, 0).bytes.value
+    assert need(4096) > 5 * formula_activation(fused, 0).bytes.value
 
 
 def test_a_padded_batch_counts_its_padding() -> None:
     asked = {"max_batch_size": 16, "max_num_tokens": 2048, "max_seq_len": 2048, "max_input_len": 1024}
-    packed = activation_of(make_setup(limits=asked, **ENGINE), 0).bytes.value
-    padded = activation_of(make_setup(limits=asked, packed=False, **ENGINE), 0).bytes.value
+    packed = formula_activation(make_setup(limits=asked, **ENGINE), 0).bytes.value
+    padded = formula_activation(make_setup(limits=asked, packed=False, **ENGINE), 0).bytes.value
     assert padded > 5 * packed
 
 
 def test_tensor_parallelism_shrinks_it_but_not_the_hidden_states() -> None:
     one, two, eight = (
-        activation_of(make_setup(limits=limits(8, 32768, 8192), layout={"tp": tp}, **ENGINE), 0).bytes.value
+        formula_activation(
+            make_setup(limits=limits(8, 32768, 8192), layout={"tp": tp}, **ENGINE), 0
+        ).bytes.value
         for tp in (1, 2, 8)
     )
     assert one > two > eight > one // 8
@@ -139,14 +141,14 @@ def test_tensor_parallelism_shrinks_it_but_not_the_hidden_states() -> None:
 
 def test_logits_are_on_the_last_stage_of_a_pipeline() -> None:
     setup = make_setup(limits=limits(2048, 8192, 8192), layout={"pp": 2}, **ENGINE)
-    first, last = (activation_of(setup, rank) for rank in (0, 1))
+    first, last = (formula_activation(setup, rank) for rank in (0, 1))
     assert "logits" not in first.parts
     assert last.parts["logits"] == 2048 * 128_256 * 2
     assert last.bytes.value > first.bytes.value
 
 
 def test_quantised_activations_and_experts_are_less_sure() -> None:
-    sure = activation_of(make_setup(**ENGINE), 0).bytes
+    sure = formula_activation(make_setup(**ENGINE), 0).bytes
     for setup in (make_setup(weights="FP8", **ENGINE), make_setup(DEEPSEEK, **ENGINE)):
-        figure = activation_of(setup, 0).bytes
+        figure = formula_activation(setup, 0).bytes
         assert (figure.high - figure.low) / figure.value > 2 * (sure.high - sure.low) / sure.value

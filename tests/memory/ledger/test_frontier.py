@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from support.make_setups import DEEPSEEK, H100, LLAMA_8B, make_setup
 from trtdx.errors import TrtdxError
+from trtdx.memory.advice.change import cost_of
 from trtdx.memory.advice.target import Target, parse_target, reach, wanted
 from trtdx.memory.ledger.capacity import holds, in_the_way, requests, tokens_needed, with_limits
 from trtdx.memory.ledger.frontier import frontier, usual_lengths
@@ -137,8 +138,8 @@ def test_the_changes_for_a_target_are_planned_and_do():
 
 def test_no_cheaper_single_change_would_have_done():
     found = reach(make_setup(LLAMA_8B), Target(100, 8192))
-    paid = sum(each.cost(found.setup) for each in found.changes)
-    assert all(each.cost(found.setup) >= paid for each in found.dearer)
+    paid = sum(cost_of((each,), found.setup) for each in found.changes)
+    assert all(cost_of((each,), found.setup) >= paid for each in found.dearer)
 
 
 def test_what_does_not_do_alone_says_what_it_lacks():

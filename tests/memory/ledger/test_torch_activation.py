@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from support.make_setups import B200, DEEPSEEK, GPT_OSS_120B, LLAMA_8B, make_setup
-from trtdx.memory.ledger.activation import activation_of
+from trtdx.memory.ledger.plan import formula_activation
 from trtdx.memory.nouns import GIB, Device, Setup
 
 NVFP4 = {"weights": "NVFP4", "kv": "fp8", "device": B200, "moe_backend": "TRTLLM"}
@@ -32,7 +32,7 @@ def deepseek(kind: dict[str, Any], tokens: int, tp: int, ep: int, draft: int = 0
     ],
 )
 def test_deepseek_is_near_what_servers_printed(setup: Setup, gib: float) -> None:
-    figure = activation_of(setup, 0).bytes
+    figure = formula_activation(setup, 0).bytes
     assert figure.value == pytest.approx(gib * GIB, rel=0.06)
     assert figure.low < gib * GIB < figure.high
 
@@ -42,18 +42,18 @@ def test_gpt_oss_is_near_what_a_server_printed() -> None:
     setup = make_setup(
         GPT_OSS_120B, weights="W4A16_MXFP4", device=spark, moe_backend="CUTLASS", version="1.1.0rc3"
     )
-    figure = activation_of(setup, 0).bytes
+    figure = formula_activation(setup, 0).bytes
     assert figure.value == pytest.approx(0.85 * GIB, rel=0.10)
     assert figure.low < 0.85 * GIB < figure.high
 
 
 def test_says_where_the_most_is() -> None:
-    assert activation_of(deepseek(NVFP4, 8192, 4, 4), 0).why == "8 192 tokens, most in experts"
-    assert activation_of(make_setup(LLAMA_8B), 0).why == "8 192 tokens, most in mlp"
+    assert formula_activation(deepseek(NVFP4, 8192, 4, 4), 0).why == "8 192 tokens, most in experts"
+    assert formula_activation(make_setup(LLAMA_8B), 0).why == "8 192 tokens, most in mlp"
 
 
 def test_a_model_without_an_mlp_has_attention() -> None:
-    assert activation_of(make_setup(DEEPSEEK, layout={"tp": 1}), 0).bytes.value > 0
+    assert formula_activation(make_setup(DEEPSEEK, layout={"tp": 1}), 0).bytes.value > 0
 
 
 def test_a_huge_vocabulary_shows_in_the_last_step() -> None:
@@ -61,7 +61,8 @@ def test_a_huge_vocabulary_shows_in_the_last_step() -> None:
         LLAMA_8B, hidden_size=64, intermediate_size=64, num_heads=1, num_kv_heads=1
     )
     assert (
-        activation_of(make_setup(tiny, limits={"max_num_tokens": 64}), 0).why == "64 tokens, most in logits"
+        formula_activation(make_setup(tiny, limits={"max_num_tokens": 64}), 0).why
+        == "64 tokens, most in logits"
     )
 
 
@@ -70,7 +71,7 @@ def test_attention_parallel_over_requests_brings_the_others_tokens_to_the_expert
     spread = make_setup(
         DEEPSEEK, limits={"max_num_tokens": 8192}, layout={"tp": 8, "ep": 8, "attention_dp": True}, **NVFP4
     )
-    assert activation_of(spread, 0).bytes.value > 2 * activation_of(alone, 0).bytes.value
+    assert formula_activation(spread, 0).bytes.value > 2 * formula_activation(alone, 0).bytes.value
 
 
 @pytest.mark.parametrize("ep", [1, 8])
@@ -80,7 +81,7 @@ def test_with_attention_dp_the_experts_see_the_tokens_of_all_ranks(ep: int) -> N
     alone = make_setup(DEEPSEEK, layout={"tp": 8, "ep": ep}, **kind)
     spread = make_setup(DEEPSEEK, layout={"tp": 8, "ep": ep, "attention_dp": True}, **kind)
 
-    assert activation_of(spread, 0).bytes.value > 6 * activation_of(alone, 0).bytes.value
+    assert formula_activation(spread, 0).bytes.value > 6 * formula_activation(alone, 0).bytes.value
 
 
 def test_chunks_bound_what_the_experts_take() -> None:
@@ -88,10 +89,10 @@ def test_chunks_bound_what_the_experts_take() -> None:
     whole = make_setup(DEEPSEEK, weights="NVFP4", moe_backend="CUTLASS", layout=layout)
     chunked = make_setup(DEEPSEEK, weights="NVFP4", moe_backend="CUTLASS", layout=layout, moe_max_tokens=8192)
 
-    assert activation_of(chunked, 0).bytes.value < activation_of(whole, 0).bytes.value / 3
+    assert formula_activation(chunked, 0).bytes.value < formula_activation(whole, 0).bytes.value / 3
 
 
 def test_piecewise_graphs_may_hold_most_of_a_step() -> None:
-    plain, pieces = (activation_of(make_setup(piecewise_graphs=on), 0).bytes for on in (False, True))
+    plain, pieces = (formula_activation(make_setup(piecewise_graphs=on), 0).bytes for on in (False, True))
 
     assert pieces.low < plain.low / 2

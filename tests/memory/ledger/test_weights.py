@@ -235,14 +235,3 @@ def test_an_encoder_of_images_is_in_sixteen_bits() -> None:
     assert found is not None
     assert found.bytes.value == 2_000_000
     assert encoder_weights_of(make_setup()) is None
-
-
-def test_figures_from_files_come_first_and_their_parts_still_sum() -> None:
-    from trtdx.memory.nouns import Figure
-
-    measured = msgspec.structs.replace(make_setup(), weights_by_rank=(Figure.exact(16_100_000_001, "exact"),))
-
-    found = weights_of(measured, 0)
-
-    assert found.bytes.source == "exact"
-    assert sum(found.parts.values()) == 16_100_000_001

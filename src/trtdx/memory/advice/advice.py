@@ -1,4 +1,4 @@
-"""What to change first: every change is planned again, and ranked by what it gains for what it costs."""
+"""Ranks changes by the memory they gain for what they cost; each is planned again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.memory.advice.change import cost_of
+from trtdx.memory.advice.change import apply_changes, cost_of
 from trtdx.memory.advice.changes import changes_for
 from trtdx.memory.advice.gpu_changes import home_change
 from trtdx.memory.advice.target import cheapest
@@ -47,11 +47,11 @@ class Advice(NamedTuple):
 
     @property
     def words(self) -> str:
-        return " and ".join(each.words for each in self.changes)
+        return " and ".join(change.words for change in self.changes)
 
     @property
     def speed(self) -> str:
-        return "; ".join(dict.fromkeys(each.harm.words for each in self.changes if each.harm.words))
+        return "; ".join(dict.fromkeys(change.harm.words for change in self.changes if change.harm.words))
 
     @property
     def score(self) -> float:
@@ -76,11 +76,11 @@ def advise(
         most: how many pieces of advice are wanted.
         confirm: writes the commands of a change and plans them; advice that it has none for is left out.
     """
-    found = _ranked(setup, ledger, devices, planner)
+    ranked = _ranked(setup, ledger, devices, planner)
     if confirm is None:
-        return tuple(found[:most])
-    held = (_confirmed(each, ledger, confirm) for each in found)
-    return tuple(islice((each for each in held if each is not None), most))
+        return tuple(ranked[:most])
+    confirmed = (_confirmed(advice, ledger, confirm) for advice in ranked)
+    return tuple(islice((advice for advice in confirmed if advice is not None), most))
 
 
 def _confirmed(advice: Advice, now: Ledger, confirm: Confirm) -> Advice | None:
@@ -96,37 +96,37 @@ def _confirmed(advice: Advice, now: Ledger, confirm: Confirm) -> Advice | None:
 
 
 def _ranked(setup: Setup, ledger: Ledger, devices: tuple[Device, ...], planner: Planner) -> list[Advice]:
-    tried = [_tried(setup, ledger, (each,), planner) for each in changes_for(setup, devices)]
-    helping = [each for each in tried if _helps(each, ledger)]
+    tried = [_tried(setup, ledger, (change,), planner) for change in changes_for(setup, devices)]
+    helping = [advice for advice in tried if _helps(advice, ledger)]
     if ledger.fits:
-        helping = [each for each in helping if each.changes[0].group not in ("gpu", "gpus", "seq")]
-        return _one_of_each(sorted(helping, key=lambda each: -each.score))
+        helping = [advice for advice in helping if advice.changes[0].group not in ("gpu", "gpus", "seq")]
+        return _one_of_each(sorted(helping, key=lambda advice: -advice.score))
     enough = sorted(
-        (each for each in helping if each.ledger.fits),
-        key=lambda each: (each.cost + _tightness(each.ledger), -each.gain_bytes),
+        (advice for advice in helping if advice.ledger.fits),
+        key=lambda advice: (advice.cost + _tightness(advice.ledger), -advice.gain_bytes),
     )
-    found = _one_of_each(enough)
+    choices = _one_of_each(enough)
     together = _together(setup, ledger, planner)
-    if together is not None and not any(_is_free(each) and each.cost <= together.cost for each in found):
-        found = [together, *found]
-    if found:
-        return found
-    homes = [_tried(setup, ledger, (each,), planner) for each in home_change(setup, devices, planner)]
+    if together is not None and not any(
+        _is_free(advice) and advice.cost <= together.cost for advice in choices
+    ):
+        choices = [together, *choices]
+    if choices:
+        return choices
+    homes = [_tried(setup, ledger, (change,), planner) for change in home_change(setup, devices, planner)]
     if homes:
         return homes
-    partly = sorted((each for each in helping if not each.ledger.fits), key=lambda each: -each.score)
+    partly = sorted(
+        (advice for advice in helping if not advice.ledger.fits), key=lambda advice: -advice.score
+    )
     return _one_of_each(partly)
 
 
 def _tried(setup: Setup, ledger: Ledger, changes: tuple[Change, ...], planner: Planner) -> Advice:
-    changed = setup
-    for change in changes:
-        changed = change.apply(changed)
+    changed = apply_changes(setup, changes)
     after = planner(changed)
-    cost = cost_of(changes, setup)
-    return Advice(
-        changes, changed, after, _worth(after, ledger) - _worth(ledger, ledger), cost, ledger.kv_tokens.value
-    )
+    gain = _worth(after, ledger) - _worth(ledger, ledger)
+    return Advice(changes, changed, after, gain, cost_of(changes, setup), ledger.kv_tokens.value)
 
 
 def _worth(ledger: Ledger, now: Ledger) -> int:
@@ -137,7 +137,7 @@ def _worth(ledger: Ledger, now: Ledger) -> int:
 
 def _helps(advice: Advice, now: Ledger) -> bool:
     is_rescue = bool(advice.ledger.fits and not now.fits)
-    if not is_rescue and any(each.group == "batch" for each in advice.changes) and _starves(advice):
+    if not is_rescue and any(change.group == "batch" for change in advice.changes) and _starves(advice):
         return False
     if advice.ledger.fits and not now.fits:
         least = 1 if _is_free(advice) else LEAST_REQUESTS
@@ -160,20 +160,20 @@ def _starves(advice: Advice) -> bool:
 
 def _one_of_each(advice: list[Advice]) -> list[Advice]:
     """Return the first of each group: one size of batch is advice enough."""
-    kept: dict[str, Advice] = {}
-    for each in advice:
-        kept.setdefault(each.changes[0].group, each)
-    return list(kept.values())
+    best_by_group: dict[str, Advice] = {}
+    for candidate in advice:
+        best_by_group.setdefault(candidate.changes[0].group, candidate)
+    return list(best_by_group.values())
 
 
 def _is_free(advice: Advice) -> bool:
-    return not any(each.harm.money for each in advice.changes)
+    return not any(change.harm.money for change in advice.changes)
 
 
 def _together(setup: Setup, ledger: Ledger, planner: Planner) -> Advice | None:
     """Return the cheapest set of changes that makes it fit without money."""
-    said = not setup.said.get("max_seq_len", "default").startswith("default")
-    free = [each for each in changes_for(setup) if not each.harm.money and not (said and each.group == "seq")]
+    excluded = "" if setup.is_assumed("max_seq_len") else "seq"
+    free = [change for change in changes_for(setup) if not change.harm.money and change.group != excluded]
     for least in (LEAST_REQUESTS, 1):
         does = partial(_runs, least)
         chosen = cheapest(setup, free, does, planner)

@@ -1,10 +1,10 @@
-"""One thing to do differently: what it makes of a set-up, what it costs, and how it is written."""
+"""One change to a set-up: what it does and what it costs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.advice.costs import EFFORT
 from trtdx.memory.question.setup_facts import differences, facts_of, stages_of
@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from trtdx.memory.nouns import Setup
 
 
+MEASURED = {
+    "max_num_tokens", "max_batch_size", "tp", "weights", "gemm_plugin", "context_fmha", "packed", "max_beam_width",
+}  # fmt: skip
+
+
 class Change(NamedTuple):
-    """One thing to do differently."""
+    """One change to a set-up."""
 
     group: str  # two changes of one group exclude each other
     words: str
@@ -26,41 +31,41 @@ class Change(NamedTuple):
     harm: Harm
     saves: str  # the component or figure it is about
 
-    def cost(self, setup: Setup) -> float:
-        """Return the points of harm, with the work of the stages that have to be gone through again."""
-        return cost_of((self,), setup)
-
     def stages(self, setup: Setup) -> frozenset[Stage]:
-        """Return the stages that have to be gone through again."""
+        """Return the stages that have to be run again."""
         return stages_of(setup, differences(facts_of(setup), facts_of(self.apply(setup))))
 
 
+class ChangeCosts:
+    """What sets of changes cost, for thousands of them: the stages of each are looked up once."""
+
+    def __init__(self, setup: Setup, changes: Sequence[Change]) -> None:
+        self._stages = {id(change): change.stages(setup) for change in changes}
+
+    def cost_of_set(self, changes: Sequence[Change]) -> float:
+        """Return the points of several changes; a stage is gone through once, and each one more has to be explained."""
+        stages = frozenset[Stage]().union(*(self._stages[id(change)] for change in changes))
+        work = sum(EFFORT[stage.value] for stage in stages)
+        return sum(change.harm.points for change in changes) + work + 0.5 * (len(changes) - 1)
+
+
 def cost_of(changes: Sequence[Change], setup: Setup) -> float:
-    """Return the points of several changes; a stage is gone through once, and each one more has to be explained."""
-    stages = frozenset[Stage]().union(*(change.stages(setup) for change in changes))
-    work = sum(EFFORT[stage.value] for stage in stages)
-    return sum(change.harm.points for change in changes) + work + 0.5 * (len(changes) - 1)
+    return ChangeCosts(setup, changes).cost_of_set(changes)
+
+
+def apply_changes(setup: Setup, changes: Sequence[Change]) -> Setup:
+    for change in changes:
+        setup = change.apply(setup)
+    return setup
 
 
 def with_part(part: str, **values: Any) -> Callable[[Setup], Setup]:
     def changed(setup: Setup) -> Setup:
-        inner = msgspec.structs.replace(getattr(setup, part), **values)
+        inner = replace(getattr(setup, part), **values)
         # What was read or measured of the old set-up says nothing of the new one's.
         forget: dict[str, Any] = {"weights_by_rank": ()} if part in ("layout", "formats") else {}
         if part != "device" and values.keys() & MEASURED:
             forget["activation"] = None
-        return msgspec.structs.replace(setup, **{part: inner}, **forget)
+        return replace(setup, **{part: inner}, **forget)
 
     return changed
-
-
-MEASURED = {
-    "max_num_tokens",
-    "max_batch_size",
-    "tp",
-    "weights",
-    "gemm_plugin",
-    "context_fmha",
-    "packed",
-    "max_beam_width",
-}

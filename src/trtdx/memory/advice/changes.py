@@ -1,4 +1,4 @@
-"""Everything that could be changed about a set-up, each with what it costs and how it is written.
+"""Lists every change that could be made to a set-up, with its cost.
 
 Only what the backend, the release, the GPU and the model have is offered; whether it helps is for others to find out.
 """
@@ -12,9 +12,7 @@ from trtdx.knowledge.versions import at_least
 from trtdx.memory.advice.change import Change, with_part
 from trtdx.memory.advice.costs import HARMS
 from trtdx.memory.advice.gpu_changes import device_changes, parallel_changes
-from trtdx.memory.ledger.plan import is_assumed
 from trtdx.memory.model.format_names import FORMATS, KV_BITS, KV_LEAST_SM
-from trtdx.memory.nouns import LAST_STABLE
 from trtdx.memory.question.gpu_support import lacks_fused_attention
 
 if TYPE_CHECKING:
@@ -27,36 +25,17 @@ SMALLEST_STEP = 1024  # of max_num_tokens
 SHORTEST = 1024  # of max_seq_len
 
 
-def is_engine(setup: Setup) -> bool:
-    return setup.running.backend == "tensorrt"
-
-
-def release_of(setup: Setup) -> str:
-    return setup.running.version or LAST_STABLE
-
-
 def changes_for(setup: Setup, devices: tuple[Device, ...] = ()) -> list[Change]:
     """Return every change there is, in no particular order."""
-    makers = (
-        _switches,
-        _tokens,
-        _batches,
-        _lengths,
-        _cache,
-        _weights,
-        _fraction,
-        _graphs,
-        _beams,
-        parallel_changes,
-    )
-    found = [change for make in makers for change in make(setup)]
-    return [*found, *device_changes(setup, devices)]
+    makers = (_switches, _tokens, _batches, _lengths, _cache, _weights, _fraction, _graphs, _beams, parallel_changes)  # fmt: skip
+    changes = [change for make in makers for change in make(setup)]
+    return [*changes, *device_changes(setup, devices)]
 
 
 def _switches(setup: Setup) -> Iterator[Change]:
     """Yield switches of an engine that cost memory for nothing."""
     running = setup.running
-    if is_engine(setup):
+    if setup.is_engine:
         for name in ("context_fmha", "packed", "gemm_plugin", "attention_plugin"):
             if name == "context_fmha" and not (
                 running.attention_plugin and not lacks_fused_attention(setup.device, running.version)
@@ -91,7 +70,7 @@ def _tokens(setup: Setup) -> Iterator[Change]:
     """Yield smaller steps: with chunks where prompts may be longer."""
     now = setup.limits.max_num_tokens
     for tokens in (16384, 8192, 4096, 2048, SMALLEST_STEP):
-        if tokens >= now or tokens < setup.limits.max_batch_size * _tokens_a_request(setup):
+        if tokens >= now or tokens < setup.limits.max_batch_size * (1 + setup.limits.max_draft_len):
             continue
         if can_chunk(setup):
             step = _both(with_part("limits", max_num_tokens=tokens), with_part("running", chunked=True))
@@ -110,7 +89,7 @@ def _batches(setup: Setup) -> Iterator[Change]:
 
 def _lengths(setup: Setup) -> Iterator[Change]:
     """Yield shorter sequences; prompts that somebody asked for still fit into them."""
-    prompt = 0 if is_assumed(setup, "max_input_len") else setup.limits.max_input_len
+    prompt = 0 if setup.is_assumed("max_input_len") else setup.limits.max_input_len
     length = 1 << (setup.limits.max_seq_len - 1).bit_length() - 1
     while length >= max(SHORTEST, prompt + 1):
         yield _lower(setup, "seq", "max_seq_len", length, "kv_pool")
@@ -131,10 +110,6 @@ def _halved(harm: Harm, setup: Setup, name: str, value: int) -> Harm:
     )
 
 
-def _tokens_a_request(setup: Setup) -> int:
-    return 1 + setup.limits.max_draft_len
-
-
 def _both(*steps: Callable[[Setup], Setup]) -> Callable[[Setup], Setup]:
     def changed(setup: Setup) -> Setup:
         for step in steps:
@@ -148,15 +123,15 @@ def can_chunk(setup: Setup) -> bool:
     """Whether prompts may be cut: engines need paged context attention, and no release cuts an encoder's."""
     if setup.dims.encoder_layers or setup.running.chunked:
         return bool(setup.running.chunked)
-    if not is_engine(setup):
+    if not setup.is_engine:
         return True
-    return at_least(release_of(setup), "0.9.0") and setup.running.context_fmha and setup.running.packed
+    return at_least(setup.release, "0.9.0") and setup.running.context_fmha and setup.running.packed
 
 
 def _cache(setup: Setup) -> Iterator[Change]:
     """Yield narrower caches that this GPU, backend and release have."""
     now = KV_BITS[setup.formats.kv or setup.formats.dtype]
-    engine, sm = is_engine(setup), setup.device.sm if setup.device else 0
+    engine, sm = setup.is_engine, setup.sm
     kinds = ("fp8", "int8") if engine else ("fp8", "nvfp4")
     for kind in kinds:
         if KV_BITS[kind] >= now or (sm and sm < KV_LEAST_SM[kind]) or not _cache_is_known(setup, kind):
@@ -167,24 +142,21 @@ def _cache(setup: Setup) -> Iterator[Change]:
 
 
 def _cache_is_known(setup: Setup, kind: str) -> bool:
-    release = release_of(setup)
+    release = setup.release
     if kind == "nvfp4":  # there are no 4-bit kernels for latent attention
         return at_least(release, "1.1.0") and not setup.dims.mla
-    return at_least(release, "0.8.0") if is_engine(setup) else at_least(release, "0.19.0")
+    return at_least(release, "0.8.0") if setup.is_engine else at_least(release, "0.19.0")
 
 
 WEIGHT_HARMS = {
-    "FP8": "weights_8",
-    "NVFP4": "weights_fp4",
-    "W4A16_AWQ": "weights_4",
-    "W8A16": "weights_8_only",
-}
+    "FP8": "weights_8", "NVFP4": "weights_fp4", "W4A16_AWQ": "weights_4", "W8A16": "weights_8_only",
+}  # fmt: skip
 
 
 def _weights(setup: Setup) -> Iterator[Change]:
     """Yield narrower weights that this GPU and backend have, of models that come unquantised or in eight bits."""
     now = FORMATS[setup.formats.weights].bits if setup.formats.weights in FORMATS else _plain_bits(setup)
-    sm = setup.device.sm if setup.device else 0
+    sm = setup.sm
     for algo, harm in WEIGHT_HARMS.items():
         form = FORMATS[algo]
         if form.bits > 0.8 * now or setup.running.backend not in form.backends or (sm and sm < form.least_sm):
@@ -217,7 +189,7 @@ def _fraction(setup: Setup) -> Iterator[Change]:
 
 def _graphs(setup: Setup) -> Iterator[Change]:
     running = setup.running
-    if is_engine(setup):
+    if setup.is_engine:
         return
     if running.piecewise_graphs:
         step = with_part("running", piecewise_graphs=False)

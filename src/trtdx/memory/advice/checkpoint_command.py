@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.inspect.readers.server.command_text import CommandText
 from trtdx.knowledge.versions import at_least
-from trtdx.memory.advice.unwritable import UnwritableError
 from trtdx.memory.model.format_names import FORMATS, format_from, kv_type_from
 from trtdx.memory.question.scripts import CONVERTER, EXPORTER, QUANTISER
 
@@ -17,6 +16,10 @@ if TYPE_CHECKING:
 FORMATS_SINCE = {"nvfp4": "0.17.0", "fp8_pc_pt": "1.0.0"}
 EXPERTS_SINCE, CONTEXT_SINCE, OWN_TYPE_SINCE = "0.11.0", "0.16.0", "0.16.0"
 EXPORTED = ("fp8", "nvfp4", "int4_awq", "w4a8_awq", "fp8_pc_pt", "nvfp4_awq")
+
+
+class UnwritableError(Exception):
+    """There is no flag or option for a thing, so no command is advised that would need it."""
 
 
 def checkpoint_command(

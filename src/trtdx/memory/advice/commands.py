@@ -1,4 +1,4 @@
-"""An advised command: the user's own with the change in it, read and planned again before it is shown."""
+"""Writes the user's commands with a change in them, then reads and plans them again before they are advised."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.errors import TrtdxError
 from trtdx.formats.documents import UnreadableError, read_json
@@ -15,8 +15,8 @@ from trtdx.formats.yaml_documents import parse_yaml, read_yaml
 from trtdx.inspect.facts.artifact import Artifact
 from trtdx.inspect.readers.server.command_text import CommandText
 from trtdx.inspect.readers.server.commands import command_lines
+from trtdx.memory.advice.checkpoint_command import UnwritableError
 from trtdx.memory.advice.recipe import Recipe, Written
-from trtdx.memory.advice.unwritable import UnwritableError
 from trtdx.memory.question.gpu_support import must_be_told
 from trtdx.memory.question.scripts import (
     BUILDER,
@@ -50,7 +50,7 @@ UNQUANTISED = "BF16_MODEL"  # where the model at hand is quantised already
 
 
 class Question(NamedTuple):
-    """What was asked, and how it is planned."""
+    """A request, its resolved set-up, and the function that plans it."""
 
     host: Host
     asked: Asked
@@ -82,7 +82,7 @@ def advised(question: Question, after: Setup) -> Advised | None:
             written = recipe.written()
             again = _asked_again(question, after, written, rest)
             setup = setup_from(question.host, again).setup
-            setup = msgspec.structs.replace(setup, activation=after.activation)
+            setup = replace(setup, activation=after.activation)
             wrong = differences(facts_of(setup), meant)
             ledger = question.planner(setup)
             if not wrong or (not wrong.keys() & changes.keys() and _does(ledger, question.planner(after))):
@@ -102,10 +102,10 @@ def advised(question: Question, after: Setup) -> Advised | None:
 
 def _is_whole(question: Question, again: Asked, rest: dict[str, Fact], meant: Setup) -> bool:
     """Return whether the commands say all that matters: what only trtdx can be told must not change the set-up."""
-    kept = {name: fact for name, fact in rest.items() if name in ONLY_ASKED}
-    if kept == rest:
+    trtdx_only = {name: fact for name, fact in rest.items() if name in ONLY_ASKED}
+    if trtdx_only == rest:
         return True
-    alone = msgspec.structs.replace(again, flags=Artifact("command", "the command line", kept))
+    alone = replace(again, flags=Artifact("command", "the command line", trtdx_only))
     return not differences(facts_of(setup_from(question.host, alone).setup), facts_of(meant))
 
 
@@ -122,17 +122,17 @@ def _from_first(
     if not stages:
         return ()
     first = min(map(STAGES.index, stages))
-    again = {each for each in STAGES[first:] if each is not Stage.LAUNCH or Stage.LAUNCH in stages}
-    return tuple(each for each in written if each.stage in again | own) or tuple(written[-1:])
+    again = {stage for stage in STAGES[first:] if stage is not Stage.LAUNCH or Stage.LAUNCH in stages}
+    return tuple(command for command in written if command.stage in again | own) or tuple(written[-1:])
 
 
 def _script(written: list[Written]) -> str:
-    return " && ".join(each.text for each in written)
+    return " && ".join(command.text for command in written)
 
 
 def _recipe(question: Question, changes: dict[str, Any]) -> tuple[Recipe, dict[str, Fact]]:
     """Return the commands that the question amounts to with changes, and what only trtdx can be told."""
-    setup, asked = question.answer.setup, question.asked
+    setup, request = question.answer.setup, question.asked
     recipe = Recipe(
         backend=setup.running.backend,
         release=setup.running.version,
@@ -140,9 +140,9 @@ def _recipe(question: Question, changes: dict[str, Any]) -> tuple[Recipe, dict[s
         dtype=setup.formats.dtype,
     )
     _take_files(recipe, question)
-    stated = {name: fact for name, fact in asked.flags.facts.items() if name not in ONLY_ASKED}
-    rest = {name: fact for name, fact in asked.flags.facts.items() if name in ONLY_ASKED}
-    for text in asked.commands:
+    stated = {name: fact for name, fact in request.flags.facts.items() if name not in ONLY_ASKED}
+    rest = {name: fact for name, fact in request.flags.facts.items() if name in ONLY_ASKED}
+    for text in request.commands:
         _take_commands(recipe, question.host, text)
     if setup.said.get("tp") == "--gpu":
         recipe.put("tp_size", setup.layout.tp)
@@ -199,11 +199,11 @@ def _name_folders(recipe: Recipe, question: Question, changes: dict[str, Any]) -
         if stages & {Stage.CONVERT, Stage.BUILD} and recipe.built != "ENGINE":
             recipe.built += ".new"
         return
-    asked = question.asked.flags.facts.get("quant.algo")
-    if asked and model.artifact.text("quant.algo") == setup.formats.weights:
+    stated_algo = question.asked.flags.facts.get("quant.algo")
+    if stated_algo and model.artifact.text("quant.algo") == setup.formats.weights:
         recipe.put("quant.algo", None)  # it is so already
-        asked = None
-    form = changes.get("quant.algo") or (setup.formats.weights if asked else None)
+        stated_algo = None
+    form = changes.get("quant.algo") or (setup.formats.weights if stated_algo else None)
     if form:
         recipe.source = _unquantised_name(question.host, recipe.model) if is_quantised else recipe.model
         recipe.model = _quantised_name(question.host, recipe.model, form)
@@ -211,14 +211,14 @@ def _name_folders(recipe: Recipe, question: Question, changes: dict[str, Any]) -
 
 def _take_artifact(recipe: Recipe, question: Question, kind: str, stages: frozenset[Stage]) -> None:
     """Take what a checkpoint or an engine was made with, where it has to be made again."""
-    setup, own = question.answer.setup, recipe.model
+    setup, model_path = question.answer.setup, recipe.model
     recipe.source = "MODEL"
     recipe.is_converted = True
     recipe.is_built = kind == "engine" and not stages & {Stage.CONVERT, Stage.BUILD}
     if kind == "checkpoint":
-        recipe.checkpoint = own
+        recipe.checkpoint = model_path
     elif recipe.is_built:
-        recipe.built = own
+        recipe.built = model_path
     for name, value in facts_of(setup).items():
         is_converted = name in CONVERTED
         if name not in STARTED and (
@@ -246,13 +246,14 @@ def _take_files(recipe: Recipe, question: Question) -> None:
     """Take the options of the files that were named beside the command."""
     for path in question.asked.options:
         try:
-            document = (
-                read_json(question.host, path) if path.endswith(".json") else read_yaml(question.host, path)
-            )
+            recipe.options |= _read_options(question.host, path)
         except UnreadableError:
             continue
-        recipe.options |= document.data
         recipe.options_file = path if len(question.asked.options) == 1 else ""
+
+
+def _read_options(host: Host, path: str) -> dict[str, Any]:
+    return dict((read_json if path.endswith(".json") else read_yaml)(host, path).data)
 
 
 def _take_commands(recipe: Recipe, host: Host, text: str) -> None:
@@ -264,10 +265,8 @@ def _take_commands(recipe: Recipe, host: Host, text: str) -> None:
             recipe.own[Stage.BUILD] = command
             recipe.checkpoint = command.value(*INPUTS) or recipe.checkpoint
             recipe.built = command.value(*OUTPUTS) or recipe.built
-            recipe.pages_context = (
-                recipe.pages_context or command.value("--use_paged_context_fmha") == "enable"
-            )
-            recipe.is_converted = not any(each.program in OF_CHECKPOINTS for each in lines)
+            recipe.pages_context |= command.value("--use_paged_context_fmha") == "enable"
+            recipe.is_converted = not any(other.program in OF_CHECKPOINTS for other in lines)
         elif line.program not in (*OF_CHECKPOINTS, TEMPLATE):
             recipe.own[Stage.LAUNCH] = command
             _take_options(recipe, host, line, script)
@@ -287,33 +286,31 @@ def _take_conversion(recipe: Recipe, line: CommandLine, command: CommandText) ->
 
 def _take_options(recipe: Recipe, host: Host, line: CommandLine, script: Script) -> None:
     """Take what the command's own file of options says."""
-    given = line.first("config")
-    if given is None or not given.is_known or not given.value:
+    argument = line.first("config")
+    if argument is None or not argument.is_known or not argument.value:
         return
     try:
-        if given.value in script.files:
-            recipe.options = dict(parse_yaml(script.files[given.value][0].encode(), given.value).data)
-        elif host.kind(given.value) == "file":
-            is_json = given.value.endswith(".json")
-            document = read_json(host, given.value) if is_json else read_yaml(host, given.value)
-            recipe.options, recipe.options_file = dict(document.data), given.value
+        if argument.value in script.files:
+            recipe.options = dict(parse_yaml(script.files[argument.value][0].encode(), argument.value).data)
+        elif host.kind(argument.value) == "file":
+            recipe.options, recipe.options_file = _read_options(host, argument.value), argument.value
     except UnreadableError:
         return
 
 
 def _asked_again(question: Question, after: Setup, written: list[Written], rest: dict[str, Fact]) -> Asked:
     """Return the question of whoever pastes the commands."""
-    asked, now = question.asked, question.answer.setup.device
-    gpu, memory = asked.gpu, asked.gpu_memory
+    request, now = question.asked, question.answer.setup.device
+    gpu, memory = request.gpu, request.gpu_memory
     if after.device is not None and now is not None and after.device != now:
         gpu, memory = after.device.name, ""
     count, _, name = gpu.rpartition("x") if re.match(r"\d+\s*x", gpu) else ("", "", gpu)
     world = after.layout.world
     if name and (count or world > 1):
         gpu = f"{world}x{name.strip()}"
-    model = asked.model or ("" if asked.dims else question.answer.model.name)
-    return msgspec.structs.replace(
-        asked,
+    model = request.model or ("" if request.dims else question.answer.model.name)
+    return replace(
+        request,
         model=model,
         options=(),
         commands=(_script(written),),

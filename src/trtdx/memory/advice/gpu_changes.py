@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.advice.change import Change, with_part
 from trtdx.memory.advice.costs import HARMS
@@ -36,7 +36,7 @@ def _cuts(dims: Dims, size: int, cp: int) -> bool:
     if kv_heads and kv_heads % size and size % kv_heads and not dims.mla:
         return False
     inner = (dims.intermediate_size, dims.moe_intermediate_size)
-    return all(not each or each % size == 0 for each in inner)
+    return all(not width or width % size == 0 for width in inner)
 
 
 def parallel_changes(setup: Setup) -> Iterator[Change]:
@@ -60,8 +60,12 @@ def device_changes(setup: Setup, devices: tuple[Device, ...]) -> Iterator[Change
     now = setup.device
     kinds = {kind_of(now), "server"}
     larger = sorted(
-        (each for each in devices if each.total_bytes > 1.05 * now.total_bytes and kind_of(each) in kinds),
-        key=lambda each: each.total_bytes,
+        (
+            device
+            for device in devices
+            if device.total_bytes > 1.05 * now.total_bytes and kind_of(device) in kinds
+        ),
+        key=lambda device: device.total_bytes,
     )
     sizes: set[int] = set()
     for device in larger:
@@ -78,9 +82,9 @@ def home_change(setup: Setup, devices: tuple[Device, ...], planner: Planner) -> 
     if setup.device is None:
         return
     kinds = {kind_of(setup.device), "server"}
-    whole = with_part("layout", ep=0, moe_tp=0)(setup)
-    others = tuple(each for each in devices if kind_of(each) in kinds)
-    home = smallest_home(whole, others, valid_tps(setup), planner)
+    without_expert_split = with_part("layout", ep=0, moe_tp=0)(setup)
+    others = tuple(device for device in devices if kind_of(device) in kinds)
+    home = smallest_home(without_expert_split, others, valid_tps(setup), planner)
     if home is not None:
         harm = HARMS["gpu"]._replace(money=home.layout.world / setup.layout.world)
         words = f"{'other GPUs' if home.layout.world > 1 else 'another GPU'}: {on_what(home)}"
@@ -100,4 +104,4 @@ def kind_of(device: Device) -> str:
 
 
 def _on(device: Device) -> Callable[[Setup], Setup]:
-    return lambda setup: msgspec.structs.replace(setup, device=device)
+    return lambda setup: replace(setup, device=device)

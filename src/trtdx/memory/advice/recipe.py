@@ -16,8 +16,7 @@ from trtdx.inspect.facts.options import known_in, table
 from trtdx.inspect.readers.server.command_text import CommandText
 from trtdx.inspect.readers.server.llm_options import FACT_OF
 from trtdx.knowledge.versions import at_least, parsed
-from trtdx.memory.advice.checkpoint_command import checkpoint_command
-from trtdx.memory.advice.unwritable import UnwritableError
+from trtdx.memory.advice.checkpoint_command import UnwritableError, checkpoint_command
 from trtdx.memory.model.format_names import FORMATS, format_from
 from trtdx.memory.question.flags import FLAGS
 from trtdx.memory.question.scripts import BUILDER, INPUTS, MEANT, OLD_BUILDER, OUTPUTS, TEMPLATE
@@ -34,11 +33,8 @@ REPOSITORY = "MODEL_REPOSITORY"
 SERVES_SINCE, CONFIG_SINCE = "0.15.0", "1.2.0"  # trtllm-serve; --config, before that --extra_llm_api_options
 # Flags of trtllm-serve that came after it did (commands/serve.py at 0.15.0 to 0.19.0).
 LATER = {
-    "--backend": "0.17.0",
-    "--ep_size": "0.19.0",
-    "--gpus_per_node": "0.19.0",
-    "--extra_llm_api_options": "0.19.0",
-}
+    "--backend": "0.17.0", **dict.fromkeys(("--ep_size", "--gpus_per_node", "--extra_llm_api_options"), "0.19.0"),
+}  # fmt: skip
 KEY_OF = {fact: key for key, fact in reversed(FACT_OF.items())} | {
     "dtype": "dtype",
     "option.disable_kv_cache_reuse": "",
@@ -114,16 +110,18 @@ class Recipe:
         command = checkpoint_command(
             stated, self.release, self.source, self._served_checkpoint, self.dtype, engine=self.engine
         )
-        own = self.own.get(Stage.CONVERT)
-        if own is not None:
-            command.adopt(own, lambda name: not meant_by(own.program, name) and name not in PATHS)
+        user_command = self.own.get(Stage.CONVERT)
+        if user_command is not None:
+            command.adopt(
+                user_command, lambda name: not meant_by(user_command.program, name) and name not in PATHS
+            )
         yield Written(Stage.CONVERT, str(command))
 
     @property
     def states_conversion(self) -> bool:
         """Whether an engine's checkpoint is yet to be made, and other than a plain conversion makes it."""
-        said = any(self._facts.get(name) not in (None, False, 1) for name in CONVERTED)
-        return said and any(self._converting()) and Stage.CONVERT not in self.own
+        is_stated = any(self._facts.get(name) not in (None, False, 1) for name in CONVERTED)
+        return is_stated and any(self._converting()) and Stage.CONVERT not in self.own
 
     @property
     def _served_checkpoint(self) -> str:
@@ -136,9 +134,7 @@ class Recipe:
             return
         is_old = not at_least(self.release, BUILD_SINCE)
         command = self.own.get(Stage.BUILD) or CommandText(OLD_BUILDER if is_old else BUILDER)
-        command.put(
-            "--model_dir" if is_old else "--checkpoint_dir", self.source if is_old else self.checkpoint
-        )
+        command.put(*(("--model_dir", self.source) if is_old else ("--checkpoint_dir", self.checkpoint)))
         command.put("--output_dir", self.built)
         stated = {name: value for name, value in self._facts.items() if is_old or name not in CONVERTED}
         stated = {name: value for name, value in stated.items() if name not in STARTED}
@@ -225,7 +221,7 @@ class Recipe:
     def _with_options(self, command: CommandText, options: dict[str, Any]) -> str:
         """Return the command with its file of options, which is written first where it is not the user's own."""
         name = "--config" if at_least(self.release, CONFIG_SINCE) else "--extra_llm_api_options"
-        command.drop(lambda each: each in ("--config", "--extra_llm_api_options"))
+        command.drop(lambda flag: flag in ("--config", "--extra_llm_api_options"))
         if not options:
             return str(command)
         if command.program == SERVER:
@@ -239,9 +235,9 @@ class Recipe:
         return f'echo "{quoted}" > {OPTIONS_FILE} && {command}'
 
     def _by_triton(self, stated: dict[str, Any]) -> bool:
-        own = self.own.get(Stage.LAUNCH)
-        if own is not None:
-            return own.program in (TRITON, "tritonserver")
+        user_command = self.own.get(Stage.LAUNCH)
+        if user_command is not None:
+            return user_command.program in (TRITON, "tritonserver")
         chunks = stated.get("runtime.chunked_context") and not at_least(self.release, "0.19.0")
         return bool(chunks) or not at_least(self.release, SERVES_SINCE)
 
@@ -255,22 +251,20 @@ class Recipe:
             file = f"{REPOSITORY}/tensorrt_llm/config.pbtxt"
             yield Written(Stage.LAUNCH, f"python3 tools/{TEMPLATE} -i {file} {words}")
         ranks = (self._facts.get("tp_size") or 1) * (self._facts.get("pp_size") or 1)
-        own = self.own.get(Stage.LAUNCH) or CommandText(TRITON)
-        if own.program == TRITON:
-            own.put("--world_size", ranks)
-            if not own.value("--model_repo"):
-                own.put("--model_repo", REPOSITORY)
-        yield Written(Stage.LAUNCH, str(own) if Stage.LAUNCH in self.own else f"python3 scripts/{own}")
+        command = self.own.get(Stage.LAUNCH) or CommandText(TRITON)
+        if command.program == TRITON:
+            command.put("--world_size", ranks)
+            if not command.value("--model_repo"):
+                command.put("--model_repo", REPOSITORY)
+        yield Written(
+            Stage.LAUNCH, str(command) if Stage.LAUNCH in self.own else f"python3 scripts/{command}"
+        )
 
 
 def _word(value: Any) -> str:
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def meant_by(program: str, name: str) -> str:
@@ -279,8 +273,8 @@ def meant_by(program: str, name: str) -> str:
     if flag is not None and flag.option:
         return FACT_OF.get(flag.option, f"option.{flag.option}")
     plain = name.lstrip("-").replace("-", "_")
-    known = FLAGS.get(MEANT.get(plain, plain))
-    return known.fact if known else ""
+    meaning = FLAGS.get(MEANT.get(plain, plain))
+    return meaning.fact if meaning else ""
 
 
 @cache
@@ -296,13 +290,13 @@ def flag_of(program: str, key: str, release: str) -> str:
 
 def spelled(key: str, release: str) -> str:
     """Return a key of the LLM API as a release spells it: some had other names."""
-    known = table()
+    options = table()
     here = parsed(release)
-    found = known.option.get(key)
-    if found is not None and known_in(found, here, known.releases):
+    option = options.option.get(key)
+    if option is not None and known_in(option, here, options.releases):
         return key
-    older = [name for name, new in known.renamed.items() if new.to == key and name in known.option]
-    name = next((name for name in older if known_in(known.option[name], here, known.releases)), "")
+    older = [name for name, new in options.renamed.items() if new.to == key and name in options.option]
+    name = next((name for name in older if known_in(options.option[name], here, options.releases)), "")
     if not name:
         raise UnwritableError(f"the LLM API of {release} has no {key}")
     return name
@@ -336,7 +330,7 @@ def _set(options: dict[str, Any], key: str, value: Any) -> None:
 def _take_back(options: dict[str, Any], fact: str) -> None:
     for key in [key for key, name in FACT_OF.items() if name == fact] or [fact.removeprefix("option.")]:
         section, _, leaf = key.rpartition(".")
-        if section in options and isinstance(options[section], dict):
+        if isinstance(options.get(section), dict):
             options[section] = {name: value for name, value in options[section].items() if name != leaf}
         elif not section:
             options.pop(leaf, None)
@@ -399,5 +393,5 @@ def _put_weight_only(command: CommandText, value: Any) -> None:
 
 def _build_flag(fact: str) -> str:
     names = [name for name, meaning in FLAGS.items() if meaning.fact == fact]
-    own = [name for name in names if f"--{name}" in table().flag[BUILDER]]
-    return f"--{(own or names or [re.sub(r'^.*[.]', '', fact)])[0]}"
+    build_names = [name for name in names if f"--{name}" in table().flag[BUILDER]]
+    return f"--{(build_names or names or [re.sub(r'^.*[.]', '', fact)])[0]}"

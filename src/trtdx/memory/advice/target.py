@@ -1,4 +1,4 @@
-"""The cheapest change, or set of changes, after which a wanted load fits; and why the others do not do."""
+"""Finds the cheapest set of changes after which a target load fits, and why other changes fail."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
+from trtdx.memory.advice.change import ChangeCosts, apply_changes, cost_of
 from trtdx.memory.advice.changes import changes_for
-from trtdx.memory.advice.costs import EFFORT
 from trtdx.memory.ledger.capacity import caches, holds, in_the_way, requests, tokens_needed, with_limits
 from trtdx.memory.ledger.plan import plan
 from trtdx.memory.nouns import COMPONENTS
@@ -67,9 +67,9 @@ class Reached(NamedTuple):
 
 def parse_target(text: str, setup: Setup) -> Target:
     """Return the load that "batch=64, seq=8192" names; input and output make up a sequence."""
-    found: dict[str, int] = {}
-    for part in filter(None, (each.strip() for each in text.replace(";", ",").split(","))):
-        name, equals, value = (each.strip() for each in part.partition("="))
+    load: dict[str, int] = {}
+    for part in filter(None, (piece.strip() for piece in text.replace(";", ",").split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
         key = KEYS.get(name.lower().replace("-", "_"))
         number = value.lower().replace("_", "")
         times = 1024 if number.endswith("k") else 1
@@ -77,18 +77,18 @@ def parse_target(text: str, setup: Setup) -> Target:
             raise InputError(
                 f"--target {part!r} is not a part of a load", fix="write --target 'batch=64, seq=8192'"
             )
-        found[key] = int(number.rstrip("k")) * times
-        if not 1 <= found[key] <= 10**8:
+        load[key] = int(number.rstrip("k")) * times
+        if not 1 <= load[key] <= 10**8:
             raise InputError(f"--target {part!r} cannot be", fix="numbers are from 1 to 100,000,000")
-    if not found:
+    if not load:
         raise InputError("--target names no load", fix="write --target 'batch=64, seq=8192'")
-    seq = found.get("seq") or found.get("input", 0) + found.get("output", 0) or setup.limits.max_seq_len
-    batch = found.get("batch") or setup.limits.max_batch_size
-    if found.get("tokens", batch) < batch:
+    seq = load.get("seq") or load.get("input", 0) + load.get("output", 0) or setup.limits.max_seq_len
+    batch = load.get("batch") or setup.limits.max_batch_size
+    if load.get("tokens", batch) < batch:
         raise InputError(
-            f"--target: steps of {found['tokens']} tokens do not hold one token of each of {batch} requests"
+            f"--target: steps of {load['tokens']} tokens do not hold one token of each of {batch} requests"
         )
-    return Target(batch, seq, found.get("tokens", 0), found.get("beam", 0))
+    return Target(batch, seq, load.get("tokens", 0), load.get("beam", 0))
 
 
 def wanted(setup: Setup, target: Target) -> Setup:
@@ -123,8 +123,8 @@ def reach(
     ledger = planner(start)
     if holds(ledger, target.batch, target.seq):
         return Reached(target, (), start, ledger, True, advised=confirm(start) if confirm else None)
-    changes = [each for each in changes_for(start, devices) if _keeps(each, target)]
-    alone = [(each, planner(each.apply(start))) for each in changes]
+    changes = [change for change in changes_for(start, devices) if _keeps(change, target)]
+    alone = [(change, planner(change.apply(start))) for change in changes]
 
     def does(after: Ledger) -> bool:
         if not holds(after, target.batch, target.seq):
@@ -133,32 +133,17 @@ def reach(
         return confirm is None or (commands is not None and holds(commands.ledger, target.batch, target.seq))
 
     best = cheapest(start, changes, does, planner)
+    others, lacking = _in_vain(alone, target, best or ()), _lacking(ledger, target)
     if best is None:
-        return Reached(
-            target,
-            (),
-            start,
-            ledger,
-            False,
-            _in_vain(alone, target, ()),
-            _lacking(ledger, target),
-            nearest=tuple(_nearest(start, changes, target, planner, confirm)),
-        )
-    done = _applied(start, best)
-    dearer = tuple(
-        each for each, after in alone if each not in best and holds(after, target.batch, target.seq)
-    )
-    return Reached(
-        target,
-        best,
-        done,
-        planner(done),
-        True,
-        _in_vain(alone, target, best),
-        _lacking(ledger, target),
-        _one_of_each(dearer, start),
-        confirm(done) if confirm else None,
-    )
+        nearest = tuple(_nearest(start, changes, target, planner, confirm))
+        return Reached(target, (), start, ledger, False, others, lacking, nearest=nearest)
+    done = apply_changes(start, best)
+    dearer = [
+        change for change, after in alone if change not in best and holds(after, target.batch, target.seq)
+    ]
+    commands = confirm(done) if confirm else None
+    dearest = _one_of_each(dearer, start)
+    return Reached(target, best, done, planner(done), True, others, lacking, dearest, commands)
 
 
 class Nearest(NamedTuple):
@@ -173,15 +158,15 @@ def _nearest(
     start: Setup, changes: Sequence[Change], target: Target, planner: Planner, confirm: Confirm | None
 ) -> Iterator[Nearest]:
     """Yield the most requests of the wanted length, and the longest of so many, that no other GPU is needed for."""
-    free = [each for each in changes if not each.harm.money]
-    plans = [(chosen, planner(_applied(start, chosen))) for chosen in ((), *_sets(free)[:MOST_TRIED])]
+    free = [change for change in changes if not change.harm.money]
+    plans = [(chosen, planner(apply_changes(start, chosen))) for chosen in ((), *_sets(free)[:MOST_TRIED])]
     fitting = [(chosen, after) for chosen, after in plans if after.fits]
     for loads in (_fewer, _shorter):
         tried = [(loads(after, target), -len(chosen), chosen) for chosen, after in fitting]
-        for load, _, chosen in sorted(tried, key=lambda each: each[:2], reverse=True)[:MOST_CONFIRMED]:
+        for load, _, chosen in sorted(tried, key=lambda row: row[:2], reverse=True)[:MOST_CONFIRMED]:
             if not load.batch or load.seq < SHORTEST:
                 break
-            done = wanted(_applied(start, chosen), load)
+            done = wanted(apply_changes(start, chosen), load)
             commands = confirm(done) if confirm else None
             if holds(commands.ledger if commands else planner(done), load.batch, load.seq):
                 yield Nearest(load, chosen, commands)
@@ -195,25 +180,19 @@ def _fewer(ledger: Ledger, target: Target) -> Target:
 def _shorter(ledger: Ledger, target: Target) -> Target:
     """Return the load with requests as long as the caches hold so many of, in whole blocks."""
     limits = ledger.setup.limits
-    own = -(-target.batch // caches(ledger.setup)) * limits.max_beam_width  # of the requests, in each cache
-    length = ledger.kv_tokens.value // own // limits.tokens_per_block * limits.tokens_per_block
+    sequences_per_cache = (
+        -(-target.batch // caches(ledger.setup)) * limits.max_beam_width
+    )  # of the requests, in each cache
+    length = (
+        ledger.kv_tokens.value // sequences_per_cache // limits.tokens_per_block * limits.tokens_per_block
+    )
     return target._replace(seq=min(length, target.seq))
 
 
 def _keeps(change: Change, target: Target) -> bool:
     """Whether a change leaves alone what the load is made of."""
-    return change.group not in {
-        "batch",
-        "seq",
-        *(("tokens",) if target.tokens else ()),
-        *(("beam",) if target.beam else ()),
-    }
-
-
-def _applied(setup: Setup, changes: tuple[Change, ...]) -> Setup:
-    for change in changes:
-        setup = change.apply(setup)
-    return setup
+    stated = {"batch": True, "seq": True, "tokens": target.tokens, "beam": target.beam}
+    return not stated.get(change.group)
 
 
 def cheapest(
@@ -221,9 +200,9 @@ def cheapest(
 ) -> tuple[Change, ...] | None:
     """Return the set of changes with the least harm after which a plan does; sets are tried from the cheapest on."""
     sets = _sets(changes)
-    costs = _Costs(start, changes)
-    sets.sort(key=lambda chosen: (costs.of(chosen), len(chosen)))
-    return next((chosen for chosen in sets[:MOST_TRIED] if does(planner(_applied(start, chosen)))), None)
+    costs = ChangeCosts(start, changes)
+    sets.sort(key=lambda chosen: (costs.cost_of_set(chosen), len(chosen)))
+    return next((chosen for chosen in sets[:MOST_TRIED] if does(planner(apply_changes(start, chosen)))), None)
 
 
 def _sets(changes: Sequence[Change]) -> list[tuple[Change, ...]]:
@@ -231,56 +210,43 @@ def _sets(changes: Sequence[Change]) -> list[tuple[Change, ...]]:
         chosen
         for size in range(1, MOST_TOGETHER + 1)
         for chosen in combinations(_strongest(changes) if size > 1 else changes, size)
-        if len({each.group for each in chosen}) == size
+        if len({change.group for change in chosen}) == size
     ]
-
-
-class _Costs:
-    """What sets of changes cost, for thousands of them: how each is written is looked up once."""
-
-    def __init__(self, setup: Setup, changes: Sequence[Change]) -> None:
-        self._points = {id(each): each.harm.points for each in changes}
-        self._stages = {id(each): frozenset(stage.value for stage in each.stages(setup)) for each in changes}
-
-    def of(self, chosen: tuple[Change, ...]) -> float:
-        stages = frozenset().union(*(self._stages[id(each)] for each in chosen))
-        points = sum(self._points[id(each)] for each in chosen)
-        return points + sum(EFFORT[stage] for stage in stages) + 0.5 * (len(chosen) - 1)
 
 
 def _strongest(changes: Sequence[Change]) -> list[Change]:
     """Return at most a few of each group, for sets."""
-    kept: list[Change] = []
+    strongest: list[Change] = []
     for change in changes:
-        if sum(each.group == change.group for each in kept) < PER_GROUP:
-            kept.append(change)
-    return kept
+        if sum(other.group == change.group for other in strongest) < PER_GROUP:
+            strongest.append(change)
+    return strongest
 
 
 def _in_vain(
     alone: list[tuple[Change, Ledger]], target: Target, best: tuple[Change, ...]
 ) -> tuple[tuple[Change, str], ...]:
     """Return single changes that do not do, the nearest to it first, one of each group."""
-    failed = [(each, ledger) for each, ledger in alone if not holds(ledger, target.batch, target.seq)]
+    failed = [(change, ledger) for change, ledger in alone if not holds(ledger, target.batch, target.seq)]
     failed.sort(key=lambda pair: _missing(pair[1], target))
-    told: dict[str, tuple[Change, str]] = {}
+    reasons: dict[str, tuple[Change, str]] = {}
     for change, ledger in failed:
         if best != (change,):
-            told.setdefault(change.group, (change, _lacking(ledger, target)))
-    return tuple(told.values())
+            reasons.setdefault(change.group, (change, _lacking(ledger, target)))
+    return tuple(reasons.values())
 
 
-def _one_of_each(changes: tuple[Change, ...], start: Setup) -> tuple[Change, ...]:
-    kept: dict[str, Change] = {}
-    for change in sorted(changes, key=lambda each: each.cost(start)):
-        kept.setdefault(change.group, change)
-    return tuple(kept.values())
+def _one_of_each(changes: Sequence[Change], start: Setup) -> tuple[Change, ...]:
+    by_group: dict[str, Change] = {}
+    for change in sorted(changes, key=lambda candidate: cost_of((candidate,), start)):
+        by_group.setdefault(change.group, change)
+    return tuple(by_group.values())
 
 
 def _missing(ledger: Ledger, target: Target) -> int:
     worst = ledger.worst
-    own = caches(ledger.setup)
-    tokens = tokens_needed(ledger.setup, target.batch, target.seq) // own - ledger.kv_tokens.value
+    cache_total = caches(ledger.setup)
+    tokens = tokens_needed(ledger.setup, target.batch, target.seq) // cache_total - ledger.kv_tokens.value
     return worst.short_bytes + max(tokens, 0) * worst.kv_bytes_per_token.value
 
 
@@ -290,6 +256,6 @@ def _lacking(ledger: Ledger, target: Target) -> str:
     tokens = tokens_needed(ledger.setup, target.batch, target.seq)
     if not ledger.fits and in_the_way(worst) != COMPONENTS["kv_pool"]:
         return f"{in_the_way(worst)}: short by {gib(_missing(ledger, target))}"
-    held, needed = short_count(ledger.kv_tokens.value * caches(ledger.setup)), short_count(tokens)
-    each = " on each GPU" if ledger.setup.layout.world > 1 else ""
-    return f"the cache holds {held} of {needed} tokens, short by {gib(_missing(ledger, target))}{each}"
+    cached, needed = short_count(ledger.kv_tokens.value * caches(ledger.setup)), short_count(tokens)
+    per_gpu = " on each GPU" if ledger.setup.layout.world > 1 else ""
+    return f"the cache holds {cached} of {needed} tokens, short by {gib(_missing(ledger, target))}{per_gpu}"

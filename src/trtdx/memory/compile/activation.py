@@ -1,7 +1,7 @@
 """Activation memory from TensorRT's own compiler: the layers of a model, built on the CPU for the shapes that are asked.
 
 compiled = compiled_activation(setup)
-setup = msgspec.structs.replace(setup, activation=compiled.figure)
+setup = replace(setup, activation=compiled.figure)
 
 Two layers are built, as one rank has them; more need no more (benchmarks/memory_compile.py), because the memory of one
 is used again by the next. TensorRT-RTX knows no plugins, so where an engine would have them the formula widens the band.
@@ -25,8 +25,8 @@ from trtdx.host import RealHost
 from trtdx.installation import install_packages
 from trtdx.memory.compile.cache import CompileCache, key_of
 from trtdx.memory.compile.network import TYPES, Blocks
-from trtdx.memory.ledger.activation import activation_of
 from trtdx.memory.ledger.engine_activation import rows_of, tokens_of
+from trtdx.memory.ledger.plan import formula_activation
 from trtdx.memory.ledger.weight_storage import ceil_div, padded, width_of
 from trtdx.memory.nouns import Figure
 from trtdx.words import size_in_words, thousands
@@ -87,18 +87,14 @@ def compiled_activation(
     """
     package, version = installed()
     most = _most_tokens(setup)
-    wanted = sorted({each for each in (*tokens, most) if 0 < each <= most})
+    token_counts = sorted({count for count in (*tokens, most) if 0 < count <= most})
     cache = CompileCache(host or RealHost())
-    capability = (
-        CAPABILITIES.get(setup.device.sm if setup.device else 0, OTHER_CAPABILITY)
-        if package == "tensorrt_rtx"
-        else ""
-    )
+    capability = CAPABILITIES.get(setup.sm, OTHER_CAPABILITY) if package == "tensorrt_rtx" else ""
     points = []
-    for number, each in enumerate(wanted):
-        blocks = blocks_of(setup, each)
-        told = _part_of(progress, number, len(wanted), each)
-        points.append(compiled_point(blocks, cache, (package, version, capability), told, cancel))
+    for number, count in enumerate(token_counts):
+        blocks = blocks_of(setup, count)
+        report_progress = _part_of(progress, number, len(token_counts), count)
+        points.append(compiled_point(blocks, cache, (package, version, capability), report_progress, cancel))
     return Compiled(
         _figure(setup, points[-1].bytes),
         tuple(points),
@@ -176,7 +172,7 @@ def _problem(setup: Setup) -> str:
 
 
 def _most_tokens(setup: Setup) -> int:
-    return tokens_of(setup) if setup.running.backend == "tensorrt" else max(setup.limits.max_num_tokens, 1)
+    return tokens_of(setup) if setup.is_engine else max(setup.limits.max_num_tokens, 1)
 
 
 def compiled_point(
@@ -189,19 +185,17 @@ def compiled_point(
     """Return what some layers need: kept from before, or compiled now. `compiler`: package, version, capability."""
     text = msgspec.json.encode(blocks).decode()
     key = key_of(*compiler, text)
-    kept = cache.find(key)
-    if kept is not None:
-        return Point(blocks.tokens, kept, cached=True)
+    cached_bytes = cache.find(key)
+    if cached_bytes is not None:
+        return Point(blocks.tokens, cached_bytes, cached=True)
     package, _, capability = compiler
     options = BuildOptions(
-        package=package,
-        compute_capabilities=(capability,) if capability else (),
-        timeout_s=TIMEOUT_S,
+        package=package, compute_capabilities=(capability,) if capability else (), timeout_s=TIMEOUT_S
     )
     with tempfile.TemporaryDirectory(prefix="trtdx-blocks-") as folder:
         source = Path(folder) / "blocks.py"
         source.write_text(
-            f"from trtdx.memory.compile.network import definition\n\nnetwork = definition({text!r})\n"
+            f"from trtdx.memory.compile.network import network_definition\n\nnetwork = network_definition({text!r})\n"
         )
         built = build(
             f"{source}:network",
@@ -226,11 +220,11 @@ def _part_of(
     if progress is None:
         return None
 
-    def told(each: Progress) -> None:
-        phase = f"{thousands(tokens)} tokens: {each.phase}"
-        progress(Progress(phase, each.step, each.of, (number + each.fraction) / of))
+    def report_step(step: Progress) -> None:
+        phase = f"{thousands(tokens)} tokens: {step.phase}"
+        progress(Progress(phase, step.step, step.of, (number + step.fraction) / of))
 
-    return told
+    return report_step
 
 
 def _figure(setup: Setup, compiled: int) -> Figure:
@@ -239,7 +233,7 @@ def _figure(setup: Setup, compiled: int) -> Figure:
     low, high = value * (1 - DOUBT), value * (1 + DOUBT)
     running = setup.running
     if running.backend != "tensorrt" or running.attention_plugin or running.gemm_plugin:
-        formula = activation_of(setup, setup.layout.world - 1).bytes
+        formula = formula_activation(setup, setup.layout.world - 1).bytes
         low, high = min(low, formula.low), max(high, formula.high)
     return Figure(value, round(low), round(high), SOURCE)
 
@@ -247,6 +241,6 @@ def _figure(setup: Setup, compiled: int) -> Figure:
 def _head(setup: Setup) -> int:
     """Return what is alive when logits are computed; they are an output of the compiled layers, not of an engine's."""
     width = width_of(setup.formats.dtype)
-    rows = rows_of(setup) if setup.running.backend == "tensorrt" else setup.limits.max_batch_size
+    rows = rows_of(setup) if setup.is_engine else setup.limits.max_batch_size
     words = padded(setup.dims.vocab_size, setup.layout.tp) * rows
     return (setup.dims.hidden_size * (_most_tokens(setup) + rows) + words) * width

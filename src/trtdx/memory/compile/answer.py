@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.compile.activation import compiled_activation
-from trtdx.memory.ledger.activation import activation_of
+from trtdx.memory.ledger.plan import formula_activation
 from trtdx.memory.question.setup import setup_from
 from trtdx.memory.report.figures import gib
 from trtdx.model import Section
@@ -33,15 +33,14 @@ def with_compiled(
     setup = setup_from(host, asked).setup
     step = setup.limits.max_num_tokens
     shapes = sorted({step // part for part in SMALLER if step // part >= LEAST})
-
-    found = compiled_activation(setup, tokens=shapes, host=host, progress=progress)
-    return msgspec.structs.replace(wanted, activation=found.figure, compiled=(_curve(setup, found),))
+    compiled = compiled_activation(setup, tokens=shapes, host=host, progress=progress)
+    return replace(wanted, activation=compiled.figure, compiled=(_curve(setup, compiled),))
 
 
 def _curve(setup: Setup, found: Compiled) -> Section:
     rows = tuple(
-        (each.tokens, gib(each.bytes), gib(_formula(setup, each.tokens)), "yes" if each.cached else "")
-        for each in found.points
+        (point.tokens, gib(point.bytes), gib(_formula(setup, point.tokens)), "yes" if point.cached else "")
+        for point in found.points
     )
     columns = ("tokens in a step", "compiled", "formula", "kept from before")
     return Section(
@@ -50,5 +49,5 @@ def _curve(setup: Setup, found: Compiled) -> Section:
 
 
 def _formula(setup: Setup, tokens: int) -> int:
-    limits = msgspec.structs.replace(setup.limits, max_num_tokens=tokens)
-    return activation_of(msgspec.structs.replace(setup, limits=limits), 0).bytes.value
+    limits = replace(setup.limits, max_num_tokens=tokens)
+    return formula_activation(replace(setup, limits=limits), 0).bytes.value

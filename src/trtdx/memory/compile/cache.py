@@ -67,10 +67,10 @@ class CompileCache:
             if self._host.kind(self.path) != "file" or self._host.size(self.path) > MOST_BYTES:
                 return {}
             with self._host.open(self.path) as stream:
-                kept = msgspec.json.decode(stream.read(), type=_Kept)
+                stored = msgspec.json.decode(stream.read(), type=_Kept)
         except (OSError, InputError, msgspec.MsgspecError):
             return {}
-        return dict(kept.entries) if kept.version == VERSION else {}
+        return dict(stored.entries) if stored.version == VERSION else {}
 
 
 def key_of(*parts: str) -> str:

@@ -45,7 +45,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
         return self.hidden * (mixed + self.heads * self.head_dim + inner)
 
 
-def definition(text: str) -> Callable[[Any], Any]:
+def network_definition(text: str) -> Callable[[Any], Any]:
     """Return a function that defines the network which a JSON text describes."""
     blocks = msgspec.json.decode(text, type=Blocks)
 

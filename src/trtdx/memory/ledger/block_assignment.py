@@ -49,10 +49,10 @@ def sharing_of(ops: list[Op]) -> Sharing:
     sizes, alive = _sizes(ops), _alive(ops)
     blocks: list[tuple[int, list[int]]] = []
     steps: list[int] = []  # at which something lives in the block, a bit each
-    for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
-        free = [at for at, taken in enumerate(steps) if not taken & alive[number]]
+    for number in sorted(range(len(sizes)), key=lambda tensor: -sizes[tensor]):
+        free = [at for at, occupied in enumerate(steps) if not occupied & alive[number]]
         if free:
-            at = min(free, key=lambda each: blocks[each][0])
+            at = min(free, key=lambda block: blocks[block][0])
             blocks[at][1].append(number)
             steps[at] |= alive[number]
         else:
@@ -79,10 +79,10 @@ class Network:
         kinds = self._kinds_of(steps, len(usual[0]))
         ops = steps(usual[0])
         names = [name for op in ops for name in (op.name, f"{op.name}.scratch")]
-        found = dict.fromkeys(sharing_of(steps(shape)) for shape in usual)
+        sharings = dict.fromkeys(sharing_of(steps(shape)) for shape in usual)
         self._ways = [
             [self._largest([(kinds[number], names[number]) for number in members]) for members in way]
-            for way in found
+            for way in sharings
         ]
 
     def blocks(self, shape: Shape) -> list[Block]:
@@ -93,44 +93,46 @@ class Network:
         best, fewest = self._ways[0], -1.0
         blocks: list[float] = []
         for way in self._ways:
-            each = [size_of(kinds[0]) if len(kinds) == 1 else max(map(size_of, kinds)) for kinds, _ in way]
-            total = sum(each)
+            block_sizes = [
+                size_of(kinds[0]) if len(kinds) == 1 else max(map(size_of, kinds)) for kinds, _ in way
+            ]
+            total = sum(block_sizes)
             if fewest < 0 or total < fewest:
-                fewest, best, blocks = total, way, each
-        found = []
+                fewest, best, blocks = total, way, block_sizes
+        used_blocks = []
         for size, (kinds, names) in zip(blocks, best, strict=True):
             if size:
                 name = names[0] if len(names) == 1 else names[[sizes[kind] for kind in kinds].index(size)]
-                found.append(Block(name, int(size)))
-        found.sort(key=_size, reverse=True)
-        return found
+                used_blocks.append(Block(name, int(size)))
+        used_blocks.sort(key=_size, reverse=True)
+        return used_blocks
 
     def _kinds_of(self, steps: Callable[[Shape], list[Op]], numbers: int) -> list[int]:
         """Return which kind of size each tensor has."""
         constants = _sizes(steps((0,) * numbers))
         grown = [
-            _sizes(steps(tuple(UNIT if each == number else 0 for each in range(numbers))))
+            _sizes(steps(tuple(UNIT if index == number else 0 for index in range(numbers))))
             for number in range(numbers)
         ]
         kinds: dict[tuple[float, ...], int] = {}
-        found = []
+        kind_numbers = []
         for at, constant in enumerate(constants):
             kind = (*((sizes[at] - constant) / UNIT for sizes in grown), constant)
-            found.append(kinds.setdefault(kind, len(kinds)))
+            kind_numbers.append(kinds.setdefault(kind, len(kinds)))
         self._kinds = list(kinds)
-        return found
+        return kind_numbers
 
     def _largest(self, members: list[tuple[int, str]]) -> Kinds:
         """Return the tensors of a block that can be its largest, one of each kind."""
         first: dict[int, str] = {}
         for kind, name in members:
             first.setdefault(kind, name)
-        found = [
+        maximal = [
             (kind, name)
             for kind, name in first.items()
             if not any(other != kind and _at_least(self._kinds[other], self._kinds[kind]) for other in first)
         ]
-        return tuple(kind for kind, _ in found), tuple(name for _, name in found)
+        return tuple(kind for kind, _ in maximal), tuple(name for _, name in maximal)
 
 
 def _size(block: Block) -> int:
@@ -150,8 +152,8 @@ def _alive(ops: list[Op]) -> list[int]:
     last: dict[str, int] = {}
     for step, op in enumerate(ops):
         last[op.name] = step
-        for each in op.reads:
-            last[each] = step
+        for tensor in op.reads:
+            last[tensor] = step
     alive: list[int] = []
     for step, op in enumerate(ops):
         alive += ((2 << last[op.name]) - (1 << step), 1 << step)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trtdx.memory.ledger.communication import communication
 from trtdx.memory.ledger.cuda_graphs import cuda_graphs
 from trtdx.memory.ledger.decoder_buffers import decoder_buffers, runtime_buffers
-from trtdx.memory.ledger.decoder_layers import stage_layers, stage_of
+from trtdx.memory.ledger.decoder_layers import is_last_stage, rank_layer_range
 from trtdx.memory.ledger.engine_activation import CUBLAS, rows_of
 from trtdx.memory.ledger.kv_cache import kv_bytes_per_token, recurrent_state_of
 from trtdx.memory.ledger.weight_storage import ceil_div, padded, width_of
@@ -36,8 +36,8 @@ def buffers_of(setup: Setup, rank: int) -> tuple[Component, ...]:
 
     Logits that are made outside of the plan are not among them: see `late_logits`.
     """
-    engine = setup.running.backend == "tensorrt"
-    found = [
+    engine = setup.is_engine
+    components = [
         _context(setup),
         communication(setup),
         runtime_buffers(setup, rank) if engine else _torch_runtime(setup),
@@ -46,18 +46,16 @@ def buffers_of(setup: Setup, rank: int) -> tuple[Component, ...]:
     ]
     running, dims = setup.running, setup.dims
     if running.lora:
-        found.append(_lora(setup, rank))
-    state = recurrent_state_of(setup, rank)
-    if state is not None:
-        found.append(state)
+        components.append(_lora(setup, rank))
+    components += filter(None, [recurrent_state_of(setup, rank)])
     if dims.encoder_params:
-        found.append(_encoder_cache(setup))
+        components.append(_encoder_cache(setup))
     if running.disaggregated_tokens:
-        found.append(_kv_transfer(setup, rank))
+        components.append(_kv_transfer(setup, rank))
     if running.other_process_bytes:
         figure = Figure.exact(running.other_process_bytes, "given")
-        found.append(Component("other_process", figure, "in use by others"))
-    return tuple(each for each in found if each.bytes.high)
+        components.append(Component("other_process", figure, "in use by others"))
+    return tuple(component for component in components if component.bytes.high)
 
 
 def late_logits(setup: Setup, rank: int) -> Component:
@@ -67,9 +65,9 @@ def late_logits(setup: Setup, rank: int) -> Component:
     gathers the logits of prompts allocates them for each step.
     """
     dims, limits, formats = setup.dims, setup.limits, setup.formats
-    if stage_of(setup.layout, rank) != setup.layout.pp - 1:
+    if not is_last_stage(setup.layout, rank):
         return Component("logits", Figure.exact(0), "on the last stage only")
-    if setup.running.backend == "tensorrt":
+    if setup.is_engine:
         if not setup.running.gather_context_logits:
             return Component("logits", Figure.exact(0), "among the runtime buffers")
         rows, word = rows_of(setup), width_of(formats.logits_dtype)
@@ -85,8 +83,8 @@ def late_logits(setup: Setup, rank: int) -> Component:
 
 
 def _context(setup: Setup) -> Component:
-    sm = setup.device.sm if setup.device else 0
-    if setup.running.backend == "tensorrt":
+    sm = setup.sm
+    if setup.is_engine:
         profiles = PROFILES - 1 if setup.running.multiple_profiles else 0
         size = ENGINE_CONTEXT.get(sm, OTHER_ENGINE_CONTEXT) + profiles * PROFILE_CONTEXT
         return Component("cuda_context", Figure.within(size, 0.5), "context, kernels, cuBLAS")
@@ -123,7 +121,7 @@ def _workspace_bytes(dims: Dims, cut: int, width: int) -> int:
 
 def _torch_sampler(setup: Setup, rank: int) -> Component:
     limits = setup.limits
-    if stage_of(setup.layout, rank) != setup.layout.pp - 1:
+    if not is_last_stage(setup.layout, rank):
         return Component("decoder_buffers", Figure.exact(0), "sampling is on the last stage")
     sequences = limits.max_batch_size * limits.max_beam_width
     parts = {"slots": sequences * SLOT_BYTES}
@@ -140,7 +138,7 @@ def _lora(setup: Setup, rank: int) -> Component:
         total = setup.device.total_bytes if setup.device else 80 * GIB
         figure = Figure(round(total * LORA_SHARE), 0, round(total * LORA_SHARE), "formula")
         return Component("lora", figure, f"{LORA_SHARE:.0%} of the GPU, where adapters are not counted")
-    layers = len(stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank)))
+    layers = len(rank_layer_range(dims, layout, rank))
     wide = dims.num_heads * dims.head_dim + 2 * dims.num_kv_heads * dims.head_dim
     ends = 3 * dims.hidden_size + wide  # in and out of queries, keys and values
     ends += dims.hidden_size + dims.num_heads * dims.head_dim
@@ -161,8 +159,3 @@ def _kv_transfer(setup: Setup, rank: int) -> Component:
     return Component(
         "kv_transfer", Figure.within(size, 0.05), f"{TRANSFER_COPIES} x {thousands(tokens)} tokens"
     )
-
-
-def outside_torch(setup: Setup, rank: int) -> Figure:
-    """Return what a log calls memory outside of torch: context, communication and graphs."""
-    return _context(setup).bytes + communication(setup).bytes + cuda_graphs(setup, rank).bytes

@@ -1,4 +1,4 @@
-"""What the user's own logs taught: by how much the plan's formulas are off on their machines.
+"""Factors that correct the plan's formulas, learnt from the user's own logs.
 
 Kept as JSON under the user's configuration folder, one entry for a backend, a family of models and a factor:
 
@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.errors import InputError
 from trtdx.memory.nouns import Component, Figure
@@ -58,9 +59,9 @@ class Constants(msgspec.Struct, frozen=True):
         """Return the factor for a set-up: of its family of models, else of any."""
         backend = setup.running.backend
         for family in (setup.dims.model_type, ANY):
-            found = self.entries.get(f"{backend}/{family}/{name}")
-            if found is not None:
-                return found
+            constant = self.entries.get(f"{backend}/{family}/{name}")
+            if constant is not None:
+                return constant
         return None
 
     def applied(self, setup: Setup, component: Component) -> Component:
@@ -80,7 +81,7 @@ class Constants(msgspec.Struct, frozen=True):
             f"measured: formula x {constant.value:.3f}, calibrated on {counted(constant.logs, 'log')}",
         )
         parts = {part: round(size * constant.value) for part, size in component.parts.items()}
-        return msgspec.structs.replace(component, bytes=scaled, parts=parts)
+        return replace(component, bytes=scaled, parts=parts)
 
 
 def constants_path(host: Host) -> str:
@@ -109,7 +110,9 @@ def load_constants(host: Host) -> Constants:
         raise InputError(
             f"{path} is of version {constants.version}, this trtdx reads version {VERSION}", fix=fix
         )
-    if not all(0 < each.low <= each.value <= each.high < 1000 for each in constants.entries.values()):
+    if not all(
+        0 < constant.low <= constant.value <= constant.high < 1000 for constant in constants.entries.values()
+    ):
         raise InputError(f"{path} holds a factor that is not a positive number", fix=fix)
     return constants
 

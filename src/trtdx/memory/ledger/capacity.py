@@ -1,14 +1,14 @@
-"""Questions that one plan answers: how many requests, does this load fit, which component stands in the way."""
+"""What follows from a plan: how many requests fit, and which component is the limit."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.knowledge.versions import kernels_of
 from trtdx.memory.ledger.plan import plan
-from trtdx.memory.nouns import COMPONENTS, LAST_STABLE
+from trtdx.memory.nouns import COMPONENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,19 +25,19 @@ FIXED = ("weights", "draft_weights", "encoder_weights", "cuda_context", "other_p
 
 def with_limits(setup: Setup, **limits: int) -> Setup:
     """Return the set-up with other limits, which then count as said."""
-    said = setup.said | dict.fromkeys(limits, "asked for")
-    return msgspec.structs.replace(setup, limits=msgspec.structs.replace(setup.limits, **limits), said=said)
+    sources = setup.said | dict.fromkeys(limits, "asked for")
+    return replace(setup, limits=replace(setup.limits, **limits), said=sources)
 
 
 def on(setup: Setup, device: Device) -> Setup:
-    return msgspec.structs.replace(setup, device=device)
+    return replace(setup, device=device)
 
 
 def tokens_needed(setup: Setup, batch: int, length: int) -> int:
     """Return the cache tokens of so many requests at their full length, each in whole blocks."""
     block = setup.limits.tokens_per_block
-    whole = -(-length // block) * block
-    return batch * whole * setup.limits.max_beam_width
+    padded_length = -(-length // block) * block
+    return batch * padded_length * setup.limits.max_beam_width
 
 
 def holds(ledger: Ledger, batch: int, length: int) -> bool:
@@ -47,11 +47,13 @@ def holds(ledger: Ledger, batch: int, length: int) -> bool:
 
 def requests(ledger: Ledger, length: int) -> int:
     """Return how many requests of a length the caches hold at once."""
-    held = ledger.kv_tokens.value // max(tokens_needed(ledger.setup, 1, length), 1)
+    requests_per_cache = ledger.kv_tokens.value // max(tokens_needed(ledger.setup, 1, length), 1)
     heard = ledger.setup.dims.encoder_positions
     if heard:  # the cross-attention's cache has as many tokens, and each request fills so many of them
-        held = min(held, ledger.kv_tokens.value // tokens_needed(ledger.setup, 1, heard))
-    return held * caches(ledger.setup)
+        requests_per_cache = min(
+            requests_per_cache, ledger.kv_tokens.value // tokens_needed(ledger.setup, 1, heard)
+        )
+    return requests_per_cache * caches(ledger.setup)
 
 
 def caches(setup: Setup) -> int:
@@ -61,7 +63,7 @@ def caches(setup: Setup) -> int:
 
 def usual_length(setup: Setup) -> int:
     """Return the length that requests are told for: as said, or a usual one."""
-    if not setup.said.get("max_seq_len", "default").startswith("default"):
+    if not setup.is_assumed("max_seq_len"):
         return setup.limits.max_seq_len
     return min(USUAL_LENGTH, setup.limits.max_seq_len)
 
@@ -76,9 +78,9 @@ def in_the_way(rank: RankLedger) -> str:
     fixed = sum(rank.bytes_of(name) for name in FIXED)
     if rank.capacity and fixed >= rank.capacity:
         return COMPONENTS["weights"]
-    growing = [each for each in rank.components if each.name not in (*FIXED, "kv_pool")]
+    growing = [component for component in rank.components if component.name not in (*FIXED, "kv_pool")]
     if rank.capacity and used(rank) >= rank.capacity and growing:
-        return COMPONENTS[max(growing, key=lambda each: each.bytes.value).name]
+        return COMPONENTS[max(growing, key=lambda component: component.bytes.value).name]
     return COMPONENTS["kv_pool"]
 
 
@@ -97,8 +99,8 @@ def largest_beside(rank: RankLedger) -> str:
     name = in_the_way(rank)
     if name != COMPONENTS["weights"]:
         return name
-    beside = [each for each in rank.components if each.name not in ("weights", "kv_pool")]
-    return COMPONENTS[max(beside, key=lambda each: each.bytes.value).name] if beside else name
+    beside = [component for component in rank.components if component.name not in ("weights", "kv_pool")]
+    return COMPONENTS[max(beside, key=lambda component: component.bytes.value).name] if beside else name
 
 
 def smallest_home(
@@ -119,9 +121,7 @@ def smallest_home(
     for size, device in homes:
         placed = on(setup, device)
         if size != setup.layout.tp:
-            placed = msgspec.structs.replace(
-                placed, layout=msgspec.structs.replace(setup.layout, tp=size), weights_by_rank=()
-            )
+            placed = replace(placed, layout=replace(setup.layout, tp=size), weights_by_rank=())
         ledger = planner(placed)
         if ledger.fits and not is_narrow(ledger.worst) and requests(ledger, usual_length(setup)) >= 1:
             return placed
@@ -130,7 +130,7 @@ def smallest_home(
 
 def is_narrow(rank: RankLedger) -> bool:
     """Whether a plan that fits would not if its figures were at the upper end of their bands."""
-    beside = sum(each.bytes.high for each in rank.components if each.name != "kv_pool")
+    beside = sum(component.bytes.high for component in rank.components if component.name != "kv_pool")
     return bool(rank.fits and (beside >= rank.capacity or rank.kv_tokens.low <= 0))
 
 
@@ -138,7 +138,7 @@ def has_kernels(setup: Setup, device: Device) -> bool:
     """Whether the release has kernels for a GPU, and the GPU some for the formats that are asked for."""
     from trtdx.memory.model.format_names import FORMATS, KV_LEAST_SM
 
-    release = kernels_of(setup.running.version or LAST_STABLE)
+    release = kernels_of(setup.release)
     if release is not None and not release.serve(device.sm):
         return False
     form = FORMATS.get(setup.formats.weights)

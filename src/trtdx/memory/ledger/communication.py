@@ -1,4 +1,4 @@
-"""What GPUs that work together keep for talking: all-reduce workspaces and NCCL's own buffers."""
+"""Communication buffers: all-reduce workspaces and NCCL's own."""
 
 from __future__ import annotations
 
@@ -25,16 +25,12 @@ def communication(setup: Setup) -> Component:
     layout = setup.layout
     if layout.world <= 1:
         return Component("communication", Figure.exact(0), "one GPU")
-    engine = setup.running.backend == "tensorrt"
+    engine = setup.is_engine
     floor, peer = (ENGINE_NCCL_FLOOR, ENGINE_NCCL_PEER) if engine else (NCCL_FLOOR, NCCL_PEER)
     parts = {"nccl": floor + peer * layout.world}
     if layout.tp > 1 and not layout.attention_dp:
-        size = (
-            ENGINE_WORKSPACE
-            if engine
-            else TURNS * padded(_fusion(setup.running.env.get(FUSION_VARIABLE, "")), PAGE)
-        )
-        parts["all_reduce"] = layout.tp * size
+        workspace = _fusion(setup.running.env.get(FUSION_VARIABLE, ""))
+        parts["all_reduce"] = layout.tp * (ENGINE_WORKSPACE if engine else TURNS * padded(workspace, PAGE))
     return Component(
         "communication",
         Figure.within(sum(parts.values()), 0.35, extra=GIB // 4),

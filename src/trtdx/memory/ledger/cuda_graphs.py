@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from trtdx.memory.ledger.decoder_layers import stage_layers, stage_of
+from trtdx.memory.ledger.decoder_layers import rank_layer_range
 from trtdx.memory.nouns import GIB, MIB, Component, Figure
 from trtdx.words import counted
 
@@ -26,11 +26,7 @@ def cuda_graphs(setup: Setup, rank: int) -> Component:
         return Component("cuda_graphs", Figure.exact(0), "none are captured")
     most = min(running.cuda_graph_max_batch or DEFAULT_MOST, setup.limits.max_batch_size)
     graphs = captured(most)
-    layers = len(
-        stage_layers(
-            dims.num_layers, setup.layout.pp, setup.layout.pp_partition, stage_of(setup.layout, rank)
-        )
-    )
+    layers = len(rank_layer_range(dims, setup.layout, rank))
     layers += min(dims.nextn_layers, setup.limits.max_draft_len)
     parts = {"graphs": graphs * layers * _layer_bytes(dims)}
     if running.piecewise_graphs:

@@ -1,4 +1,4 @@
-"""Buffers of the C++ runtime of engines: what batch, length, beams and vocabulary make of them.
+"""Buffers of the engines' C++ runtime, by batch, length, beams and vocabulary.
 
 `[MemUsageChange] Allocated ... for runtime buffers` and `... for decoder` are these sums.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.memory.ledger.decoder_layers import stage_of
+from trtdx.memory.ledger.decoder_layers import is_last_stage
 from trtdx.memory.ledger.weight_storage import padded, width_of
 from trtdx.memory.model.families import since
 from trtdx.memory.nouns import MIB, Component, Figure
@@ -33,7 +33,7 @@ def runtime_buffers(setup: Setup, rank: int) -> Component:
     """Return the runtime's own buffers: logits, cache indirections, the results of each slot."""
     limits = setup.limits
     sequences = max(limits.max_batch_size * limits.max_beam_width, 1)
-    last = stage_of(setup.layout, rank) == setup.layout.pp - 1
+    last = is_last_stage(setup.layout, rank)
     parts = {
         "positions": POSITION_BYTES * sequences * max(limits.max_seq_len, 1),
         "tokens": 4 * limits.max_num_tokens,
@@ -46,10 +46,7 @@ def runtime_buffers(setup: Setup, rank: int) -> Component:
         f"{many(sequences, 'sequence')} x ({thousands(limits.max_seq_len)} positions x {POSITION_BYTES} bytes"
     )
     return Component(
-        "runtime_buffers",
-        Figure.within(sum(parts.values()), 0.1, extra=2 * MIB),
-        f"{words} + logits)",
-        parts,
+        "runtime_buffers", Figure.within(sum(parts.values()), 0.1, extra=2 * MIB), f"{words} + logits)", parts
     )
 
 
@@ -57,18 +54,18 @@ def _logits(setup: Setup, sequences: int) -> dict[str, int]:
     word = width_of(setup.formats.logits_dtype)
     vocabulary = padded(setup.dims.vocab_size, setup.layout.world)
     running, limits = setup.running, setup.limits
-    found = {}
+    parts = {}
     if not running.gather_context_logits:  # else they are made anew for each step
-        found["logits"] = sequences * (1 + limits.max_draft_len) * vocabulary * word
+        parts["logits"] = sequences * (1 + limits.max_draft_len) * vocabulary * word
     if running.gather_generation_logits or running.gather_context_logits:
-        found["logits_of_steps"] = CACHED_STEPS * (sequences + limits.max_beam_width) * vocabulary * word
-    return found
+        parts["logits_of_steps"] = CACHED_STEPS * (sequences + limits.max_beam_width) * vocabulary * word
+    return parts
 
 
 def decoder_buffers(setup: Setup, rank: int) -> Component:
     """Return what the decoder and its sampling kernels keep; only the last stage of a pipeline samples."""
     limits = setup.limits
-    if stage_of(setup.layout, rank) != setup.layout.pp - 1:
+    if not is_last_stage(setup.layout, rank):
         return Component("decoder_buffers", Figure.exact(0), "sampling is on the last stage")
     sequences = max(limits.max_batch_size * limits.max_beam_width, 1)
     vocabulary = padded(setup.dims.vocab_size, setup.layout.world)
@@ -81,5 +78,5 @@ def decoder_buffers(setup: Setup, rank: int) -> Component:
         "floor": DECODER_FLOOR,
     }
     words = f"{many(sequences, 'sequence')} x ({thousands(vocabulary)} words x {word} + {thousands(limits.max_seq_len)} x {state})"
-    known = 0.1 if limits.max_beam_width == 1 and not limits.max_draft_len else 0.4
-    return Component("decoder_buffers", Figure.within(sum(parts.values()), known), words, parts)
+    tolerance = 0.1 if limits.max_beam_width == 1 and not limits.max_draft_len else 0.4
+    return Component("decoder_buffers", Figure.within(sum(parts.values()), tolerance), words, parts)

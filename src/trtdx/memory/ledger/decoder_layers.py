@@ -18,6 +18,9 @@ OVERLAPPING = 4  # the ratio of DeepSeek V4's sparse layers, whose windows overl
 ATTENTION, STATE, DENSE, EXPERTS, NOTHING = "attention", "state", "dense", "experts", ""
 
 
+PART_OF_MODULE = {"mlp.shared_experts": "shared_experts", "mlp.latent": "experts", "mixer": "recurrent"}
+
+
 class Layer(NamedTuple):
     """One layer: what mixes tokens, and what comes after it."""
 
@@ -48,10 +51,14 @@ class Cut(NamedTuple):
 class Weight(NamedTuple):
     """A matrix of a layer, as one rank has it."""
 
-    part: str
     name: str  # what patterns of excluded modules know it by
     rows: int
     columns: int
+
+    @property
+    def part(self) -> str:
+        """Return the part of the ledger's weights that it counts for."""
+        return PART_OF_MODULE.get(self.name) or ("attention" if self.name.startswith("self_attn.") else "mlp")
 
 
 @lru_cache(maxsize=2048)
@@ -82,16 +89,16 @@ def _at(values: tuple[int, ...] | tuple[bool, ...], layer: int) -> int:
 def _mixers(dims: Dims) -> list[str]:
     """Return what mixes tokens in each layer; where hybrids have attention is not known, so it is spread evenly."""
     count, states = dims.num_layers, min(dims.state_layers, dims.num_layers)
-    attention = (
-        count - states if dims.attention_layers is None else min(dims.attention_layers, count - states)
-    )
+    attention = count - states
+    if dims.attention_layers is not None:
+        attention = min(dims.attention_layers, attention)
     if dims.kv_heads_per_layer and not states:
         return [ATTENTION if _at(dims.kv_heads_per_layer, at) else NOTHING for at in range(count)]
     mixers = [NOTHING] * count
-    for wanted, name in ((attention, ATTENTION), (states, STATE)):
+    for layer_count, name in ((attention, ATTENTION), (states, STATE)):
         free = [at for at, mixer in enumerate(mixers) if mixer == NOTHING]
-        for step in range(wanted):
-            mixers[free[(2 * step + 1) * len(free) // (2 * wanted)]] = name
+        for step in range(layer_count):
+            mixers[free[(2 * step + 1) * len(free) // (2 * layer_count)]] = name
     return mixers
 
 
@@ -119,19 +126,28 @@ def stage_layers(count: int, pp: int, partition: tuple[int, ...], stage: int) ->
     if len(partition) == pp and sum(partition) == count:
         begin = sum(partition[:stage])
         return range(begin, begin + partition[stage])
-    each, over = divmod(count, pp)
-    begin = stage * each + min(stage, over)
-    return range(begin, begin + each + (stage < over))
+    per_stage, over = divmod(count, pp)
+    begin = stage * per_stage + min(stage, over)
+    return range(begin, begin + per_stage + (stage < over))
 
 
 def stage_of(layout: Layout, rank: int) -> int:
     return min(rank // (layout.tp * layout.cp), layout.pp - 1)
 
 
+def is_last_stage(layout: Layout, rank: int) -> bool:
+    return stage_of(layout, rank) == layout.pp - 1
+
+
+def rank_layer_range(dims: Dims, layout: Layout, rank: int) -> range:
+    """Return the layers of a rank's pipeline stage."""
+    return stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
+
+
 @lru_cache(maxsize=4096)
 def cut_of(dims: Dims, layout: Layout, block: int, *, torch: bool, embedding: bool) -> Cut:
     """Return how weights are cut. `block`: the quantisation's, which shared experts must not cut apart."""
-    tp, own = layout.tp, layout.attention_dp and torch
+    tp, is_data_parallel = layout.tp, layout.attention_dp and torch
     # In the PyTorch flow the ranks of context parallelism share the MLP like those of tensor parallelism.
     wide = tp * layout.cp if torch else tp
     experts = max(layout.ep, 1)
@@ -139,15 +155,15 @@ def cut_of(dims: Dims, layout: Layout, block: int, *, torch: bool, embedding: bo
     shared = dims.shared_intermediate_size or dims.shared_experts * dims.moe_intermediate_size
     whole_blocks = shared // block if block and shared % block == 0 else wide
     return Cut(
-        attention=1 if own else tp,
-        output=layout.cp if own else tp * layout.cp,
-        inner=1 if own else wide,
-        shared=1 if own else math.gcd(whole_blocks, wide) if torch else wide,
+        attention=1 if is_data_parallel else tp,
+        output=layout.cp if is_data_parallel else tp * layout.cp,
+        inner=1 if is_data_parallel else wide,
+        shared=1 if is_data_parallel else math.gcd(whole_blocks, wide) if torch else wide,
         expert=expert,
         experts=experts,
-        embedding=1 if own or not embedding else tp,
-        head=1 if own else tp,
-        state=1 if own else tp,
+        embedding=1 if is_data_parallel or not embedding else tp,
+        head=1 if is_data_parallel else tp,
+        state=1 if is_data_parallel else tp,
     )
 
 
@@ -165,45 +181,34 @@ def attention_weights(dims: Dims, cut: Cut, layer: Layer, family: Family) -> Ite
     # With fewer heads than ranks each rank keeps one whole.
     pairs = ceil_div(layer.kv_heads, cut.attention)
     gates = 2 if family.query_gate else 1
-    yield Weight("attention", "self_attn.q_proj", heads * gates, dims.hidden_size)
+    yield Weight("self_attn.q_proj", heads * gates, dims.hidden_size)
     if not layer.shares_kv:
-        yield Weight("attention", "self_attn.k_proj", pairs * head_dim, dims.hidden_size)
+        yield Weight("self_attn.k_proj", pairs * head_dim, dims.hidden_size)
         if not layer.keys_are_values:
-            yield Weight("attention", "self_attn.v_proj", pairs * value_dim, dims.hidden_size)
+            yield Weight("self_attn.v_proj", pairs * value_dim, dims.hidden_size)
     if family.head_gate:
-        yield Weight(
-            "attention", "self_attn.q_proj", ceil_div(dims.num_heads, cut.attention), dims.hidden_size
-        )
-    yield Weight(
-        "attention",
-        "self_attn.o_proj",
-        dims.hidden_size,
-        ceil_div(dims.num_heads, cut.output) * value_dim,
-    )
+        yield Weight("self_attn.q_proj", ceil_div(dims.num_heads, cut.attention), dims.hidden_size)
+    yield Weight("self_attn.o_proj", dims.hidden_size, ceil_div(dims.num_heads, cut.output) * value_dim)
 
 
 def _compressed_weights(dims: Dims, cut: Cut, layer: Layer) -> Iterator[Weight]:
     """Yield the projections of DeepSeek V4's attention: one latent for all heads, an output in groups of low rank."""
     heads = ceil_div(dims.num_heads, cut.attention)
     grouped = ceil_div(dims.output_groups, cut.attention) * dims.output_rank
-    yield Weight("attention", "self_attn.q_a_proj", dims.q_lora_rank, dims.hidden_size)
-    yield Weight("attention", "self_attn.q_b_proj", heads * dims.head_dim, dims.q_lora_rank)
-    yield Weight("attention", "self_attn.kv_a_proj_with_mqa", dims.head_dim, dims.hidden_size)
-    yield Weight(
-        "attention", "self_attn.o_proj", grouped, dims.num_heads // dims.output_groups * dims.head_dim
-    )
-    yield Weight("attention", "self_attn.o_proj", dims.hidden_size, grouped)
+    yield Weight("self_attn.q_a_proj", dims.q_lora_rank, dims.hidden_size)
+    yield Weight("self_attn.q_b_proj", heads * dims.head_dim, dims.q_lora_rank)
+    yield Weight("self_attn.kv_a_proj_with_mqa", dims.head_dim, dims.hidden_size)
+    yield Weight("self_attn.o_proj", grouped, dims.num_heads // dims.output_groups * dims.head_dim)
+    yield Weight("self_attn.o_proj", dims.hidden_size, grouped)
     twice = 2 if layer.compress_ratio == OVERLAPPING else 1  # windows that overlap have two halves
     widths = [twice * dims.head_dim] if layer.compress_ratio else []
     if layer.compress_ratio == OVERLAPPING:
         widths.append(twice * dims.index_head_dim)
-        yield Weight(
-            "attention", "self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank
-        )
-        yield Weight("attention", "self_attn.indexer", dims.index_heads, dims.hidden_size)
+        yield Weight("self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank)
+        yield Weight("self_attn.indexer", dims.index_heads, dims.hidden_size)
     for width in widths:  # keys with values, their gate, and a bias for each position of a window
-        yield Weight("attention", "self_attn.compressor", 2 * width, dims.hidden_size)
-        yield Weight("attention", "self_attn.compressor", layer.compress_ratio, width)
+        yield Weight("self_attn.compressor", 2 * width, dims.hidden_size)
+        yield Weight("self_attn.compressor", layer.compress_ratio, width)
 
 
 def _latent_weights(dims: Dims, cut: Cut) -> Iterator[Weight]:
@@ -211,31 +216,17 @@ def _latent_weights(dims: Dims, cut: Cut) -> Iterator[Weight]:
     heads = ceil_div(dims.num_heads, cut.attention)
     query = heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim)
     if dims.q_lora_rank:
-        yield Weight("attention", "self_attn.q_a_proj", dims.q_lora_rank, dims.hidden_size)
-        yield Weight("attention", "self_attn.q_b_proj", query, dims.q_lora_rank)
+        yield Weight("self_attn.q_a_proj", dims.q_lora_rank, dims.hidden_size)
+        yield Weight("self_attn.q_b_proj", query, dims.q_lora_rank)
     else:
-        yield Weight("attention", "self_attn.q_proj", query, dims.hidden_size)
+        yield Weight("self_attn.q_proj", query, dims.hidden_size)
     latent = dims.kv_lora_rank + dims.qk_rope_head_dim
-    yield Weight("attention", "self_attn.kv_a_proj_with_mqa", latent, dims.hidden_size)
-    yield Weight(
-        "attention",
-        "self_attn.kv_b_proj",
-        heads * (dims.qk_nope_head_dim + dims.v_head_dim),
-        dims.kv_lora_rank,
-    )
-    yield Weight(
-        "attention",
-        "self_attn.o_proj",
-        dims.hidden_size,
-        ceil_div(dims.num_heads, cut.output) * dims.v_head_dim,
-    )
+    yield Weight("self_attn.kv_a_proj_with_mqa", latent, dims.hidden_size)
+    yield Weight("self_attn.kv_b_proj", heads * (dims.qk_nope_head_dim + dims.v_head_dim), dims.kv_lora_rank)
+    yield Weight("self_attn.o_proj", dims.hidden_size, ceil_div(dims.num_heads, cut.output) * dims.v_head_dim)
     if dims.index_heads:  # whole on every rank
-        yield Weight(
-            "attention", "self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank
-        )
-        yield Weight(
-            "attention", "self_attn.indexer", dims.index_head_dim + dims.index_heads, dims.hidden_size
-        )
+        yield Weight("self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank)
+        yield Weight("self_attn.indexer", dims.index_head_dim + dims.index_heads, dims.hidden_size)
 
 
 def inner_weights(dims: Dims, cut: Cut, layer: Layer) -> Iterator[Weight]:
@@ -243,26 +234,24 @@ def inner_weights(dims: Dims, cut: Cut, layer: Layer) -> Iterator[Weight]:
     if layer.inner == DENSE:
         inner = ceil_div(layer.inner_size or dims.intermediate_size, cut.inner)
         if dims.gated:
-            yield Weight("mlp", "mlp.gate_proj", inner, dims.hidden_size)
-        yield Weight("mlp", "mlp.up_proj", inner, dims.hidden_size)
-        yield Weight("mlp", "mlp.down_proj", dims.hidden_size, inner)
+            yield Weight("mlp.gate_proj", inner, dims.hidden_size)
+        yield Weight("mlp.up_proj", inner, dims.hidden_size)
+        yield Weight("mlp.down_proj", dims.hidden_size, inner)
     shared = dims.shared_intermediate_size or dims.shared_experts * dims.moe_intermediate_size
     if layer.inner == EXPERTS and shared:
         inner = ceil_div(shared, cut.shared)
-        yield Weight(
-            "shared_experts", "mlp.shared_experts", (2 if dims.gated else 1) * inner, dims.hidden_size
-        )
-        yield Weight("shared_experts", "mlp.shared_experts", dims.hidden_size, inner)
+        yield Weight("mlp.shared_experts", (2 if dims.gated else 1) * inner, dims.hidden_size)
+        yield Weight("mlp.shared_experts", dims.hidden_size, inner)
     if layer.inner == EXPERTS and dims.moe_latent_size:
         # Into the experts' width and out of it; whole on each rank.
-        yield Weight("experts", "mlp.latent", dims.moe_latent_size, dims.hidden_size)
-        yield Weight("experts", "mlp.latent", dims.hidden_size, dims.moe_latent_size)
+        yield Weight("mlp.latent", dims.moe_latent_size, dims.hidden_size)
+        yield Weight("mlp.latent", dims.hidden_size, dims.moe_latent_size)
 
 
 def state_weights(dims: Dims, cut: Cut) -> Iterator[Weight]:
     """Yield the projections of a recurrent layer, as one matrix; see `plain_numbers` for what is left over."""
     rows = dims.state_params_per_layer // max(dims.hidden_size, 1)
-    yield Weight("recurrent", "mixer", ceil_div(rows, cut.state), dims.hidden_size)
+    yield Weight("mixer", ceil_div(rows, cut.state), dims.hidden_size)
 
 
 def plain_numbers(dims: Dims, cut: Cut, layer: Layer, family: Family) -> dict[str, int]:
@@ -295,12 +284,8 @@ def _attention_norms(dims: Dims, layer: Layer, family: Family) -> int:
         return dims.q_lora_rank + dims.kv_lora_rank + indexer
     if dims.output_rank:  # of queries and of the latent; of what is compressed
         compressed = dims.head_dim if layer.compress_ratio else 0
-        return (
-            dims.q_lora_rank
-            + dims.head_dim
-            + compressed
-            + indexer // 2 * (layer.compress_ratio == OVERLAPPING)
-        )
+        indexed = indexer // 2 if layer.compress_ratio == OVERLAPPING else 0
+        return dims.q_lora_rank + dims.head_dim + compressed + indexed
     kind = family.query_key_norm or ("head" if dims.qk_norm else "")
     pairs = 0 if layer.shares_kv else layer.kv_heads
     heads = {"": 0, "head": 2 if pairs else 1, "all": dims.num_heads + pairs}[

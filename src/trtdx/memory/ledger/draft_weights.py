@@ -45,20 +45,20 @@ def _eagle3_parts(model: Model, parts: dict[str, int], target: int) -> dict[str,
     layer = Layer(ATTENTION, DENSE, dims.num_kv_heads)
     wide = ("q_a_proj", "kv_a_proj_with_mqa") if dims.mla else ("q_proj", "k_proj", "v_proj")
     joined = sum(
-        each.rows * each.columns
-        for each in attention_weights(dims, cut, layer, model.family)
-        if each.name.rpartition(".")[2] in wide
+        weight.rows * weight.columns
+        for weight in attention_weights(dims, cut, layer, model.family)
+        if weight.name.rpartition(".")[2] in wide
     )
-    found = dict(parts)
-    found["attention"] = found.get("attention", 0) + joined * width
-    found["joined_states"] = EAGLE3_STATES * target * dims.hidden_size * width
-    found["lm_head"] = ceil_div(dims.draft_vocab, cut.head) * dims.hidden_size * width
-    found["norms"] = found.get("norms", 0) + dims.hidden_size * width  # of the embedding
+    eagle_parts = dict(parts)
+    eagle_parts["attention"] = eagle_parts.get("attention", 0) + joined * width
+    eagle_parts["joined_states"] = EAGLE3_STATES * target * dims.hidden_size * width
+    eagle_parts["lm_head"] = ceil_div(dims.draft_vocab, cut.head) * dims.hidden_size * width
+    eagle_parts["norms"] = eagle_parts.get("norms", 0) + dims.hidden_size * width  # of the embedding
     if dims.draft_vocab != dims.vocab_size:
-        found["lm_head"] += 4 * dims.draft_vocab  # which word of the model each is
+        eagle_parts["lm_head"] += 4 * dims.draft_vocab  # which word of the model each is
     if dims.hidden_size == target:
-        del found["embedding"]
-    return found
+        del eagle_parts["embedding"]
+    return eagle_parts
 
 
 def _sits_on_last_stage(draft: Dims, layout: Layout) -> bool:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.memory.ledger.block_assignment import Network, Op
-from trtdx.memory.ledger.decoder_layers import stage_of
+from trtdx.memory.ledger.decoder_layers import is_last_stage
 from trtdx.memory.ledger.weight_storage import ceil_div, padded, width_of
 from trtdx.memory.model.families import since
 from trtdx.memory.nouns import MIB, Component, Figure
@@ -98,7 +98,7 @@ def _build(setup: Setup, rank: int) -> Build:
     return Build(
         widths=widths,
         compiles=compiles,
-        last=stage_of(setup.layout, rank) == setup.layout.pp - 1,
+        last=is_last_stage(setup.layout, rank),
         spread=setup.layout.tp > 1,
         fused=widths.gated and not widths.weight_only and since(running.version, FUSED_MLP_SINCE),
         all_rows=running.gather_context_logits,
@@ -165,8 +165,8 @@ def _model_widths(dims: Dims, tp: int, dtype: str, weights: str) -> Widths:
     inner = ceil_div(dims.intermediate_size, tp)
     expert = 0
     if dims.num_experts:
-        each = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, tp)
-        expert = dims.experts_per_token * (2 * dims.hidden_size + (2 + dims.gated) * each) * width
+        expert_inner = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, tp)
+        expert = dims.experts_per_token * (2 * dims.hidden_size + (2 + dims.gated) * expert_inner) * width
         shared = dims.shared_intermediate_size or dims.shared_experts * dims.moe_intermediate_size
         inner = max(inner if dims.dense_layers or dims.moe_every > 1 else 0, ceil_div(shared, tp))
     vocabulary = padded(dims.vocab_size, tp)
@@ -179,7 +179,7 @@ def _model_widths(dims: Dims, tp: int, dtype: str, weights: str) -> Widths:
         expert=expert,
         logits=vocabulary * width,
         local_logits=vocabulary // tp * width if tp > 1 else 0,
-        quantised=_quantised(weights) / width,
+        quantised=quantised_activation_bytes(weights) / width,
         heads=heads,
         gated=dims.gated,
         weight_only=weights.startswith(("W4A16", "W8A16")),
@@ -196,7 +196,7 @@ def mixed_and_attended(dims: Dims, tp: int) -> tuple[int, int]:
     return (heads + 2 * kv_heads) * dims.head_dim, heads * dims.head_dim
 
 
-def _quantised(weights: str) -> float:
+def quantised_activation_bytes(weights: str) -> float:
     """Return the bytes of a quantised activation; 0 where activations stay plain."""
     if weights.startswith("NVFP4"):
         return 0.5625
@@ -337,7 +337,7 @@ def compiled_peak(widths: Widths, tokens: int) -> int:
 def _attention_scratch(setup: Setup, widths: Widths, tokens: int) -> int:
     limits, running = setup.limits, setup.running
     sequences = limits.max_batch_size * limits.max_beam_width
-    sm = setup.device.sm if setup.device else 0
+    sm = setup.sm
     tiles = max(
         ceil_div(PROCESSORS.get(sm, 132), widths.heads),
         ceil_div(limits.max_seq_len * SCORE_BYTES, SHARED_MEMORY.get(sm, 99 if sm else 227) * 1024),

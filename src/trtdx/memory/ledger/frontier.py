@@ -61,20 +61,20 @@ def _point(setup: Setup, length: int, step: int, planner: Planner) -> FrontierPo
     most = min(LARGEST_BATCH, step // (1 + setup.limits.max_draft_len))
     first = ledger(1)
     batch = _largest(ledger, first, length, most)
-    found = ledger(batch) if batch > 1 else first
+    best = ledger(batch) if batch > 1 else first
     if not batch:
         binding = in_the_way(first.worst)
     elif batch == most:
         binding = STEP
     else:
-        binding = _binding(first, found, ledger(batch + 1), length)
+        binding = _binding(first, best, ledger(batch + 1), length)
     return FrontierPoint(
         max_seq_len=length,
         max_num_tokens=step,
         max_batch_size=batch,
         binding=binding,
-        kv_tokens=found.kv_tokens.value if batch else 0,
-        kv_bytes=found.worst.bytes_of("kv_pool") if batch else 0,
+        kv_tokens=best.kv_tokens.value if batch else 0,
+        kv_bytes=best.worst.bytes_of("kv_pool") if batch else 0,
     )
 
 
@@ -94,9 +94,9 @@ def _largest(ledger: Callable[[int], Ledger], first: Ledger, length: int, most: 
             return at
         sure = requests(tried, length) if tried.fits else fits
         middle = sure if fits < sure < at else (fits + at) // 2
-        found = ledger(middle)
-        if holds(found, middle, length):
-            fits, fails = middle, min(at, requests(found, length) + 1)
+        middle_ledger = ledger(middle)
+        if holds(middle_ledger, middle, length):
+            fits, fails = middle, min(at, requests(middle_ledger, length) + 1)
         else:
             fails = middle
     return fits
@@ -108,9 +108,9 @@ def _binding(first: Ledger, found: Ledger, beyond: Ledger, length: int) -> str:
     rank, before, after = found.worst.rank, first.worst, beyond.worst
     cache = tokens_needed(found.setup, batch, length) * found.worst.kv_bytes_per_token.value
     grown = {
-        each.name: after.bytes_of(each.name) - before.bytes_of(each.name)
-        for each in beyond.ranks[rank].components
-        if each.name != "kv_pool"
+        component.name: after.bytes_of(component.name) - before.bytes_of(component.name)
+        for component in beyond.ranks[rank].components
+        if component.name != "kv_pool"
     }
-    name = max(grown, key=lambda each: grown[each], default="kv_pool")
+    name = max(grown, key=grown.__getitem__, default="kv_pool")
     return COMPONENTS[name if grown.get(name, 0) > cache else "kv_pool"]

@@ -10,10 +10,10 @@ from trtdx.memory.ledger.decoder_layers import (
     OVERLAPPING,
     STATE,
     layers_of,
+    rank_layer_range,
     stage_layers,
     stage_of,
 )
-from trtdx.memory.ledger.kv_blocks import Pool, pool_of, rounds_up, shares_of
 from trtdx.memory.ledger.weight_storage import ceil_div, padded
 from trtdx.memory.ledger.weights import ENGINE, mtp_layers
 from trtdx.memory.model.families import since
@@ -29,6 +29,16 @@ BILLS_MTP_SINCE, BILLS_MTP_RIGHTLY_SINCE = "1.3.0rc5", "1.3.0rc9"
 CROSS_SHARE = 0.5  # of an encoder-decoder's cache, where cross_kv_cache_fraction is not set
 DEEPSEEK_V4_WINDOW = 128
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "fp8": 8, "int8": 8}
+
+
+ROUNDS_DOWN_SINCE = "1.2.0rc5"  # the PyTorch flow; the C++ runtime of engines always rounds up
+
+
+class BlockPool(NamedTuple):
+    """Blocks of one window size."""
+
+    tokens: int
+    bytes: int
 
 
 class Cost(NamedTuple):
@@ -60,22 +70,20 @@ def kv_pool(setup: Setup, rank: int, used: Figure) -> tuple[Component, Figure]:
     if setup.device is None:
         return _without_device(setup, cost)
     total = setup.device.total_bytes
-    middle, least, most = (_plan(setup, cost, total - each) for each in (used.value, used.high, used.low))
-    source = (
-        "given"
-        if _is_given(setup, middle)
-        else used.source
-        if used.source.startswith("measured")
-        else "formula"
+    middle, least, most = (
+        _plan(setup, cost, total - used_bytes) for used_bytes in (used.value, used.high, used.low)
     )
+    source = used.source if used.source.startswith("measured") else "formula"
+    if _is_given(setup, middle):
+        source = "given"
     size = Figure(middle.bytes, min(least.bytes, middle.bytes), max(most.bytes, middle.bytes), source)
     tokens = Figure(middle.tokens, min(least.tokens, middle.tokens), max(most.tokens, middle.tokens), source)
     return Component("kv_pool", size, _why(setup, cost, middle, total - used.value), middle.parts), tokens
 
 
 def _is_given(setup: Setup, plan: _Plan) -> bool:
-    asked = setup.running.max_tokens
-    return bool(asked) and plan.tokens >= asked - setup.limits.tokens_per_block
+    max_tokens = setup.running.max_tokens
+    return bool(max_tokens) and plan.tokens >= max_tokens - setup.limits.tokens_per_block
 
 
 def _plan(setup: Setup, cost: Cost, available: int) -> _Plan:
@@ -83,11 +91,13 @@ def _plan(setup: Setup, cost: Cost, available: int) -> _Plan:
     budget = max(available, 0) * running.free_fraction
     if running.max_kv_bytes:
         budget = min(budget, running.max_kv_bytes)
-    up = rounds_up(engine=running.backend == ENGINE, version=running.version)
+    up = setup.is_engine or not since(running.version, ROUNDS_DOWN_SINCE)
     if len(cost.by_window) > 1:
         return _windowed(setup, cost, budget, up=up)
-    whole = budget * (1 - CROSS_SHARE) if setup.dims.encoder_layers else budget
-    pool = pool_of(whole, cost.billed, cost.held, limits.tokens_per_block, most=running.max_tokens, up=up)
+    self_budget = budget * (1 - CROSS_SHARE) if setup.dims.encoder_layers else budget
+    pool = block_pool(
+        self_budget, cost.billed, cost.held, limits.tokens_per_block, most=running.max_tokens, up=up
+    )
     if setup.dims.encoder_layers:
         return _Plan(pool.tokens, 2 * pool.bytes, {"self": pool.bytes, "cross": pool.bytes})
     return _Plan(pool.tokens, pool.bytes, {})
@@ -95,13 +105,37 @@ def _plan(setup: Setup, cost: Cost, available: int) -> _Plan:
 
 def _windowed(setup: Setup, cost: Cost, budget: float, *, up: bool) -> _Plan:
     """Return one pool for each window; max_tokens says nothing then, and the widest window bounds a sequence."""
-    shares = shares_of(len(cost.by_window), setup.running.env.get("TRTLLM_WINDOW_SIZE_SHARES", ""))
-    pools: list[Pool] = [
-        pool_of(budget * share, size, size, setup.limits.tokens_per_block, up=up)
+    shares = window_shares(len(cost.by_window), setup.running.env.get("TRTLLM_WINDOW_SIZE_SHARES", ""))
+    pools: list[BlockPool] = [
+        block_pool(budget * share, size, size, setup.limits.tokens_per_block, up=up)
         for (_, size), share in zip(cost.by_window, shares, strict=True)
     ]
     parts = {f"window {window}": pool.bytes for (window, _), pool in zip(cost.by_window, pools, strict=True)}
     return _Plan(pools[-1].tokens, sum(pool.bytes for pool in pools), parts)
+
+
+def block_pool(
+    budget: float, billed: int, allocated: int, tokens_per_block: int, *, most: int = 0, up: bool = False
+) -> BlockPool:
+    """Return the pool a budget gives. `billed`: what it is divided by; `allocated`: what a token then takes."""
+    if budget <= 0 or billed <= 0:
+        return BlockPool(0, 0)
+    tokens = int(budget / billed)
+    if most:
+        tokens = min(tokens, most)
+    blocks = ceil_div(tokens, tokens_per_block) if up else tokens // tokens_per_block
+    return BlockPool(blocks * tokens_per_block, blocks * tokens_per_block * allocated)
+
+
+def window_shares(windows: int, stated: str) -> tuple[float, ...]:
+    """Return each window's share of the memory: equal ones, or those of TRTLLM_WINDOW_SIZE_SHARES."""
+    try:
+        shares = [float(share) for share in stated.split(",")] if stated else []
+    except ValueError:
+        shares = []
+    if len(shares) == windows and all(share > 0 for share in shares):
+        return tuple(share / sum(shares) for share in shares)
+    return (1 / windows,) * windows
 
 
 def _contiguous(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
@@ -117,8 +151,8 @@ def _contiguous(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
 def _without_device(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
     """Without a GPU to fill, the pool is what was asked for, or the least that works: one sequence."""
     limits, running = setup.limits, setup.running
-    wanted = running.max_tokens or limits.max_seq_len * limits.max_beam_width
-    pool = pool_of(wanted * cost.billed, cost.billed, cost.held, limits.tokens_per_block, up=True)
+    tokens = running.max_tokens or limits.max_seq_len * limits.max_beam_width
+    pool = block_pool(tokens * cost.billed, cost.billed, cost.held, limits.tokens_per_block, up=True)
     why = (
         "max_tokens"
         if running.max_tokens
@@ -129,18 +163,18 @@ def _without_device(setup: Setup, cost: Cost) -> tuple[Component, Figure]:
 
 def _why(setup: Setup, cost: Cost, plan: _Plan, available: int) -> str:
     running = setup.running
-    said = [f"{running.free_fraction:g} of the {size_in_words(max(available, 0))} left"]
+    reasons = [f"{running.free_fraction:g} of the {size_in_words(max(available, 0))} left"]
     if _is_given(setup, plan):
-        said = [f"max_tokens {running.max_tokens}"]
-    said.append(f"{thousands(cost.billed)} bytes a token")
+        reasons = [f"max_tokens {running.max_tokens}"]
+    reasons.append(f"{thousands(cost.billed)} bytes a token")
     if cost.held != cost.billed:
-        said.append(f"{thousands(cost.held)} with the layers that guess tokens ahead")
+        reasons.append(f"{thousands(cost.held)} with the layers that guess tokens ahead")
     if len(cost.by_window) > 1:
-        said.append("in one pool for each window size")
+        reasons.append("in one pool for each window size")
     if running.host_cache_bytes:
         blocks = running.host_cache_bytes // cost.held // setup.limits.tokens_per_block
-        said.append(f"{thousands(blocks * setup.limits.tokens_per_block)} more tokens in host memory")
-    return "; ".join(said)
+        reasons.append(f"{thousands(blocks * setup.limits.tokens_per_block)} more tokens in host memory")
+    return "; ".join(reasons)
 
 
 def _cost(setup: Setup, rank: int) -> Cost:
@@ -151,8 +185,8 @@ def _cost(setup: Setup, rank: int) -> Cost:
     cost = cost_of(setup.dims, setup.layout, kind, stage, windows, limits.max_seq_len if windows else 0)
     guessing = mtp_layers(setup)
     if guessing:
-        each = layer_bytes(setup.dims, setup.layout, kind, setup.dims.num_kv_heads)
-        ahead = guessing * each if stage == setup.layout.pp - 1 else 0
+        bytes_per_layer = layer_bytes(setup.dims, setup.layout, kind, setup.dims.num_kv_heads)
+        ahead = guessing * bytes_per_layer if stage == setup.layout.pp - 1 else 0
         cost = Cost(cost.billed + _billed_ahead(setup, ahead, cost.billed), cost.held + ahead, cost.by_window)
     if setup.draft is not None:
         cost = _with_draft(setup.draft, setup.layout, kind, stage, cost)
@@ -214,9 +248,8 @@ def compressed_bytes(dims: Dims, kind: str, ratio: int) -> int:
     """Return a token's part of what a layer of DeepSeek V4 keeps of all tokens (deepseek_v4/cache_manager.py@v1.3.0rc22)."""
     if ratio <= 1:
         return 0
-    return kv_bytes(dims.head_dim, kind) // ratio + (
-        index_bytes(dims) // ratio if ratio == OVERLAPPING else 0
-    )
+    indexed = index_bytes(dims) // ratio if ratio == OVERLAPPING else 0
+    return kv_bytes(dims.head_dim, kind) // ratio + indexed
 
 
 def compressor_state(dims: Dims, kind: str, ratio: int, block: int) -> int:
@@ -224,12 +257,14 @@ def compressor_state(dims: Dims, kind: str, ratio: int, block: int) -> int:
 
     Keys and scores of the latter are in 32 bit; all are in whole blocks.
     """
-    kept = padded(max(dims.windows, default=DEEPSEEK_V4_WINDOW), block) * kv_bytes(dims.head_dim, kind)
+    window_bytes = padded(max(dims.windows, default=DEEPSEEK_V4_WINDOW), block) * kv_bytes(
+        dims.head_dim, kind
+    )
     if ratio <= 1:
-        return kept
+        return window_bytes
     twice = 2 if ratio == OVERLAPPING else 1
     width = dims.head_dim + (dims.index_head_dim if ratio == OVERLAPPING else 0)
-    return kept + padded(twice * ratio, block) * 2 * twice * width * 4
+    return window_bytes + padded(twice * ratio, block) * 2 * twice * width * 4
 
 
 def index_bytes(dims: Dims) -> int:
@@ -251,22 +286,22 @@ def recurrent_state_of(setup: Setup, rank: int) -> Component | None:
     if not dims.state_layers or not dims.state_bytes_per_sequence:
         return None
     layers = layers_of(dims)
-    here = stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
+    here = rank_layer_range(dims, layout, rank)
     count = sum(layers[at].mixer == STATE for at in here)
     slots = setup.limits.max_batch_size * layout.pp
-    each = dims.state_bytes_per_sequence * count // dims.state_layers
-    each = each if layout.attention_dp else ceil_div(each, layout.tp)
-    why = f"{many(slots, 'sequence')} x {thousands(each)} bytes"
-    return Component("recurrent_state", Figure.within(slots * each, 0.1), why)
+    bytes_per_slot = dims.state_bytes_per_sequence * count // dims.state_layers
+    bytes_per_slot = bytes_per_slot if layout.attention_dp else ceil_div(bytes_per_slot, layout.tp)
+    why = f"{many(slots, 'sequence')} x {thousands(bytes_per_slot)} bytes"
+    return Component("recurrent_state", Figure.within(slots * bytes_per_slot, 0.1), why)
 
 
 def _compressor_states(setup: Setup, rank: int) -> Component:
     dims, layout, limits = setup.dims, setup.layout, setup.limits
     kind = setup.formats.kv or setup.formats.dtype
     layers = layers_of(dims)
-    here = stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
-    each = sum(
+    here = rank_layer_range(dims, layout, rank)
+    bytes_per_sequence = sum(
         compressor_state(dims, kind, layers[at].compress_ratio, limits.tokens_per_block) for at in here
     )
-    why = f"{many(limits.max_batch_size, 'sequence')} x {thousands(each)} bytes of windows and half-compressed tokens"
-    return Component("recurrent_state", Figure.within(limits.max_batch_size * each, 0.1), why)
+    why = f"{many(limits.max_batch_size, 'sequence')} x {thousands(bytes_per_sequence)} bytes of windows and half-compressed tokens"
+    return Component("recurrent_state", Figure.within(limits.max_batch_size * bytes_per_sequence, 0.1), why)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
-from trtdx.memory.ledger.activation import activation_of
 from trtdx.memory.ledger.buffers import buffers_of, late_logits
 from trtdx.memory.ledger.draft_weights import draft_weights_of
+from trtdx.memory.ledger.engine_activation import engine_activation
 from trtdx.memory.ledger.kv_cache import kv_bytes_per_token, kv_pool
+from trtdx.memory.ledger.torch_activation import torch_activation
 from trtdx.memory.ledger.weights import encoder_weights_of, weights_of
 from trtdx.memory.model.families import unmodelled
-from trtdx.memory.nouns import COMPONENTS, Component, Figure, Ledger, RankLedger, summed
+from trtdx.memory.nouns import COMPONENT_ORDER, COMPONENTS, Component, Figure, Ledger, RankLedger, summed
 from trtdx.words import size_in_words, thousands
 
 if TYPE_CHECKING:
@@ -21,17 +22,14 @@ if TYPE_CHECKING:
     from trtdx.memory.ledger.calibration import Constants
     from trtdx.memory.nouns import Setup
 
-_ORDER = {name: at for at, name in enumerate(COMPONENTS)}
-ASSUMED = "default"  # what `Setup.said` begins with where nobody said a thing
-
 
 def plan(setup: Setup, constants: Constants | None = None) -> Ledger:
     """Return what every rank of a set-up holds, and whether it fits."""
     stages = [_stage(setup, stage * _ranks_per_stage(setup), constants) for stage in range(setup.layout.pp)]
-    tightest = min((each.kv_tokens for each in stages), key=lambda figure: figure.value)
-    stages = [_shared(setup, each, tightest) for each in stages]
+    tightest = min((stage.kv_tokens for stage in stages), key=lambda figure: figure.value)
+    stages = [_shared(setup, stage, tightest) for stage in stages]
     ranks = tuple(
-        msgspec.structs.replace(stage, rank=stage.rank + offset)
+        replace(stage, rank=stage.rank + offset)
         for stage in stages
         for offset in range(_ranks_per_stage(setup))
     )
@@ -55,18 +53,21 @@ def _ranks_per_stage(setup: Setup) -> int:
 
 def _stage(setup: Setup, rank: int, constants: Constants | None) -> RankLedger:
     used = [_weights(setup, rank), _activation(setup, rank), *buffers_of(setup, rank)]
-    used += [each for each in (draft_weights_of(setup, rank), encoder_weights_of(setup)) if each is not None]
-    used += _host_share(setup)
+    used += filter(None, (draft_weights_of(setup, rank), encoder_weights_of(setup), *_host_share(setup)))
     if constants is not None:
-        used = [constants.applied(setup, each) for each in used]
-    pool, tokens = kv_pool(setup, rank, summed(each.bytes for each in used))
-    components = (*sorted(used, key=lambda each: _ORDER[each.name]), pool, *_late(setup, rank))
+        used = [constants.applied(setup, component) for component in used]
+    pool, tokens = kv_pool(setup, rank, summed(component.bytes for component in used))
+    components = (
+        *sorted(used, key=lambda component: COMPONENT_ORDER[component.name]),
+        pool,
+        *_late(setup, rank),
+    )
     return RankLedger(
         rank=rank,
-        components=tuple(each for each in components if each.bytes.high),
+        components=tuple(component for component in components if component.bytes.high),
         kv_bytes_per_token=kv_bytes_per_token(setup, rank),
         kv_tokens=tokens,
-        total_bytes=summed(each.bytes for each in components),
+        total_bytes=summed(component.bytes for component in components),
         capacity=setup.device.total_bytes if setup.device else 0,
     )
 
@@ -92,14 +93,9 @@ def _host_share(setup: Setup) -> list[Component]:
 
 def _late(setup: Setup, rank: int) -> tuple[Component, ...]:
     """Return what is allocated from what the cache leaves; a batch that nobody asked for may never be full."""
-    if setup.running.backend != "tensorrt" and is_assumed(setup, "max_batch_size"):
+    if setup.running.backend != "tensorrt" and setup.is_assumed("max_batch_size"):
         return ()
     return (late_logits(setup, rank),)
-
-
-def is_assumed(setup: Setup, name: str) -> bool:
-    """Return whether nobody said a thing, so that a default stands for it."""
-    return setup.said.get(name, ASSUMED).startswith(ASSUMED)
 
 
 def _weights(setup: Setup, rank: int) -> Component:
@@ -111,30 +107,35 @@ def _weights(setup: Setup, rank: int) -> Component:
 def _activation(setup: Setup, rank: int) -> Component:
     if setup.activation is not None:
         return Component("activation", setup.activation)
-    return activation_of(setup, rank)
+    return formula_activation(setup, rank)
+
+
+def formula_activation(setup: Setup, rank: int) -> Component:
+    """Return what the largest step of a backend needs on a rank beside weights and cache."""
+    return engine_activation(setup, rank) if setup.is_engine else torch_activation(setup, rank)
 
 
 def _shared(setup: Setup, ledger: RankLedger, tokens: Figure) -> RankLedger:
     """Return the ledger of a rank that keeps only as many tokens as the tightest one, and its verdict."""
     pool = ledger.component("kv_pool")
-    own = ledger.kv_tokens.value
-    if pool is not None and tokens.value < own:
-        share = tokens.value / own
-        figure = msgspec.structs.replace(
+    rank_tokens = ledger.kv_tokens.value
+    if pool is not None and tokens.value < rank_tokens:
+        share = tokens.value / rank_tokens
+        figure = replace(
             pool.bytes,
             value=round(pool.bytes.value * share),
             low=round(pool.bytes.low * share),
             high=max(round(pool.bytes.high * share), round(pool.bytes.value * share)),
         )
         components = tuple(
-            msgspec.structs.replace(each, bytes=figure) if each is pool else each
-            for each in ledger.components
+            replace(component, bytes=figure) if component is pool else component
+            for component in ledger.components
         )
-        ledger = msgspec.structs.replace(
+        ledger = replace(
             ledger,
             components=components,
             kv_tokens=tokens,
-            total_bytes=summed(each.bytes for each in components),
+            total_bytes=summed(component.bytes for component in components),
         )
     return _judged(setup, ledger)
 
@@ -142,7 +143,11 @@ def _shared(setup: Setup, ledger: RankLedger, tokens: Figure) -> RankLedger:
 def _judged(setup: Setup, ledger: RankLedger) -> RankLedger:
     if not ledger.capacity:
         return ledger
-    used = sum(each.bytes.value for each in ledger.components if each.name not in ("kv_pool", "logits"))
+    used = sum(
+        component.bytes.value
+        for component in ledger.components
+        if component.name not in ("kv_pool", "logits")
+    )
     needed = _tokens_needed(setup)
     # A pool that holds nothing was asked for from what was not there.
     lacking = max(needed - ledger.kv_tokens.value, 0) * ledger.kv_bytes_per_token.value
@@ -150,14 +155,14 @@ def _judged(setup: Setup, ledger: RankLedger) -> RankLedger:
     if lacking:
         short = max(short, lacking + max(used - ledger.capacity, 0))
     why = _why_not(setup, ledger, needed) if short else ""
-    return msgspec.structs.replace(ledger, fits=not short, short_bytes=short, why_not=why)
+    return replace(ledger, fits=not short, short_bytes=short, why_not=why)
 
 
 def _tokens_needed(setup: Setup) -> int:
     """At least one sequence must fit; where nobody said how long, TensorRT-LLM shortens it to what there is."""
     limits = setup.limits
     beams = limits.max_beam_width
-    if is_assumed(setup, "max_seq_len"):
+    if setup.is_assumed("max_seq_len"):
         return limits.tokens_per_block * beams
     return limits.max_seq_len * beams
 

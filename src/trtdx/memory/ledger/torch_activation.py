@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
-from trtdx.memory.ledger.decoder_layers import stage_of
-from trtdx.memory.ledger.engine_activation import mixed_and_attended
+from trtdx.memory.ledger.decoder_layers import is_last_stage
+from trtdx.memory.ledger.engine_activation import mixed_and_attended, quantised_activation_bytes
 from trtdx.memory.ledger.weight_storage import ceil_div, width_of
 from trtdx.memory.ledger.weights import resolved_backend
 from trtdx.memory.nouns import MIB, Component, Figure
@@ -50,9 +50,9 @@ def torch_activation(setup: Setup, rank: int) -> Component:
     """Return what torch allocates during the largest step."""
     widths = _widths(setup)
     tokens = max(setup.limits.max_num_tokens, 1)
-    last = stage_of(setup.layout, rank) == setup.layout.pp - 1
+    last = is_last_stage(setup.layout, rank)
     phases = {
-        "attention": tokens * (HIDDEN_WITH_ATTENTION * widths.hidden + widths.quantised + widths.attention),
+        "attention": tokens * (HIDDEN_WITH_ATTENTION * widths.hidden + widths.quantised + widths.attention)
     }
     if widths.inner:
         phases["mlp"] = tokens * (HIDDEN_WITH_MLP * widths.hidden + widths.quantised + widths.inner)
@@ -65,11 +65,11 @@ def torch_activation(setup: Setup, rank: int) -> Component:
     if last:
         rows = min(ceil_div(tokens, PROFILED_LENGTH), setup.limits.max_batch_size)
         phases["logits"] = tokens * 2 * widths.hidden + rows * widths.logits
-    phase = max(phases, key=lambda each: phases[each])
+    phase = max(phases, key=phases.__getitem__)
     figure = Figure.within(phases[phase], _doubt(setup, phase), extra=64 * MIB)
     if setup.running.piecewise_graphs:
         # What the captured pieces make is in the graphs' own pool (see graphs.py), as far as a step is captured.
-        figure = msgspec.structs.replace(figure, low=min(figure.low, phases["attention"] // 2))
+        figure = replace(figure, low=min(figure.low, phases["attention"] // 2))
     return Component(
         "activation", figure, f"{thousands(tokens)} tokens, most in {phase}", {phase: figure.value}
     )
@@ -83,10 +83,10 @@ def _widths(setup: Setup) -> TorchWidths:
 @lru_cache(maxsize=1024)
 def _model_widths(dims: Dims, layout: Layout, dtype: str, weights: str, kv: str) -> TorchWidths:
     width = width_of(dtype)
-    small = _activation_bytes(weights)
+    small = quantised_activation_bytes(weights)
     cut = 1 if layout.attention_dp else layout.tp
     inner = ceil_div(dims.intermediate_size, cut)
-    each = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, _expert_cut(layout))
+    expert_inner = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, _expert_cut(layout))
     shared = ceil_div(dims.shared_intermediate_size or dims.shared_experts * dims.moe_intermediate_size, cut)
     factors = 1 + dims.gated
     dense = not dims.num_experts or dims.dense_layers or dims.moe_every > 1
@@ -97,22 +97,14 @@ def _model_widths(dims: Dims, layout: Layout, dtype: str, weights: str, kv: str)
         inner=int(inner * (factors * width + (small or width))) if dense else 0,
         shared=int(shared * (factors * width + (small or width))),
         expert_input=int(dims.hidden_size * (small or width)),
-        expert_factors=factors * each * width if dims.num_experts else 0,
-        expert_product=int(each * (small or width)),
+        expert_factors=factors * expert_inner * width if dims.num_experts else 0,
+        expert_product=int(expert_inner * (small or width)),
         logits=dims.vocab_size * LOGITS_BYTES,
     )
 
 
 def _expert_cut(layout: Layout) -> int:
     return layout.moe_tp or max(layout.tp // max(layout.ep, 1), 1)
-
-
-def _activation_bytes(weights: str) -> float:
-    """Return the bytes of a quantised activation; 0 where it stays plain."""
-    if weights.startswith("NVFP4"):
-        return 0.5625
-    eight = weights.startswith(("FP8", "MXFP8", "W8A8", "W4A8"))
-    return 1.0 if eight else 0.0
 
 
 def _attention_bytes(dims: Dims, cut: int, width: int, small: float, kv: str) -> int:
@@ -146,15 +138,12 @@ def _expert_rows(setup: Setup, widths: TorchWidths, rows: int) -> int:
     dims, backend, hidden = setup.dims, resolved_backend(setup), widths.hidden
     if backend == "TRTLLM":
         rows += dims.num_experts * (_tile(rows, dims.num_experts) - 1)
-        kept = _kept_factors(setup, widths)
-        return rows * (kept + widths.expert_product + hidden)
+        factor_bytes = _kept_factors(setup, widths)
+        return rows * (factor_bytes + widths.expert_product + hidden)
     if backend == "DEEPGEMM":  # its buffers are kept from the first step on, and are counted with the weights
         return rows * hidden // 2
     # What goes into the two multiplications shares memory, and so does what comes out of them.
-    into, out = (
-        max(widths.expert_input, widths.expert_product),
-        max(widths.expert_factors, hidden),
-    )
+    into, out = (max(widths.expert_input, widths.expert_product), max(widths.expert_factors, hidden))
     return rows * (into + out)
 
 
@@ -163,7 +152,7 @@ def _kept_factors(setup: Setup, widths: TorchWidths) -> int:
     weights = setup.formats.weights
     if weights == "FP8_BLOCK_SCALES":
         return widths.expert_factors // width_of(setup.formats.dtype)
-    return 0 if _activation_bytes(weights) else widths.expert_factors
+    return 0 if quantised_activation_bytes(weights) else widths.expert_factors
 
 
 def _tile(rows: int, experts: int) -> int:

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from trtdx.formats.safetensors import DTYPES, read_header
 from trtdx.inspect.readers.hf.weight_sets import MOST_FILES
 from trtdx.inspect.readers.hf.weights import EMBEDDING, HEAD, LAYER, OTHER_TOWER
@@ -15,8 +17,6 @@ from trtdx.memory.ledger.weights import ENGINE, Model, model_of, share_of
 from trtdx.memory.nouns import MIB, Figure, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trtdx.formats.safetensors import Header
     from trtdx.host import Host
     from trtdx.memory.nouns import Setup
@@ -49,10 +49,10 @@ def weights_from_files(host: Host, folder: str, setup: Setup) -> tuple[Figure, .
     """Return what each rank's weights take, as the files in a folder say; nothing where they do not say it."""
     names = host.entries(folder)
     base = folder.rstrip("/")
-    plans = {int(found[1]): name for name in names if (found := _PLAN.fullmatch(name))}
+    plans = {int(match[1]): name for name in names if (match := _PLAN.fullmatch(name))}
     if plans:
         return _of_plans(host, base, plans, setup.layout.world)
-    cut = {int(found[1]): name for name in names if (found := _CUT.fullmatch(name))}
+    cut = {int(match[1]): name for name in names if (match := _CUT.fullmatch(name))}
     if cut:
         return _of_cut_files(host, base, cut, setup)
     shards = [name for name in names if name.endswith(".safetensors") and "consolidated" not in name]
@@ -103,47 +103,35 @@ def _exact(size: float) -> Figure:
 def _of_model(headers: list[Header], setup: Setup) -> tuple[Figure, ...]:
     if any(header.fault for header in headers):
         return ()
-    found = _sorted_tensors(headers, setup)
+    tensors = _sorted_tensors(headers, setup)
     model, layout = model_of(setup), setup.layout
-    formats = setup.formats
-    in_files = Model(
-        model.dims,
-        Layout(pp=layout.pp, pp_partition=layout.pp_partition),
-        type(formats)(
-            dtype=found.dtype,
-            weights=formats.weights,
-            group_size=formats.group_size,
-            excluded=formats.excluded,
-            by_module=formats.by_module,
-        ),
-        FILES,
-        model.family,
-        mtp_layers=model.mtp_layers,
-    )
-    if not _plausible(found, in_files):
+    unsharded = Layout(pp=layout.pp, pp_partition=layout.pp_partition)
+    formats = replace(setup.formats, dtype=tensors.dtype)
+    in_files = Model(model.dims, unsharded, formats, FILES, model.family, mtp_layers=model.mtp_layers)
+    if not _plausible(tensors, in_files):
         return ()
-    stages = [_exact(_stage_bytes(found, model, in_files, stage)) for stage in range(layout.pp)]
+    stages = [_exact(_stage_bytes(tensors, model, in_files, stage)) for stage in range(layout.pp)]
     return tuple(stages[rank // (layout.tp * layout.cp)] for rank in range(layout.world))
 
 
 def _plausible(found: _Found, in_files: Model) -> bool:
     """The files must be about what the sizes say, else they are another model's, or not all there."""
-    told = sum(found.sizes.values())
+    file_bytes = sum(found.sizes.values())
     reckoned = sum(share_of(in_files, stage).bytes.value for stage in range(in_files.layout.pp))
-    return bool(told) and 0.8 < told / max(reckoned, 1) < 1.25
+    return bool(file_bytes) and 0.8 < file_bytes / max(reckoned, 1) < 1.25
 
 
 def _stage_bytes(found: _Found, model: Model, in_files: Model, stage: int) -> float:
     """Return a stage's tensors, each part cut and padded as the formula cuts and pads it."""
-    mine, theirs = share_of(model, stage).parts, share_of(in_files, stage).parts
+    rank_parts, file_parts = share_of(model, stage).parts, share_of(in_files, stage).parts
     here = _of_stage(found, model, stage)
     total = 0.0
-    for part in {*mine, *here}:
-        size, wanted, known = here[part], mine.get(part, 0), theirs.get(part, 0)
+    for part in {*rank_parts, *here}:
+        size, rank_size, file_size = here[part], rank_parts.get(part, 0), file_parts.get(part, 0)
         if not size:
-            total += wanted  # what no file holds: copies, tables
-        elif known:
-            total += size * (wanted / known)
+            total += rank_size  # what no file holds: copies, tables
+        elif file_size:
+            total += size * (rank_size / file_size)
         else:
             total += size
     return total
@@ -171,13 +159,13 @@ def _of_stage(found: _Found, model: Model, stage: int) -> Counter[str]:
 def _sorted_tensors(headers: list[Header], setup: Setup) -> _Found:
     sizes: Counter[tuple[str, int]] = Counter()
     types: Counter[str] = Counter()
-    for name, dtype, size in _tensors(headers):
+    for name, entry in (item for header in headers for item in header.tensors.items()):
         part, layer = _place(name, setup.dims.num_layers, encoder=setup.dims.encoder_layers > 0)
         if not part:
             continue
-        sizes[part, layer] += size
-        if dtype in DTYPES:
-            types[DTYPES[dtype]] += size
+        sizes[part, layer] += entry.bytes
+        if entry.dtype in DTYPES:
+            types[DTYPES[entry.dtype]] += entry.bytes
     dtype = types.most_common(1)[0][0] if types else setup.formats.dtype
     if setup.running.backend != ENGINE and setup.dims.tied:  # a table that nobody loads
         for key in [key for key in sizes if key[0] == "lm_head"]:
@@ -185,25 +173,19 @@ def _sorted_tensors(headers: list[Header], setup: Setup) -> _Found:
     return _Found(sizes, dtype)
 
 
-def _tensors(headers: list[Header]) -> Iterator[tuple[str, str, int]]:
-    for header in headers:
-        for name, entry in header.tensors.items():
-            yield name, entry.dtype, entry.bytes
-
-
 def _place(name: str, layers: int, *, encoder: bool) -> tuple[str, int]:
     """Return the part and layer of a tensor; no part for one of another tower."""
-    found = LAYER.match(name)
-    stack = found[1] or "" if found else name
+    match = LAYER.match(name)
+    stack = match[1] or "" if match else name
     if "mtp" in name or "nextn" in name:
         return "mtp", -1
     if encoder and "encoder" in stack.split(".") and "transformer" not in stack:
         return "encoder", -1
     if OTHER_TOWER.search(stack) and not stack.startswith("transformer.encoder"):
         return "", -1
-    if found is None:
+    if match is None:
         return _outside(name), -1
-    number, inner = int(found[2]), found[3]
+    number, inner = int(match[2]), match[3]
     if number >= layers:
         return "mtp", -1
     return next((part for part, pattern in _PARTS if pattern.search(inner)), "mlp"), number

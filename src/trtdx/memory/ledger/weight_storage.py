@@ -68,9 +68,9 @@ def _mxfp8(each: Matrix) -> int:
 def _four_bits(vector: int) -> Callable[[Matrix], int]:
     """Return the size of FP4 with an 8-bit scale per vector; the scales' table is padded to 128 x 4."""
 
-    def size(each: Matrix) -> int:
-        scales = padded(each.rows, 128) * padded(ceil_div(each.columns, vector), 4)
-        return ceil_div(each.numbers, 2) + scales + SCALARS
+    def size(matrix: Matrix) -> int:
+        scales = padded(matrix.rows, 128) * padded(ceil_div(matrix.columns, vector), 4)
+        return ceil_div(matrix.numbers, 2) + scales + SCALARS
 
     return size
 
@@ -202,14 +202,3 @@ def expert_bytes(algo: str, backend: str, one: Expert) -> int:
         return ceil_div(count, 2) + scales + 8 + bias
     first = linear_bytes(algo, Matrix(rows, size.hidden_in, one.width, one.group))
     return first + linear_bytes(algo, Matrix(size.hidden_out, size.inner, one.width, one.group)) + bias
-
-
-def scaled(parts: dict[str, int], total: int) -> dict[str, int]:
-    """Return parts that sum to a total known from elsewhere."""
-    whole = sum(parts.values())
-    if not whole:
-        return {}
-    found = {part: size * total // whole for part, size in parts.items()}
-    largest = max(found, key=lambda part: found[part])
-    found[largest] += total - sum(found.values())
-    return found

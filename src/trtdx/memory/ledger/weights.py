@@ -6,7 +6,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.ledger.decoder_layers import (
     ATTENTION,
@@ -37,10 +37,9 @@ from trtdx.memory.ledger.weight_storage import (
     known,
     linear_bytes,
     padded,
-    scaled,
     width_of,
 )
-from trtdx.memory.model.exclusions import MODULES, exclusions, patterns_of
+from trtdx.memory.model.exclusions import patterns_of, unquantised_modules
 from trtdx.memory.model.families import Family, family_of, since, unmodelled
 from trtdx.memory.nouns import GIB, MIB, Component, Dims, Figure, Formats, Layout
 
@@ -87,9 +86,6 @@ class Share(NamedTuple):
 def weights_of(setup: Setup, rank: int) -> Component:
     """Return what the weights of the model take on a rank."""
     share = share_of(model_of(setup), stage_of(setup.layout, rank))
-    if setup.weights_by_rank:
-        figure = setup.weights_by_rank[min(rank, len(setup.weights_by_rank) - 1)]
-        return Component("weights", figure, share.why, scaled(share.parts, figure.value))
     return Component("weights", share.bytes, share.why, share.parts)
 
 
@@ -103,8 +99,8 @@ def encoder_weights_of(setup: Setup) -> Component | None:
 
 def parameters(dims: Dims, model: str = "") -> int:
     """Return how many parameters a model has, the output head counted once where it is tied."""
-    whole = Model(dims, Layout(), Formats(dtype=COUNT), FILES, family_of(dims.model_type, model))
-    return share_of(whole, 0).bytes.value
+    one_rank = Model(dims, Layout(), Formats(dtype=COUNT), FILES, family_of(dims.model_type, model))
+    return share_of(one_rank, 0).bytes.value
 
 
 def model_of(setup: Setup) -> Model:
@@ -121,7 +117,7 @@ def model_of(setup: Setup) -> Model:
         family=family,
         version=running.version,
         moe_backend=backend,
-        sm=setup.device.sm if setup.device else 0,
+        sm=setup.sm,
         mtp_layers=mtp_layers(setup),
         workspace_tokens=min(setup.limits.max_num_tokens * spread, MOST_DEEPGEMM_TOKENS) if deepgemm else 0,
     )
@@ -140,14 +136,14 @@ def mtp_layers(setup: Setup) -> int:
 
 def resolved_backend(setup: Setup) -> str:
     """Return which kernels compute the experts, where nobody said."""
-    dims, asked = setup.dims, setup.running.moe_backend.upper()
+    dims, backend = setup.dims, setup.running.moe_backend.upper()
     if not dims.num_experts or flow_of(setup) == ENGINE:
         return ""
-    if asked and asked != "AUTO":
-        return asked
+    if backend and backend != "AUTO":
+        return backend
     if not since(setup.running.version, AUTO_BACKEND_SINCE):
         return "CUTLASS"
-    sm = setup.device.sm if setup.device else 0
+    sm = setup.sm
     if family_of(dims.model_type, setup.model).sinks:  # gpt-oss
         return "TRTLLM" if 100 <= sm < 120 else "TRITON" if 90 <= sm < 100 else "CUTLASS"
     return "TRTLLM" if setup.formats.weights == "FP8_BLOCK_SCALES" and 100 <= sm < 120 else "CUTLASS"
@@ -158,13 +154,13 @@ def share_of(model: Model, stage: int) -> Share:
     """Return what a rank of a pipeline stage holds."""
     cut = cut_for(model)
     parts: Counter[str] = Counter()
-    for (layer, kept), count in _stage_layers(model, stage).items():
-        for part, size in _layer_parts(model, cut, layer, kept).items():
+    for (layer, unquantised), count in _stage_layers(model, stage).items():
+        for part, size in _layer_parts(model, cut, layer, unquantised).items():
             parts[part] += count * size
     for part, size in (*_ends(model, cut, stage), *_beside(model, cut, stage)):
         parts[part] += size
-    found = {part: size for part, size in parts.items() if size}
-    return Share(found, _figure(model, cut, stage, found), _why(model, cut))
+    nonzero = {part: size for part, size in parts.items() if size}
+    return Share(nonzero, _figure(model, cut, stage, nonzero), _why(model, cut))
 
 
 def cut_for(model: Model) -> Cut:
@@ -180,25 +176,11 @@ def _stage_layers(model: Model, stage: int) -> Counter[tuple[Layer, frozenset[st
     """Return the kinds of layers of a stage, and how many there are of each."""
     dims, layout = model.dims, model.layout
     layers = layers_of(dims)
-    patterns = (
-        patterns_of(model.formats.weights, model.formats.excluded, model.family)
-        if model.formats.weights
-        else ()
-    )
+    patterns = patterns_of(model.formats.weights, model.formats.excluded, model.family)
     return Counter(
-        (layers[at], kept_names(patterns, at, mtp=False, experts=model.family.experts_name))
+        (layers[at], unquantised_modules(patterns, at, mtp=False, experts=model.family.experts_name))
         for at in stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage)
     )
-
-
-@lru_cache(maxsize=16384)
-def kept_names(patterns: tuple[str, ...], layer: int, *, mtp: bool, experts: str = "") -> frozenset[str]:
-    """Return the modules of a layer that are not quantised. `experts`: what the family calls these."""
-    if not patterns:
-        return frozenset()
-    asked = exclusions(patterns)
-    called = {"mlp.experts": experts} if experts else {}
-    return frozenset(name for name in MODULES if asked.keeps(layer, called.get(name, name), mtp=mtp))
 
 
 def _algo(model: Model, name: str, kept: frozenset[str]) -> str:
@@ -242,12 +224,12 @@ def _absorbed(model: Model) -> int:
 
 
 def _matrices(model: Model, cut: Cut, layer: Layer) -> list[Weight]:
-    found = list(inner_weights(model.dims, cut, layer))
+    matrices = list(inner_weights(model.dims, cut, layer))
     if layer.mixer == ATTENTION:
-        found += attention_weights(model.dims, cut, layer, model.family)
+        matrices += attention_weights(model.dims, cut, layer, model.family)
     elif layer.mixer == STATE:
-        found += state_weights(model.dims, cut)
-    return found
+        matrices += state_weights(model.dims, cut)
+    return matrices
 
 
 def _stored(model: Model, weight: Weight, kept: frozenset[str]) -> int:
@@ -272,24 +254,24 @@ def _expert(model: Model, cut: Cut, kept: frozenset[str]) -> int:
 def _ends(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
     """Return what only the first and the last stage hold: embedding, final norm, output head."""
     dims, width, last = model.dims, width_of(model.formats.dtype), stage == model.layout.pp - 1
-    found: list[tuple[str, int]] = []
+    parts: list[tuple[str, int]] = []
     norm = dims.hidden_size * (2 if dims.norm_bias else 1) * width
     table = ceil_div(dims.vocab_size, cut.embedding) * dims.hidden_size * width
     if not stage:
-        found += [("embedding", table), ("positions", dims.position_embeddings * dims.hidden_size * width)]
-        found += [("token_inputs", _token_inputs(dims) * width)]
-        found += [("norms", norm)] if model.family.embedding_norm else []
+        parts += [("embedding", table), ("positions", dims.position_embeddings * dims.hidden_size * width)]
+        parts += [("token_inputs", _token_inputs(dims) * width)]
+        parts += [("norms", norm)] if model.family.embedding_norm else []
     if last:
-        found.append(("norms", norm * model.family.final_norm))
+        parts.append(("norms", norm * model.family.final_norm))
         if not _head_is_embedding(model, stage):
             rows = ceil_div(dims.vocab_size, cut.head)
             head = linear_bytes(
                 dict(model.formats.by_module).get("lm_head", ""), Matrix(rows, dims.hidden_size, width)
             )
-            found.append(("lm_head", head + rows * model.family.head_bias * width))
+            parts.append(("lm_head", head + rows * model.family.head_bias * width))
     if last and stage and model.mtp_layers:
-        found.append(("mtp", table))  # its layers embed the tokens they guess
-    return found
+        parts.append(("mtp", table))  # its layers embed the tokens they guess
+    return parts
 
 
 def _token_inputs(dims: Dims) -> int:
@@ -308,14 +290,14 @@ def _head_is_embedding(model: Model, stage: int) -> bool:
 
 
 def _beside(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
-    found = _encoder(model, cut, stage)
+    parts = _encoder(model, cut, stage)
     if stage == model.layout.pp - 1:
-        found += [("mtp", _mtp_layer(model, cut, at)) for at in range(model.mtp_layers)]
+        parts += [("mtp", _mtp_layer(model, cut, at)) for at in range(model.mtp_layers)]
     if model.flow == ENGINE:
-        found.append(("rope_table", _rope_table(model)))
+        parts.append(("rope_table", _rope_table(model)))
     if model.workspace_tokens:
-        found.append(("expert_workspace", _deepgemm_workspace(model, cut)))
-    return found
+        parts.append(("expert_workspace", _deepgemm_workspace(model, cut)))
+    return parts
 
 
 def _encoder(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
@@ -324,10 +306,10 @@ def _encoder(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
     if not dims.encoder_layers:
         return []
     layer = Layer(ATTENTION, DENSE, dims.num_kv_heads)
-    plain = model._replace(dims=msgspec.structs.replace(dims, extra_params=0))
+    plain = model._replace(dims=replace(dims, extra_params=0))
     encoder = sum(_layer_parts(plain, cut, layer, frozenset()).values())
     cross = sum(
-        _stored(model, each, frozenset()) for each in attention_weights(dims, cut, layer, model.family)
+        _stored(model, weight, frozenset()) for weight in attention_weights(dims, cut, layer, model.family)
     )
     cross += dims.hidden_size * width_of(model.formats.dtype)
     encoders = len(stage_layers(dims.encoder_layers, layout.pp, (), stage))
@@ -338,10 +320,10 @@ def _encoder(model: Model, cut: Cut, stage: int) -> list[tuple[str, int]]:
 def _mtp_layer(model: Model, cut: Cut, at: int) -> int:
     dims, width, formats = model.dims, width_of(model.formats.dtype), model.formats
     layer = Layer(ATTENTION, EXPERTS if dims.num_experts else DENSE, dims.num_kv_heads)
-    patterns = patterns_of(formats.weights, formats.excluded, model.family) if formats.weights else ()
-    kept = kept_names(patterns, dims.num_layers + at, mtp=True)
+    patterns = patterns_of(formats.weights, formats.excluded, model.family)
+    unquantised = unquantised_modules(patterns, dims.num_layers + at, mtp=True)
     joined = dims.hidden_size * ceil_div(2 * dims.hidden_size, cut.inner) * width
-    return sum(_layer_parts(model, cut, layer, kept).values()) + joined + 3 * dims.hidden_size * width
+    return sum(_layer_parts(model, cut, layer, unquantised).values()) + joined + 3 * dims.hidden_size * width
 
 
 def _rope_table(model: Model) -> int:
@@ -404,11 +386,11 @@ def _why(model: Model, cut: Cut) -> str:
     formats, layout = model.formats, model.layout
     names = " and ".join(sorted({algo for _, algo in formats.by_module})) or formats.weights
     stored = f"{names}, the rest {formats.dtype}" if names else formats.dtype
-    said = [stored]
+    clauses = [stored]
     if layout.tp > 1 or layout.pp > 1:
-        said.append(f"tp {layout.tp}, pp {layout.pp}")
+        clauses.append(f"tp {layout.tp}, pp {layout.pp}")
         if cut.embedding == 1 and layout.tp > 1:
-            said.append("embedding whole on each rank")
+            clauses.append("embedding whole on each rank")
     if model.workspace_tokens:
-        said.append("with DeepGEMM's buffers")
-    return "; ".join(said)
+        clauses.append("with DeepGEMM's buffers")
+    return "; ".join(clauses)

@@ -1,4 +1,4 @@
-"""`--log` and `--calibrate`: the set-up that was said, handed to the readers of logs, and their answer as JSON."""
+"""The reports of `--log` and `--calibrate`, with their JSON."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def log_report(host: Host, asked: Asked, book: RuleBook, logs: tuple[str, ...]) -> MemoryReport:
     """Return the ledger that logs tell, what failed, and the smallest change that fits."""
     constants = load_constants(host)
-    found = memory_of_log(host, logs, _setup(host, asked), book=book, constants=constants)
-    return _as_memory(found.report, _memory(found))
+    result = memory_of_log(host, logs, _setup(host, asked), book=book, constants=constants)
+    return _as_memory(result.report, _memory(result))
 
 
 def calibration_report(host: Host, asked: Asked, logs: tuple[str, ...], book: RuleBook) -> MemoryReport:
@@ -33,9 +33,9 @@ def calibration_report(host: Host, asked: Asked, logs: tuple[str, ...], book: Ru
     setup = _setup(host, asked)
     if setup is None:
         raise InputError("a calibration needs to know the model of the logs", fix=f"--model DIR, or {HOW}")
-    found = calibrate_report(host, logs, setup, book=book)
-    constants = msgspec.to_builtins(found.calibration.constants) if found.calibration else {}
-    return _as_memory(found.report, {"constants": constants})
+    result = calibrate_report(host, logs, setup, book=book)
+    constants = msgspec.to_builtins(result.calibration.constants) if result.calibration else {}
+    return _as_memory(result.report, {"constants": constants})
 
 
 def _setup(host: Host, asked: Asked) -> Setup | None:
@@ -52,13 +52,13 @@ def _as_memory(report: Report, memory: dict[str, Any]) -> MemoryReport:
 
 
 def _memory(found: LogReport) -> dict[str, Any]:
-    fits = [each.fits for each in found.ranks if each.fits is not None]
-    tokens = [each.kv_tokens for each in found.ranks if each.kv_tokens.value]
+    fits = [rank.fits for rank in found.ranks if rank.fits is not None]
+    tokens = [rank.kv_tokens for rank in found.ranks if rank.kv_tokens.value]
     memory: dict[str, Any] = {
         "fits": all(fits) if fits else None,
-        "kv_tokens": figure_json(min(tokens, key=lambda each: each.value)) if tokens else None,
-        "ranks": [rank_json(each) for each in found.ranks],
-        "settings": {name: msgspec.to_builtins(each) for name, each in found.log.settings.items()},
+        "kv_tokens": figure_json(min(tokens, key=lambda figure: figure.value)) if tokens else None,
+        "ranks": [rank_json(rank) for rank in found.ranks],
+        "settings": {name: msgspec.to_builtins(setting) for name, setting in found.log.settings.items()},
     }
     if found.setup is not None:
         memory["setup"] = msgspec.to_builtins(found.setup)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.ledger.calibration import ANY, FACTORS, Constant, Constants
 from trtdx.memory.logs.failed_allocation import failures_of
@@ -15,8 +16,9 @@ from trtdx.memory.nouns import GIB, Device, Figure
 from trtdx.words import size_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from trtdx.memory.ledger.capacity import Planner
     from trtdx.memory.logs.read import LogMemory
     from trtdx.memory.nouns import Ledger, RankLedger, Setup
 
@@ -56,9 +58,7 @@ class _Ratio(msgspec.Struct, frozen=True):
 
 
 def calibrate(
-    logs: Sequence[tuple[LogMemory, Setup]],
-    plan: Callable[[Setup], Ledger],
-    known: Constants | None = None,
+    logs: Sequence[tuple[LogMemory, Setup]], plan: Planner, known: Constants | None = None
 ) -> Calibration:
     """Return the constants that make the plan of each set-up tell what its log measured.
 
@@ -69,8 +69,8 @@ def calibrate(
     """
     known = known or Constants()
     refused: list[Refused] = []
-    seen: defaultdict[str, list[_Ratio]] = defaultdict(list)
-    used: defaultdict[str, int] = defaultdict(int)
+    ratios_by_key: defaultdict[str, list[_Ratio]] = defaultdict(list)
+    used: Counter[str] = Counter()
     for log, setup in logs:
         of_log = with_log_settings(setup, log)
         planned = plan(of_log)
@@ -79,13 +79,12 @@ def calibrate(
         if reason or not ratios:
             refused.append(Refused(log.names, reason or "it states nothing that the plan has too"))
             continue
-        for key in {each.key for each in ratios}:
-            used[key] += 1
-        for each in ratios:
-            seen[each.key].append(each)
+        used.update({ratio.key for ratio in ratios})
+        for ratio in ratios:
+            ratios_by_key[ratio.key].append(ratio)
     entries = dict(known.entries)
     learnt: list[Learnt] = []
-    for key, ratios in sorted(seen.items()):
+    for key, ratios in sorted(ratios_by_key.items()):
         new = _fitted(ratios, used[key])
         learnt.append(Learnt(key, known.entries.get(key), new))
         entries[key] = new
@@ -93,25 +92,25 @@ def calibrate(
 
 
 def _fitted(ratios: Sequence[_Ratio], logs: int) -> Constant:
-    values = [each.value for each in ratios]
+    values = [ratio.value for ratio in ratios]
     middle = statistics.median(values)
-    slack = ONE_LOG / logs**0.5 + max(each.off for each in ratios)
+    slack = ONE_LOG / logs**0.5 + max(ratio.off for ratio in ratios)
     return Constant(
         value=round(middle, 4),
         low=round(min(values) * (1 - slack), 4),
         high=round(max(values) * (1 + slack), 4),
         logs=logs,
-        lines=tuple(dict.fromkeys(each.line for each in ratios))[:20],
+        lines=tuple(dict.fromkeys(ratio.line for ratio in ratios))[:20],
     )
 
 
 def constants_of(log: LogMemory, planned: Ledger, known: Constants | None = None) -> Constants:
     """Return the constants of this one log, to plan what its set-up would be with a change."""
-    seen: defaultdict[str, list[_Ratio]] = defaultdict(list)
-    for each in _ratios(log, planned, least=0.001, most=1000):
-        seen[each.key].append(each)
-    entries = known.entries if known else {}
-    return Constants(entries={**entries, **{key: _fitted(ratios, 1) for key, ratios in seen.items()}})
+    ratios_by_key: defaultdict[str, list[_Ratio]] = defaultdict(list)
+    for ratio in _ratios(log, planned, least=0.001, most=1000):
+        ratios_by_key[ratio.key].append(ratio)
+    fitted = {key: _fitted(ratios, 1) for key, ratios in ratios_by_key.items()}
+    return Constants(entries=(known.entries if known else {}) | fitted)
 
 
 def _ratios(log: LogMemory, planned: Ledger, least: float = LEAST, most: float = MOST) -> Iterator[_Ratio]:
@@ -119,7 +118,7 @@ def _ratios(log: LogMemory, planned: Ledger, least: float = LEAST, most: float =
     family = planned.setup.dims.model_type or ANY
     backend = planned.setup.running.backend
     for rank in ledgers_of(log):
-        plan = planned.ranks[min(rank.rank, len(planned.ranks) - 1)]
+        plan = planned.rank_like(rank.rank)
         for name in dict.fromkeys(FACTORS.values()):
             measured, source = _measured(rank, name)
             formula = sum(plan.bytes_of(part) for part, factor in FACTORS.items() if factor == name)
@@ -132,7 +131,7 @@ def _ratios(log: LogMemory, planned: Ledger, least: float = LEAST, most: float =
 
 
 def _measured(ledger: RankLedger, factor: str) -> tuple[Figure | None, str]:
-    name = next(part for part, each in FACTORS.items() if each == factor)
+    name = next(part for part, factor_name in FACTORS.items() if factor_name == factor)
     component = ledger.component(name)
     if component is None:
         return None, ""
@@ -155,14 +154,14 @@ def with_log_settings(setup: Setup, log: LogMemory) -> Setup:
     graphs = log.number("cuda_graph_max_batch_size")
     if graphs:
         running["cuda_graph_max_batch"] = graphs
-    capacity = next((each.capacity for each in ledgers_of(log) if each.capacity), 0)
+    capacity = next((rank.capacity for rank in ledgers_of(log) if rank.capacity), 0)
     device = setup.device
     if capacity:
         device = Device(name=device.name if device else "the GPU of the log", total_bytes=capacity, sm=device.sm if device else 0, source="measured")  # fmt: skip
-    return msgspec.structs.replace(
+    return replace(
         setup,
-        limits=msgspec.structs.replace(setup.limits, **limits),
-        running=msgspec.structs.replace(setup.running, **running),
+        limits=replace(setup.limits, **limits),
+        running=replace(setup.running, **running),
         device=device,
         said={**setup.said, **dict.fromkeys(limits, "the log")},
     )
@@ -172,8 +171,8 @@ def problem_of(log: LogMemory) -> str:
     """Return why a log cannot be trusted to calibrate with, or nothing."""
     failures = failures_of(log)
     if failures:
-        said = failures[0].said
-        return f"the run ran out of memory ({said.where}), so what it measured is not whole"
+        statement = failures[0].said
+        return f"the run ran out of memory ({statement.where}), so what it measured is not whole"
     if log.backend not in ("pytorch", "tensorrt", "build"):
         return (
             "it states no activation and no profile: give the log of the start at level INFO, or of the build"
@@ -191,14 +190,14 @@ def problem_of(log: LogMemory) -> str:
 
 def several_servers(log: LogMemory, rank: int) -> str:
     """Several servers in one log have several profiles of one rank, or an engine loaded after a KV cache was made."""
-    own = [each for each in log.all("torch.peak", rank=rank) if each.rank in (rank, None)]
-    different = {round(each.bytes() / CLOSE) for each in own if each.rank == rank} or {
-        round(each.bytes() / CLOSE) for each in own if len(log.ranks) == 1
+    profiles = [statement for statement in log.all("torch.peak", rank=rank) if statement.rank in (rank, None)]
+    different = {round(statement.bytes() / CLOSE) for statement in profiles if statement.rank == rank} or {
+        round(statement.bytes() / CLOSE) for statement in profiles if len(log.ranks) == 1
     }
     if len(different) > 1 and max(different) - min(different) > 1:
-        return f"it holds several profiles of rank {rank} ({own[0].where} and {own[-1].where}): two servers in one log"
+        return f"it holds several profiles of rank {rank} ({profiles[0].where} and {profiles[-1].where}): two servers in one log"
     pools, engines = log.all("kv.pool", rank=rank), log.all("engine.size", rank=rank)
-    late = next((each for each in engines if pools and each.line > pools[0].line), None)
+    late = next((engine for engine in engines if pools and engine.line > pools[0].line), None)
     return (
         f"an engine is loaded ({late.where}) after a KV cache was made ({pools[0].where}): two servers in one log"
         if late
@@ -219,7 +218,7 @@ def _sum_differs(log: LogMemory, rank: int) -> str:
     parts = [log.last(key, rank=rank) for key in ("torch.inside", "torch.dynamic", "torch.outside_peak")]
     if peak is None or not all(parts):
         return ""
-    total = sum(each.bytes() for each in parts if each)
+    total = sum(part.bytes() for part in parts if part)
     if abs(total - peak.bytes()) < CLOSE:
         return ""
     return f"its parts sum up to {size_in_words(total)}, its peak is {size_in_words(peak.bytes())} ({peak.where})"
@@ -241,13 +240,13 @@ def _budget_differs(log: LogMemory, rank: int) -> str:
 
 def _pool_differs(log: LogMemory, rank: int) -> str:
     """The C++ runtime gives available x fraction to the cache, unless a number of tokens limits it."""
-    said, fraction, pool = log.last("kv.available", rank=rank), log.fraction, pool_of(log, rank).bytes
-    if said is None or fraction is None or pool is None or log.last("kv.both", rank=rank):
+    available, fraction, pool = log.last("kv.available", rank=rank), log.fraction, pool_of(log, rank).bytes
+    if available is None or fraction is None or pool is None or log.last("kv.both", rank=rank):
         return ""
-    budget = said.values["free"].value * fraction
+    budget = available.values["free"].value * fraction
     if pool.value < budget * 1.02 + CLOSE:
         return ""
-    return f"{size_in_words(said.bytes('free'))} were available ({said.where}) and the cache took {size_in_words(pool.value)}"
+    return f"{size_in_words(available.bytes('free'))} were available ({available.where}) and the cache took {size_in_words(pool.value)}"
 
 
 def _other_model(log: LogMemory, planned: Ledger) -> str:
@@ -265,7 +264,7 @@ def kv_differs(log: LogMemory, planned: Ledger) -> tuple[int, int, str] | None:
     """Return the bytes of one token in the log and in the plan, and where the log says so, if they are not the same."""
     for rank in ledgers_of(log):
         measured = rank.kv_bytes_per_token
-        plan = planned.ranks[min(rank.rank, len(planned.ranks) - 1)].kv_bytes_per_token
+        plan = planned.rank_like(rank.rank).kv_bytes_per_token
         if measured.value and plan.value and not measured.low - 1 <= plan.value <= measured.high + 1:
             where = measured.source.removeprefix("measured: ").replace(" line ", ":")
             return measured.value, plan.value, where

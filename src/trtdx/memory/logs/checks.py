@@ -1,4 +1,4 @@
-"""What a log tells about memory beside a refused allocation on the GPU."""
+"""Memory problems in a log other than a refused GPU allocation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words, thousands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from trtdx.memory.ledger.capacity import Planner
     from trtdx.memory.logs.lines import Said
     from trtdx.memory.logs.read import LogMemory
-    from trtdx.memory.nouns import Ledger, Setup
+    from trtdx.memory.nouns import Setup
 
 UNEVEN = 0.1  # of the most that any rank has free
 SMALL = 0.05
@@ -29,62 +30,63 @@ LEAST_FREE = 256 * MIB  # for a cache that is worth its name
 def pool_lines(log: LogMemory, rank: int) -> list[Said]:
     """Return the lines that say how large the KV cache is, without the temporary one."""
     line = pool_of(log, rank).line
-    made = [each for each in log.all("kv.pool", "torch.estimated", rank=rank) if each.line == line]
-    made += [
-        each
-        for each in log.all("executor.stage", rank=rank)
-        if each.words["stage"].lower() in ("kv cache", "kv_cache")
+    statements = [
+        statement for statement in log.all("kv.pool", "torch.estimated", rank=rank) if statement.line == line
     ]
-    return log.all("torch.peak", rank=rank)[-1:] + log.all("kv.available", rank=rank)[-1:] + made
+    statements += [
+        statement
+        for statement in log.all("executor.stage", rank=rank)
+        if statement.words["stage"].lower() in ("kv cache", "kv_cache")
+    ]
+    return log.all("torch.peak", rank=rank)[-1:] + log.all("kv.available", rank=rank)[-1:] + statements
 
 
 def held_by_then(log: LogMemory, failure: Failure) -> str:
     """Return what held the memory, the largest first."""
-    ledger = next((each for each in ledgers_of(log) if each.rank == failure.rank), None)
-    parts = sorted(ledger.components, key=lambda each: -each.bytes.value) if ledger else []
+    ledger = next((rank for rank in ledgers_of(log) if rank.rank == failure.rank), None)
+    parts = sorted(ledger.components, key=lambda component: -component.bytes.value) if ledger else []
     if not parts:
         return ""
-    words = ", ".join(f"{COMPONENTS[each.name]} {size_in_words(each.bytes.value)}" for each in parts[:4])
+    words = ", ".join(
+        f"{COMPONENTS[component.name]} {size_in_words(component.bytes.value)}" for component in parts[:4]
+    )
     return f"By then the log counts: {words}."
 
 
 def host_memory(log: LogMemory) -> Verdict:
     """The host's memory ended, not the GPU's."""
     shm = log.last("host.shm")
-    said = shm or log.last("host.killed")
-    assert said is not None
+    statement = shm or log.last("host.killed")
+    assert statement is not None
     free = _free_on_gpu(log)
     words = f"; on the GPU {size_in_words(free)} were free" if free else ""
-    need = log.last("host.prefetch")
-    host_need = (
-        f"; {size_in_words(need.bytes())} of checkpoint files were being read into host memory"
-        if need
-        else ""
-    )
+    need, host_need = log.last("host.prefetch"), ""
+    if need:
+        host_need = f"; {size_in_words(need.bytes())} of checkpoint files were being read into host memory"
     what = "shared memory (/dev/shm) was too small" if shm else "the process was killed for its host memory"
     return Verdict(
         code="DX400" if shm else "DX350",
         message=f"{what}{host_need}{words}",
         short=f"{host_need}{words}".lstrip("; "),
-        evidence=evidence_of((said, *([need] if need else []))),
+        evidence=evidence_of((statement, *([need] if need else []))),
         about=HOST_MEMORY,
         confidence=0.8,
         false=True,
     )
 
 
-def nothing_left(log: LogMemory, setup: Setup | None, plan: Callable[[Setup], Ledger] | None) -> Verdict:
+def nothing_left(log: LogMemory, setup: Setup | None, plan: Planner | None) -> Verdict:
     """One profiled step needs all there is, so the KV cache gets nothing."""
-    said = next(each for each in log.all("torch.peak") if (each.get("budget") or 1) <= 0)
-    rank = said.rank if said.rank is not None else log.ranks[0]
-    failure = Failure(said=said, rank=rank, component="activation", evidence=(said,))
-    total = f" of {size_in_words(said.bytes('total'))}" if "total" in said.values else ""
+    profile = next(statement for statement in log.all("torch.peak") if (statement.get("budget") or 1) <= 0)
+    rank = log.rank_of(profile)
+    failure = Failure(said=profile, rank=rank, component="activation", evidence=(profile,))
+    total = f" of {size_in_words(profile.bytes('total'))}" if "total" in profile.values else ""
     return Verdict(
         code="DX356",
-        message=f"nothing is left for the KV cache: the profiled step alone needs {size_in_words(said.bytes())}{total}",
-        short=f"the profiled step alone needs {size_in_words(said.bytes())}{total}",
+        message=f"nothing is left for the KV cache: the profiled step alone needs {size_in_words(profile.bytes())}{total}",
+        short=f"the profiled step alone needs {size_in_words(profile.bytes())}{total}",
         why=held_by_then(log, failure),
-        evidence=evidence_of((said,)),
+        evidence=evidence_of((profile,)),
         fixes=tuple(smallest_changes(log, failure, setup, plan)),
         about=OUT_OF_MEMORY,
         confidence=0.9,
@@ -94,18 +96,18 @@ def nothing_left(log: LogMemory, setup: Setup | None, plan: Callable[[Setup], Le
 
 def nothing_available(log: LogMemory) -> Said | None:
     """Return the line that says that next to nothing is left for an engine's cache, where none was made after it."""
-    said = log.last("kv.available")
-    if said is None or any(each.line > said.line for each in log.all("kv.pool", rank=said.rank)):
+    available = log.last("kv.available")
+    if available is None or any(
+        pool.line > available.line for pool in log.all("kv.pool", rank=available.rank)
+    ):
         return None
-    free, total = said.bytes("free"), said.bytes("total")
-    return said if total and free < min(SMALL * total, LEAST_FREE) else None
+    free, total = available.bytes("free"), available.bytes("total")
+    return available if total and free < min(SMALL * total, LEAST_FREE) else None
 
 
-def no_room_for_cache(
-    log: LogMemory, said: Said, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
-) -> Verdict:
+def no_room_for_cache(log: LogMemory, said: Said, setup: Setup | None, plan: Planner | None) -> Verdict:
     """The engine and its buffers take all there is."""
-    rank = said.rank if said.rank is not None else log.ranks[0]
+    rank = log.rank_of(said)
     free, total = size_in_words(said.bytes("free")), size_in_words(said.bytes("total"))
     failure = Failure(
         said=said, rank=rank, component="activation", total=measured(said, "total"), evidence=(said,)
@@ -124,27 +126,25 @@ def no_room_for_cache(
     )
 
 
-def too_large_to_load(
-    log: LogMemory, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
-) -> Iterator[Verdict]:
+def too_large_to_load(log: LogMemory, setup: Setup | None, plan: Planner | None) -> Iterator[Verdict]:
     """An engine was built whose weights and activations alone are more than the GPU has."""
-    said, ledger = log.last("build.estimate.short"), ledger_of(log, log.ranks[0])
-    assert said is not None
+    warning, ledger = log.last("build.estimate.short"), ledger_of(log, log.ranks[0])
+    assert warning is not None
     weights, activation = ledger.bytes_of("weights"), ledger.bytes_of("activation")
-    total = measured(said, "total")
+    total = measured(warning, "total")
     if not activation or weights + activation < total.value:
         return  # the warning also counts the largest KV cache there could be, and the real one takes what is left
-    wanted = Figure.exact(activation, "the log")
+    requested = Figure.exact(activation, "the log")
     free = Figure.exact(max(0, total.value - weights), "the log")
     failure = Failure(
-        said=said, rank=ledger.rank, component="activation", wanted=wanted, free=free, total=total
+        said=warning, rank=ledger.rank, component="activation", wanted=requested, free=free, total=total
     )
     yield Verdict(
         code="DX368",
         message=f"the engine needs {size_in_words(weights)} of weights and {size_in_words(activation)} of activations, "
         f"the GPU has {size_in_words(total.value)}: it was built and cannot be loaded",
         short=f"{size_in_words(weights + activation)} are needed before any KV cache, the GPU has {size_in_words(total.value)}",
-        evidence=evidence_of((*log.all("build.activation", "build.weights")[-2:], said)),
+        evidence=evidence_of((*log.all("build.activation", "build.weights")[-2:], warning)),
         fixes=tuple(smallest_changes(log, failure, setup, plan)),
         about=OUT_OF_MEMORY,
         failure=failure,
@@ -152,19 +152,19 @@ def too_large_to_load(
 
 
 def _free_on_gpu(log: LogMemory) -> int:
-    said = log.last("kv.available") or log.last("torch.profile")
-    return said.bytes("free") if said and "free" in said.values else 0
+    statement = log.last("kv.available") or log.last("torch.profile")
+    return statement.bytes("free") if statement and "free" in statement.values else 0
 
 
 def not_deserialised(log: LogMemory) -> Verdict:
-    said = log.last("engine.not_deserialised")
-    assert said is not None
+    statement = log.last("engine.not_deserialised")
+    assert statement is not None
     return Verdict(
         code="DX917",
         message="the engine could not be loaded, and no line says that memory was refused: this is not an out-of-memory",
         short="no line says that memory was refused",
         why="The same assertion follows from a plan of another TensorRT version, of another GPU, or from a damaged file.",
-        evidence=evidence_of((said,)),
+        evidence=evidence_of((statement,)),
         fixes=(Fix(Stage.BUILD, "find the cause in the lines above it", "trtdx diagnose LOG"),),
         confidence=0.7,
         false=True,
@@ -173,12 +173,12 @@ def not_deserialised(log: LogMemory) -> Verdict:
 
 def shortened_sequences(log: LogMemory) -> Verdict | None:
     """Sequences were made shorter than asked for, silently, because the cache is too small."""
-    said = shortened(log)
-    if said is None:
+    statement = shortened(log)
+    if statement is None:
         return None
-    rank = said.rank if said.rank is not None else log.ranks[0]
-    new = int(said.values["new"].value)
-    old = int(said.get("old") or log.number("max_seq_len") or 0)
+    rank = log.rank_of(statement)
+    new = int(statement.values["new"].value)
+    old = int(statement.get("old") or log.number("max_seq_len") or 0)
     more = raise_fraction(log, ledger_of(log, rank), old)
     fixes = [more] if more else []
     fixes.append(
@@ -188,12 +188,12 @@ def shortened_sequences(log: LogMemory) -> Verdict | None:
             command_with(log, Stage.SERVE, max_seq_len=new),
         )
     )
-    asked = f", {thousands(old)} were asked for" if old and old != new else ""
+    request_note = f", {thousands(old)} were asked for" if old and old != new else ""
     return Verdict(
         code="DX356",
-        message=f"sequences were shortened to {thousands(new)} tokens{asked}: the KV cache cannot hold a longer one",
-        short=f"{thousands(new)} tokens{asked}",
-        evidence=evidence_of((said, *pool_lines(log, rank))),
+        message=f"sequences were shortened to {thousands(new)} tokens{request_note}: the KV cache cannot hold a longer one",
+        short=f"{thousands(new)} tokens{request_note}",
+        evidence=evidence_of((statement, *pool_lines(log, rank))),
         fixes=tuple(fixes),
         about=frozenset(("DX356", "DX270", "DX271")),
         confidence=0.9,
@@ -203,8 +203,12 @@ def shortened_sequences(log: LogMemory) -> Verdict | None:
 
 def uneven_ranks(log: LogMemory) -> Verdict | None:
     """One rank with less free memory decides for all."""
-    said = {each.rank: each for each in log.all("kv.available", "torch.peak") if each.rank is not None}
-    free = {rank: _free_of(each) for rank, each in said.items() if _free_of(each)}
+    by_rank = {
+        statement.rank: statement
+        for statement in log.all("kv.available", "torch.peak")
+        if statement.rank is not None
+    }
+    free = {rank: _free_of(statement) for rank, statement in by_rank.items() if _free_of(statement)}
     if len(free) < 2:
         return None
     least, most = min(free, key=lambda rank: free[rank]), max(free, key=lambda rank: free[rank])
@@ -216,20 +220,14 @@ def uneven_ranks(log: LogMemory) -> Verdict | None:
         message=f"rank {least} has {size_in_words(free[least])} for the KV cache and rank {most} {size_in_words(free[most])}: "
         f"all ranks keep only as many tokens as rank {least}",
         short=f"rank {least} has {size_in_words(lost)} less than rank {most}",
-        evidence=evidence_of((said[least], said[most])),
+        evidence=evidence_of((by_rank[least], by_rank[most])),
         about=frozenset(("DX356", "DX357")),
         confidence=0.85,
     )
 
 
 def _free_of(said: Said) -> int:
-    return (
-        said.bytes("free")
-        if "free" in said.values
-        else said.bytes("budget")
-        if "budget" in said.values
-        else 0
-    )
+    return next((said.bytes(name) for name in ("free", "budget") if name in said.values), 0)
 
 
 def pool_is_no_leak(log: LogMemory) -> Verdict | None:

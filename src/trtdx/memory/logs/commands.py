@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.inspect.facts.options import judged_flags
 from trtdx.inspect.readers.server.commands import command_lines
 from trtdx.knowledge.versions import at_least, parsed
+from trtdx.memory.advice.checkpoint_command import UnwritableError
 from trtdx.memory.advice.recipe import SERVER, SERVES_SINCE, Recipe
-from trtdx.memory.advice.unwritable import UnwritableError
 from trtdx.memory.logs.settings import NUMBERS
 from trtdx.memory.nouns import LAST_STABLE
 from trtdx.memory.question.flags import FLAGS, OFF, ON
@@ -54,8 +54,8 @@ def command_of(log: LogMemory, changes: dict[str, Any], *, engine: bool) -> str 
 
 
 def _command(log: LogMemory, stage: Stage, changes: dict[str, Any], *, engine: bool) -> str | None:
-    found = log.settings.get("version")
-    release = found.value if found and parsed(found.value) else LAST_STABLE
+    version = log.settings.get("version")
+    release = version.value if version and parsed(version.value) else LAST_STABLE
     recipe = Recipe(backend="tensorrt" if engine else "pytorch", release=release, model="MODEL")
     recipe.is_converted = True
     recipe.is_built = stage is not Stage.BUILD
@@ -85,21 +85,21 @@ def pasteable(log: LogMemory, fix: Fix, model: str = "MODEL", *, own: bool = Fal
     if not own and len(lines) == 1 and text.startswith(SERVER) and not re.search(r"[;&|#]|\.\.\.", text):
         text = _with_settings(log, lines[0]) or ""
     is_other = log.backend == "pytorch" and any(line.program != SERVER for line in lines)
-    known = not release or all(_has(line, release.value) for line in lines)
-    command = text.replace("MODEL", model) if text and known and not is_other else None
-    return msgspec.structs.replace(fix, command=command)
+    is_available = not release or all(_has(line, release.value) for line in lines)
+    command = text.replace("MODEL", model) if text and is_available and not is_other else None
+    return replace(fix, command=command)
 
 
 def _with_settings(log: LogMemory, line: CommandLine) -> str | None:
     """Return a page's command for the deployment at hand: its settings, and what the page changes further than they go."""
     changes: dict[str, Any] = {}
-    for given in line.given:
-        name = given.name.lstrip("-").replace("-", "_")
-        if name in NUMBERS and name in FLAGS and str(given.value).isdigit():
-            value, now = int(str(given.value)), log.number(name)
+    for argument in line.given:
+        name = argument.name.lstrip("-").replace("-", "_")
+        if name in NUMBERS and name in FLAGS and str(argument.value).isdigit():
+            value, now = int(str(argument.value)), log.number(name)
             changes[name] = _further(name, value, now) if now else value
-        elif name in FLAGS and given.value:
-            changes[name] = float(given.value) if FLAGS[name].kind == "float" else given.value
+        elif name in FLAGS and argument.value:
+            changes[name] = float(argument.value) if FLAGS[name].kind == "float" else argument.value
     same = changes.get("kv_cache_free_gpu_memory_fraction") == log.fraction is not None
     return None if same else command_of(log, changes, engine=False)
 
@@ -115,14 +115,16 @@ def _has(line: CommandLine, release: str) -> bool:
     """Return whether a release has a program, and all the flags it is given."""
     if line.program == SERVER and not at_least(release, SERVES_SINCE):
         return False
-    return not any(judged_flags(line.program, [given.name for given in line.given], release, line.subcommand))
+    return not any(
+        judged_flags(line.program, [argument.name for argument in line.given], release, line.subcommand)
+    )
 
 
 def _stated(log: LogMemory, name: str) -> Any:
-    found = log.settings.get(name)
-    if found is None:
+    setting = log.settings.get(name)
+    if setting is None:
         return None
-    text = found.value.lower()
+    text = setting.value.lower()
     if name in NUMBERS:
         value = int(text)
         return (

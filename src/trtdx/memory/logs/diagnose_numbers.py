@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.logs.ledger import shortened
 from trtdx.memory.logs.oom import post_mortem
@@ -34,7 +34,7 @@ def with_numbers(findings: Sequence[Finding], facts: Sequence[SourceFacts]) -> l
 def without_temporary(findings: Sequence[Finding], log: LogMemory) -> list[Finding]:
     """Return the findings without a warning that was only about the temporary cache of a profile."""
     only_temporary = bool(log.all("kv.shortened")) and shortened(log) is None and bool(log.last("torch.peak"))
-    return [each for each in findings if not (only_temporary and each.code == "DX356")]
+    return [finding for finding in findings if not (only_temporary and finding.code == "DX356")]
 
 
 def explained(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> list[Finding]:
@@ -49,23 +49,21 @@ def explained(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> list[
 
 def index_of(findings: Sequence[Finding], verdict: Verdict) -> int | None:
     """Return which finding a verdict is about: the one with its own code, else the first of its kin."""
-    own = [at for at, each in enumerate(findings) if each.code == verdict.code]
-    kin = [at for at, each in enumerate(findings) if each.code in verdict.about]
-    return next(iter(own + kin), None)
+    same_code = [at for at, finding in enumerate(findings) if finding.code == verdict.code]
+    kin = [at for at, finding in enumerate(findings) if finding.code in verdict.about]
+    return next(iter(same_code + kin), None)
 
 
 def _with(finding: Finding, verdict: Verdict) -> Finding:
     if finding.code in verdict.replaces:
-        evidence = (*verdict.evidence, *(each for each in finding.evidence if each not in verdict.evidence))
+        evidence = (*verdict.evidence, *(item for item in finding.evidence if item not in verdict.evidence))
         fixes = (*verdict.fixes, *finding.fixes)
-        return msgspec.structs.replace(
-            finding, message=verdict.message, fixes=fixes, evidence=evidence[:MOST_EVIDENCE]
-        )
+        return replace(finding, message=verdict.message, fixes=fixes, evidence=evidence[:MOST_EVIDENCE])
     numbers = verdict.short
     new = numbers and not all(word in finding.message for word in _figures(numbers) or [numbers])
-    known = {(each.where, each.text) for each in finding.evidence}
-    added = tuple(each for each in verdict.evidence if (each.where, each.text) not in known)
-    return msgspec.structs.replace(
+    known_lines = {(item.where, item.text) for item in finding.evidence}
+    added = tuple(item for item in verdict.evidence if (item.where, item.text) not in known_lines)
+    return replace(
         finding,
         message=f"{finding.message}; {numbers}" if new else finding.message,
         why=f"{finding.why} {verdict.why}".strip() if verdict.why else finding.why,

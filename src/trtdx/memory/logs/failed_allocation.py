@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
-from trtdx.memory.logs.ledger import STAGES, measured, pool_of
+from trtdx.memory.logs.ledger import STAGES, measured, measured_if_stated, pool_of
 from trtdx.memory.logs.lines import Said
 from trtdx.memory.nouns import COMPONENTS, MIB, Figure
 
@@ -74,27 +75,27 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 def failures_of(log: LogMemory) -> list[Failure]:
     """Return the refused allocations in the order of the log, the one that began it first in each rank."""
-    found: list[Failure] = []
-    for said in log.all(*FAILED):
-        if said.level in ("warning", "info", "debug", "trace"):
+    failures: list[Failure] = []
+    for statement in log.all(*FAILED):
+        if statement.level in ("warning", "info", "debug", "trace"):
             continue  # a builder that tries the next tactic, or advice
-        if any(_is_told_again(said, each) for each in found):
+        if any(_is_told_again(statement, failure) for failure in failures):
             continue
-        found.append(_failure(log, said))
-    return [_with_size(log, _with_report(log, each)) for each in found]
+        failures.append(_failure(log, statement))
+    return [_with_size(log, _with_report(log, failure)) for failure in failures]
 
 
 def _with_size(log: LogMemory, failure: Failure) -> Failure:
     """Return the failure with the size that an allocator states after the executor's report of it."""
     if failure.wanted is not None or failure.said.key != "executor.failed":
         return failure
-    for said in log.all("torch.oom", rank=failure.rank):
-        if "wanted" in said.values and _is_told_again(said, failure):
-            return msgspec.structs.replace(
+    for statement in log.all("torch.oom", rank=failure.rank):
+        if "wanted" in statement.values and _is_told_again(statement, failure):
+            return replace(
                 failure,
-                wanted=measured(said, "wanted"),
-                free=measured(said, "free") if "free" in said.values else failure.free,
-                evidence=(*failure.evidence, said),
+                wanted=measured(statement, "wanted"),
+                free=measured_if_stated(statement, "free") or failure.free,
+                evidence=(*failure.evidence, statement),
             )
     return failure
 
@@ -106,20 +107,19 @@ def _is_told_again(said: Said, earlier: Failure) -> bool:
 
 
 def _failure(log: LogMemory, said: Said) -> Failure:
-    rank = said.rank if said.rank is not None else log.ranks[0]
-    wanted = measured(said, "wanted") if "wanted" in said.values else None
+    rank = log.rank_of(said)
+    requested = measured_if_stated(said, "wanted")
     pool = pool_of(log, rank)
-    after_pool = bool(
-        pool.bytes and pool.line and pool.line < said.line and log.all("kv.pool", "torch.fraction", rank=rank)
-    )
-    component = _component(log, said, rank, wanted, after_pool=after_pool)
+    has_pool = pool.bytes and log.all("kv.pool", "torch.fraction", rank=rank)
+    after_pool = bool(has_pool and 0 < pool.line < said.line)
+    component = _component(log, said, rank, requested, after_pool=after_pool)
     failure = Failure(
         said=said,
         rank=rank,
         component=component,
-        wanted=wanted,
-        free=measured(said, "free") if "free" in said.values else None,
-        total=measured(said, "total") if "total" in said.values else None,
+        wanted=requested,
+        free=measured_if_stated(said, "free"),
+        total=measured_if_stated(said, "total"),
         after_pool=after_pool,
         evidence=(said,),
     )
@@ -139,7 +139,7 @@ def _component(log: LogMemory, said: Said, rank: int, wanted: Figure | None, *, 
     pool = pool_of(log, rank).bytes
     other = pool is not None and wanted is not None and wanted.value < pool.value / 2  # a pool is one piece
     for key, component in order:
-        if any(each.line < said.line for each in log.all(key, rank=rank)):
+        if any(earlier.line < said.line for earlier in log.all(key, rank=rank)):
             if component == "kv_pool" and (after_pool or other):
                 return SERVING
             return component
@@ -148,14 +148,17 @@ def _component(log: LogMemory, said: Said, rank: int, wanted: Figure | None, *, 
 
 def _tensorrt_component(log: LogMemory, said: Said, rank: int, wanted: Figure | None) -> str:
     """TensorRT asks for the weights in one piece when an engine is loaded, then for the context's memory."""
-    engine = next((each for each in log.all("engine.size", rank=rank) if each.line < said.line), None)
+    engine = next(
+        (engine_line for engine_line in log.all("engine.size", rank=rank) if engine_line.line < said.line),
+        None,
+    )
     if log.first("build.activation", "build.scratch", "build.tactic") and engine is None:
-        held = log.last("build.weights", rank=rank)
-        is_held = held and wanted and abs(wanted.value - held.bytes()) < 0.06 * held.bytes()
+        weights = log.last("build.weights", rank=rank)
+        is_held = weights and wanted and abs(wanted.value - weights.bytes()) < 0.06 * weights.bytes()
         return "weights" if is_held else "activation"
     loaded = any(
-        "engine deserialization" in each.words["what"] and each.line < said.line
-        for each in log.all("trt.change", rank=rank)
+        "engine deserialization" in change.words["what"] and change.line < said.line
+        for change in log.all("trt.change", rank=rank)
     )
     if wanted is not None and engine is not None:
         return "weights" if abs(wanted.value - engine.bytes()) < 0.06 * engine.bytes() else "activation"
@@ -176,16 +179,18 @@ def stage_component(named: str) -> str:
 def _with_pool_figures(log: LogMemory, failure: Failure) -> Failure:
     """Return a failure of the KV cache with what was wanted for it and what was free."""
     rank = failure.rank
-    said = log.last("kv.available", rank=rank)
+    available = log.last("kv.available", rank=rank)
     fraction = log.fraction
-    if failure.wanted is None and said and fraction:
-        wanted = said.values["free"].value * fraction
-        return msgspec.structs.replace(
+    if failure.wanted is None and available and fraction:
+        budget = available.values["free"].value * fraction
+        return replace(
             failure,
-            wanted=Figure.within(wanted, 0, f"measured: {said.source} line {said.line}", extra=8 * MIB),
-            free=measured(said, "free"),
-            total=measured(said, "total"),
-            evidence=(*failure.evidence, said),
+            wanted=Figure.within(
+                budget, 0, f"measured: {available.source} line {available.line}", extra=8 * MIB
+            ),
+            free=measured(available, "free"),
+            total=measured(available, "total"),
+            evidence=(*failure.evidence, available),
         )
     return failure
 
@@ -193,32 +198,35 @@ def _with_pool_figures(log: LogMemory, failure: Failure) -> Failure:
 def _with_report(log: LogMemory, failure: Failure) -> Failure:
     """Return the failure with what the executor's own report adds: the component, and the free memory before it."""
     near = [
-        each
-        for each in log.all("executor.failed", "executor.total", "executor.free", rank=failure.rank)
-        if each.source == failure.said.source and 0 <= each.line - failure.said.line < _NEAR
+        statement
+        for statement in log.all("executor.failed", "executor.total", "executor.free", rank=failure.rank)
+        if statement.source == failure.said.source and 0 <= statement.line - failure.said.line < _NEAR
     ]
     if not near:
         return failure
-    told = {each.key: each for each in reversed(near)}
-    named = told.get("executor.failed")
-    free, total = told.get("executor.free"), told.get("executor.total")
+    report = {statement.key: statement for statement in reversed(near)}
+    named = report.get("executor.failed")
+    free, total = report.get("executor.free"), report.get("executor.total")
     estimated = log.last("torch.estimated", rank=failure.rank)
     component = (named and stage_component(named.words["component"])) or failure.component
-    wanted = failure.wanted
-    if wanted is None and component == "kv_pool" and estimated:
-        wanted = measured(estimated)
-    made = [
+    requested = failure.wanted
+    if requested is None and component == "kv_pool" and estimated:
+        requested = measured(estimated)
+    pool_rows = [
         row
         for row in log.all("executor.stage", rank=failure.rank)
         if STAGES.get(row.words["stage"].lower()) == "kv_pool"
     ]
-    return msgspec.structs.replace(
+    return replace(
         failure,
         component=component,
-        after_pool=failure.after_pool or bool(made),
+        after_pool=failure.after_pool or bool(pool_rows),
         named=named.words["component"] if named else failure.named,
-        wanted=wanted,
+        wanted=requested,
         free=failure.free or (measured(free, "free") if free else None),
         total=failure.total or (measured(total, "total") if total else None),
-        evidence=(*failure.evidence, *(each for each in told.values() if each is not failure.said)),
+        evidence=(
+            *failure.evidence,
+            *(statement for statement in report.values() if statement is not failure.said),
+        ),
     )

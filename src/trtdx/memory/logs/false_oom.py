@@ -1,4 +1,4 @@
-"""Out of memory that is not: the memory was there, or somebody else had it.
+"""Detects out-of-memory errors with another cause: the memory was free, or another process held it.
 
 Each check takes what the log states and the failure, and returns a verdict or nothing. The order is the order of
 certainty; the first that answers is the cause.
@@ -31,8 +31,8 @@ MUCH_FREE = 0.2  # of the device
 
 def ranks_on_one_gpu(log: LogMemory, failure: Failure) -> Verdict | None:
     """All ranks on one device: each gets a part of its memory, and the other GPUs are empty."""
-    placed = {each.rank: each for each in log.all("rank.gpu") if each.rank is not None}
-    devices = Counter(int(each.values["gpu"].value) for each in placed.values())
+    placed = {statement.rank: statement for statement in log.all("rank.gpu") if statement.rank is not None}
+    devices = Counter(int(statement.values["gpu"].value) for statement in placed.values())
     if len(placed) > 1 and len(devices) == 1:
         gpu = next(iter(devices))
         return Verdict(
@@ -49,11 +49,11 @@ def ranks_on_one_gpu(log: LogMemory, failure: Failure) -> Verdict | None:
 
 def _many_processes(failure: Failure) -> Verdict | None:
     sizes = _processes(failure.said)
-    own = failure.said.get("own")
-    there = len(sizes) + (own is not None)
+    own_bytes = failure.said.get("own")
+    there = len(sizes) + (own_bytes is not None)
     if there < MANY_PROCESSES:
         return None
-    total = sum(sizes.values()) + (own or 0)
+    total = sum(sizes.values()) + (own_bytes or 0)
     return Verdict(
         code="DX342",
         message=f"{there} processes are on GPU {failure.said.get('gpu') or 0:.0f} at once and hold {size_in_words(total)} together: "
@@ -72,9 +72,9 @@ def _processes(said: Said) -> dict[str, int]:
 
 def another_process(log: LogMemory, failure: Failure) -> Verdict | None:
     """Somebody else holds more of the GPU than was missing."""
-    others, whose, said = _held_by_others(log, failure)
+    others, whose, statement = _held_by_others(log, failure)
     needed = failure.missing if failure.missing is not None and failure.missing > 0 else GIB
-    if others < max(needed, 512 * MIB) or said is None:
+    if others < max(needed, 512 * MIB) or statement is None:
         return None
     return Verdict(
         code="DX341",
@@ -82,7 +82,7 @@ def another_process(log: LogMemory, failure: Failure) -> Verdict | None:
         if failure.missing
         else f"{whose} {size_in_words(others)} of this GPU",
         short=f"{whose} {size_in_words(others)} of it",
-        evidence=evidence_of((said, failure.said)),
+        evidence=evidence_of((statement, failure.said)),
         about=OUT_OF_MEMORY,
         false=True,
         failure=failure,
@@ -95,15 +95,15 @@ def _held_by_others(log: LogMemory, failure: Failure) -> tuple[float, str, Said 
         if (
             failure.said.get("own") is None
         ):  # this process is in the list: the smallest that holds what torch has
-            own = failure.said.get("allocated") or 0
-            mine = min(sizes, key=lambda name: (sizes[name] < own, sizes[name]))
+            torch_bytes = failure.said.get("allocated") or 0
+            mine = min(sizes, key=lambda name: (sizes[name] < torch_bytes, sizes[name]))
             sizes = {name: size for name, size in sizes.items() if name != mine}
         return sum(sizes.values()), f"{listed(sizes)} {'holds' if len(sizes) == 1 else 'hold'}", failure.said
     rows = log.all("executor.stage", rank=failure.rank)
     total = log.last("executor.total", rank=failure.rank)
     if rows and total:
-        held = total.values["total"].value - rows[0].values["before"].value - A_CONTEXT
-        return held, "before anything was loaded, something else held about", rows[0]
+        held_bytes = total.values["total"].value - rows[0].values["before"].value - A_CONTEXT
+        return held_bytes, "before anything was loaded, something else held about", rows[0]
     outside = log.last("torch.outside", rank=failure.rank)
     if outside and failure.total and outside.bytes() > max(OUTSIDE, 0.2 * failure.total.value):
         return outside.bytes() - OUTSIDE / 2, "something else than this model holds about", outside
@@ -114,12 +114,12 @@ def _held_by_smi(log: LogMemory) -> tuple[float, str, Said | None]:
     """A table of nvidia-smi with several processes on one GPU, the largest taken as the one that failed."""
     rows = log.all("smi.process")
     by_gpu: dict[int, list[Said]] = {}
-    for each in rows:
-        by_gpu.setdefault(int(each.values["gpu"].value), []).append(each)
+    for row in rows:
+        by_gpu.setdefault(int(row.values["gpu"].value), []).append(row)
     crowded = max(by_gpu.values(), key=len, default=[])
     if len(crowded) < 2:
         return 0, "", None
-    ordered = sorted(crowded, key=lambda each: each.bytes("used"))
+    ordered = sorted(crowded, key=lambda row: row.bytes("used"))
     second = ordered[-2]
     return second.bytes("used"), f"process {second.get('pid'):.0f} ({second.words['name']}) holds", second
 
@@ -147,7 +147,7 @@ def larger_than_the_gpu(log: LogMemory, failure: Failure) -> Verdict | None:
     """One allocation that no GPU of this size can hold, whatever is freed."""
     if failure.wanted is None or failure.total is None or failure.wanted.value <= failure.total.value:
         return None
-    wanted, total = size_in_words(failure.wanted.value), size_in_words(failure.total.value)
+    requested, total = size_in_words(failure.wanted.value), size_in_words(failure.total.value)
     stated = [
         f"{name} {log.number(name)}"
         for name in ("max_batch_size", "max_num_tokens", "max_seq_len")
@@ -155,8 +155,8 @@ def larger_than_the_gpu(log: LogMemory, failure: Failure) -> Verdict | None:
     ]
     return Verdict(
         code="DX884",
-        message=f"one buffer of {wanted} was asked for on a GPU of {total}: a limit is set far too high",
-        short=f"{wanted} in one piece is more than the whole GPU ({total})",
+        message=f"one buffer of {requested} was asked for on a GPU of {total}: a limit is set far too high",
+        short=f"{requested} in one piece is more than the whole GPU ({total})",
         why=f"Its size follows from the limits ({', '.join(stated)})." if stated else "",
         evidence=evidence_of((failure.said,)),
         about=OUT_OF_MEMORY,
@@ -180,7 +180,7 @@ def refused_though_free(log: LogMemory, failure: Failure) -> Verdict | None:
         message=f"{failure.what} failed with {size_in_words(free)} of {size_in_words(total)} free: the GPU was not full",
         short=f"{size_in_words(free)} of {size_in_words(total)} were free",
         evidence=evidence_of((*failure.evidence, *log.all("executor.stage", rank=failure.rank))),
-        fixes=tuple(each for each in fixes if each),
+        fixes=tuple(fix for fix in fixes if fix),
         about=OUT_OF_MEMORY,
         confidence=0.75,
         false=True,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
-from trtdx.memory.nouns import COMPONENTS, GIB, ZERO, Component, Figure, RankLedger, summed
+from trtdx.memory.nouns import COMPONENT_ORDER, GIB, ZERO, Component, Figure, RankLedger, summed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from trtdx.memory.logs.read import LogMemory
     from trtdx.memory.nouns import Ledger
 
-_ORDER = {name: at for at, name in enumerate(COMPONENTS)}
 _SAME = 0.011 * GIB  # two sizes printed to 0.01 GiB that are one
 PROFILING_POOL = (
     5 * GIB
@@ -37,6 +37,10 @@ def measured(said: Said, name: str = "size") -> Figure:
     value = said.values[name]
     low, high = max(0, round(value.value - value.off)), round(value.value + value.off)
     return Figure(max(0, round(value.value)), low, high, source_of(said))
+
+
+def measured_if_stated(statement: Said, name: str) -> Figure | None:
+    return measured(statement, name) if name in statement.values else None
 
 
 def source_of(said: Said) -> str:
@@ -68,14 +72,14 @@ def ledger_of(log: LogMemory, rank: int) -> RankLedger:
         parts["lora"] = Component("lora", measured(lora))
     if pool.bytes is not None:
         parts["kv_pool"] = Component("kv_pool", pool.bytes)
-    components = tuple(sorted(parts.values(), key=lambda each: _ORDER[each.name]))
+    components = tuple(sorted(parts.values(), key=lambda component: COMPONENT_ORDER[component.name]))
     capacity = capacity_of(log, rank)
     return RankLedger(
         rank=rank,
         components=components,
         kv_bytes_per_token=per_token_of(log, rank, pool) or ZERO,
         kv_tokens=pool.tokens or ZERO,
-        total_bytes=summed(each.bytes for each in components),
+        total_bytes=summed(component.bytes for component in components),
         capacity=capacity.value if capacity else 0,
     )
 
@@ -83,10 +87,10 @@ def ledger_of(log: LogMemory, rank: int) -> RankLedger:
 def capacity_of(log: LogMemory, rank: int) -> Figure | None:
     """Return the memory of the device, from whichever line states it most exactly."""
     stated = [
-        measured(each, "total")
+        measured(statement, "total")
         for key in ("torch.peak", "kv.available", "torch.profile", "executor.total", "torch.oom", "smi.gpu")
-        for each in log.all(key, rank=rank)
-        if "total" in each.values
+        for statement in log.all(key, rank=rank)
+        if "total" in statement.values
     ]
     share = log.last("torch.fraction", rank=rank)
     if not stated and share and share.values["fraction"].value > 0:
@@ -99,9 +103,9 @@ def pool_of(log: LogMemory, rank: int) -> Pool:
     """Return the KV cache that was kept. The first pool of the PyTorch backend is a temporary one."""
     pools = log.all("kv.pool", rank=rank)
     temporary = _temporary(log, rank, pools)
-    kept = [each for each in pools if temporary is None or not _is(each, temporary)]
+    lasting = [pool for pool in pools if temporary is None or not _is(pool, temporary)]
     peak = log.last("torch.peak", rank=rank)
-    after = [each for each in kept if peak is None or each.line >= peak.line] or kept
+    after = [pool for pool in lasting if peak is None or pool.line >= peak.line] or lasting
     temporary_figure = (
         measured(temporary, "size" if temporary.key == "kv.pool" else "temporary") if temporary else None
     )
@@ -119,9 +123,9 @@ def _planned_pool(log: LogMemory, rank: int, temporary: Figure | None) -> Pool:
     count = Figure.exact(int(tokens.value), f"measured: {tokens.where}") if tokens else None
     if size:
         return Pool(Figure.exact(int(size.value), f"measured: {size.where}"), count, temporary)
-    said = log.last("torch.estimated", rank=rank)
-    if said:
-        return Pool(measured(said), count, temporary, said.line)
+    estimate = log.last("torch.estimated", rank=rank)
+    if estimate:
+        return Pool(measured(estimate), count, temporary, estimate.line)
     peak = log.last("torch.peak", rank=rank)
     if peak and "budget" in peak.values:
         return Pool(measured(peak, "budget"), count, temporary, peak.line)
@@ -129,12 +133,12 @@ def _planned_pool(log: LogMemory, rank: int, temporary: Figure | None) -> Pool:
 
 
 def _temporary(log: LogMemory, rank: int, pools: Sequence[Said]) -> Said | None:
-    peaks = [each for each in log.all("torch.peak", rank=rank) if each.get("temporary")]
+    peaks = [peak for peak in log.all("torch.peak", rank=rank) if peak.get("temporary")]
     if peaks:
         return peaks[-1]
     if log.backend != "pytorch" or not pools:
         return None
-    if len({each.get("tokens") for each in pools}) > 1:
+    if len({pool.get("tokens") for pool in pools}) > 1:
         return pools[0]
     failed = log.all("torch.oom", "executor.failed", rank=rank)
     sized = log.all("torch.estimated", "torch.peak", "torch.fraction", rank=rank)
@@ -153,12 +157,12 @@ def shortened(log: LogMemory) -> Said | None:
 
     The temporary cache of the PyTorch backend is small, so the same warning comes for it in healthy logs too.
     """
-    found = [each for each in log.all("kv.shortened") if "new" in each.values]
-    for said in reversed(found):
-        rank = said.rank if said.rank is not None else log.ranks[0]
+    shortenings = [statement for statement in log.all("kv.shortened") if "new" in statement.values]
+    for statement in reversed(shortenings):
+        rank = log.rank_of(statement)
         temporary = _temporary(log, rank, log.all("kv.pool", rank=rank))
-        if temporary is None or said.line > temporary.line:
-            return said
+        if temporary is None or statement.line > temporary.line:
+            return statement
     return None
 
 
@@ -178,18 +182,20 @@ def _exactly(said: Said, name: str) -> Figure:
 
 
 def _tokens_of(log: LogMemory, rank: int) -> Figure | None:
-    said = log.last("kv.tokens", rank=rank)
-    if said:
-        return _exactly(said, "tokens")
-    blocks, each = log.last("kv.blocks", rank=rank), log.last("kv.per_block", rank=rank)
-    if blocks and each:
-        return Figure.exact(blocks.values["count"].value * each.values["count"].value, source_of(blocks))
+    statement = log.last("kv.tokens", rank=rank)
+    if statement:
+        return _exactly(statement, "tokens")
+    blocks, per_block = log.last("kv.blocks", rank=rank), log.last("kv.per_block", rank=rank)
+    if blocks and per_block:
+        return Figure.exact(blocks.values["count"].value * per_block.values["count"].value, source_of(blocks))
     return None
 
 
 def per_token_of(log: LogMemory, rank: int, pool: Pool) -> Figure | None:
     """Return the bytes of one token: as printed, else the pool divided by its tokens."""
-    peak = next((each for each in log.all("torch.peak", rank=rank) if "per_token" in each.values), None)
+    peak = next(
+        (statement for statement in log.all("torch.peak", rank=rank) if "per_token" in statement.values), None
+    )
     if peak:
         return _exactly(peak, "per_token")
     if pool.bytes is None or pool.tokens is None or not pool.tokens.value:
@@ -203,17 +209,17 @@ def _engine_parts(log: LogMemory, rank: int) -> Iterator[tuple[str, Component]]:
     weights = _engine_weights(log, rank)
     if weights:
         yield "weights", weights
-    told: set[str] = set()
+    stated: set[str] = set()
     for name, keys in (
         ("activation", ("context", "build.activation")),
         ("runtime_buffers", ("runtime",)),
         ("decoder_buffers", ("decoder",)),
     ):
-        said = next((found for key in keys if (found := log.last(key, rank=rank))), None)
-        if said:
-            told.add(name)
-            yield name, Component(name, measured(said))
-    if "activation" not in told:
+        statement = next((latest for key in keys if (latest := log.last(key, rank=rank))), None)
+        if statement:
+            stated.add(name)
+            yield name, Component(name, measured(statement))
+    if "activation" not in stated:
         risen = _risen(log, rank)
         if risen:
             yield "activation", risen
@@ -224,11 +230,13 @@ def _engine_parts(log: LogMemory, rank: int) -> Iterator[tuple[str, Component]]:
 
 def _risen(log: LogMemory, rank: int) -> Component | None:
     """Return by how much the GPU filled up while an old runtime made its context, which prints no size of it."""
-    said = [each for each in log.all("trt.change", rank=rank) if each.words["what"].startswith("Init cu")]
-    if len(said) < 2 or log.last("engine.size", rank=rank) is None:
+    changes = [
+        change for change in log.all("trt.change", rank=rank) if change.words["what"].startswith("Init cu")
+    ]
+    if len(changes) < 2 or log.last("engine.size", rank=rank) is None:
         return None
-    size = said[-1].bytes("now") - said[0].bytes("now")
-    figure = Figure.within(size, 0.1, source_of(said[-1]))
+    size = changes[-1].bytes("now") - changes[0].bytes("now")
+    figure = Figure.within(size, 0.1, source_of(changes[-1]))
     why = "the rise of the GPU's memory between loading and running: activations, contexts, driver"
     return Component("activation", figure, why) if size > 0.05 * GIB else None
 
@@ -236,14 +244,14 @@ def _risen(log: LogMemory, rank: int) -> Component | None:
 def _engine_weights(log: LogMemory, rank: int) -> Component | None:
     """Return the weights: what TensorRT manages after loading, else the builder's sum, else the engine's file."""
     loaded = [
-        each
-        for each in log.all("trt.change", rank=rank)
-        if "engine deserialization" in each.words["what"]
-        or "IExecutionContext creation" in each.words["what"]
+        change
+        for change in log.all("trt.change", rank=rank)
+        if "engine deserialization" in change.words["what"]
+        or "IExecutionContext creation" in change.words["what"]
     ]
-    for each in reversed(loaded):
-        if each.bytes("now"):
-            return Component("weights", measured(each, "now"))
+    for change in reversed(loaded):
+        if change.bytes("now"):
+            return Component("weights", measured(change, "now"))
     built, size = log.last("build.weights", rank=rank), log.last("engine.size", rank=rank)
     if built:
         return Component("weights", measured(built))
@@ -258,14 +266,16 @@ def _engine_weights(log: LogMemory, rank: int) -> Component | None:
 
 def _rest_before_pool(log: LogMemory, rank: int, weights: Component | None) -> Component | None:
     """Return what was in use before the KV cache beside what the log names."""
-    said = log.last("kv.available", rank=rank)
-    if said is None or weights is None or log.last("context", rank=rank) is None:
+    available = log.last("kv.available", rank=rank)
+    if available is None or weights is None or log.last("context", rank=rank) is None:
         return None
-    used = said.values["total"].value - said.values["free"].value
-    known = weights.bytes.value + sum(
-        found.bytes() for key in ("context", "runtime", "decoder") if (found := log.last(key, rank=rank))
+    used = available.values["total"].value - available.values["free"].value
+    named_bytes = weights.bytes.value + sum(
+        statement.bytes()
+        for key in ("context", "runtime", "decoder")
+        if (statement := log.last(key, rank=rank))
     )
-    figure = Figure.within(max(0, used - known), 0, source_of(said), extra=0.01 * GIB)
+    figure = Figure.within(max(0, used - named_bytes), 0, source_of(available), extra=0.01 * GIB)
     why = "in use before the KV cache and not named: CUDA context, libraries, NCCL, other processes"
     return Component("cuda_context", figure, why)
 
@@ -291,10 +301,8 @@ def _torch_parts(log: LogMemory, rank: int, pool: Pool) -> Iterator[tuple[str, C
         # The temporary cache of the C++ manager is not torch's, so it is in what torch does not know.
         size = outside.bytes() - (temporary if kept_outside else 0)
         figure = Figure.within(max(0, size), 0, source_of(outside), extra=0.01 * GIB)
-        yield (
-            "cuda_context",
-            Component("cuda_context", figure, "outside torch: CUDA context, NCCL, CUDA graphs"),
-        )
+        why = "outside torch: CUDA context, NCCL, CUDA graphs"
+        yield "cuda_context", Component("cuda_context", figure, why)
 
 
 def _implied_temporary(log: LogMemory, rank: int) -> int:
@@ -328,9 +336,9 @@ def _stage_parts(log: LogMemory, rank: int) -> Iterator[tuple[str, Component]]:
     sums: dict[str, tuple[float, Said]] = {}
     for row in rows:
         name = STAGES.get(row.words["stage"].lower())
-        taken = row.values["before"].value - row.values["after"].value
-        if name and taken > 0.01 * GIB:
-            sums[name] = (sums.get(name, (0.0, row))[0] + taken, row)
+        used_bytes = row.values["before"].value - row.values["after"].value
+        if name and used_bytes > 0.01 * GIB:
+            sums[name] = (sums.get(name, (0.0, row))[0] + used_bytes, row)
     for name, (size, row) in sums.items():
         figure = Figure.within(size, 0, source_of(row), extra=0.01 * GIB)
         yield name, Component(name, figure, f"free memory before and after: {row.words['stage']}")
@@ -338,22 +346,30 @@ def _stage_parts(log: LogMemory, rank: int) -> Iterator[tuple[str, Component]]:
 
 def completed(ranks: Sequence[RankLedger], plan: Ledger) -> tuple[RankLedger, ...]:
     """Return the ledgers with what the log does not tell taken from the plan of the same set-up."""
-    return tuple(_completed(each, plan) for each in ranks)
+    return tuple(_completed(ledger, plan) for ledger in ranks)
 
 
 def _completed(ledger: RankLedger, plan: Ledger) -> RankLedger:
-    planned = plan.ranks[min(ledger.rank, len(plan.ranks) - 1)]
-    known = {each.name for each in ledger.components}
-    if "cuda_context" in known:  # what a log sums up as outside of torch, or in use before, is all of these
-        known |= {"communication", "cuda_graphs", "other_process", "host_memory"}
-    added = [each for each in planned.components if each.name not in known and each.name != "kv_pool"]
-    components = tuple(sorted((*ledger.components, *added), key=lambda each: _ORDER[each.name]))
-    return msgspec.structs.replace(
+    planned = plan.rank_like(ledger.rank)
+    known_names = {component.name for component in ledger.components}
+    if (
+        "cuda_context" in known_names
+    ):  # what a log sums up as outside of torch, or in use before, is all of these
+        known_names |= {"communication", "cuda_graphs", "other_process", "host_memory"}
+    added = [
+        component
+        for component in planned.components
+        if component.name not in known_names and component.name != "kv_pool"
+    ]
+    components = tuple(
+        sorted((*ledger.components, *added), key=lambda component: COMPONENT_ORDER[component.name])
+    )
+    return replace(
         ledger,
         components=components,
         kv_bytes_per_token=ledger.kv_bytes_per_token
         if ledger.kv_bytes_per_token.value
         else planned.kv_bytes_per_token,
-        total_bytes=summed(each.bytes for each in components),
+        total_bytes=summed(component.bytes for component in components),
         capacity=ledger.capacity or planned.capacity,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.logs.checks import (
     held_by_then,
@@ -30,11 +31,12 @@ from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from trtdx.memory.ledger.capacity import Planner
     from trtdx.memory.logs.lines import Said
     from trtdx.memory.logs.read import LogMemory
-    from trtdx.memory.nouns import Ledger, Setup
+    from trtdx.memory.nouns import Setup
 
 _WOULD_FIT = "By the plan of these settings it would have fitted: look for what else is on the GPU, or for a setting that was not told."
 
@@ -47,9 +49,7 @@ class PostMortem(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...]  # the first is the cause
 
 
-def post_mortem(
-    log: LogMemory, setup: Setup | None = None, plan: Callable[[Setup], Ledger] | None = None
-) -> PostMortem:
+def post_mortem(log: LogMemory, setup: Setup | None = None, plan: Planner | None = None) -> PostMortem:
     """Return the ledgers, the failures and the verdicts of a log.
 
     Args:
@@ -61,42 +61,41 @@ def post_mortem(
     if setup is not None and plan is not None:
         ranks = completed(ranks, plan(setup))
     failures = failures_of(log)
-    verdicts = [*_verdicts(log, failures, setup, plan)]
-    return PostMortem(
-        ranks=tuple(_judged(each, failures) for each in ranks),
-        failures=tuple(failures),
-        verdicts=tuple(verdicts),
-    )
+    judged = tuple(_judged(rank, failures) for rank in ranks)
+    verdicts = tuple(_verdicts(log, failures, setup, plan))
+    return PostMortem(ranks=judged, failures=tuple(failures), verdicts=verdicts)
 
 
 def _judged(ledger: RankLedger, failures: list[Failure]) -> RankLedger:
-    own = next((each for each in failures if each.rank == ledger.rank), failures[0] if failures else None)
-    if own is None:
-        held = ledger.capacity and ledger.bytes_of("kv_pool")
-        return msgspec.structs.replace(ledger, fits=True) if held else ledger
-    short = max(0, own.missing or 0)
-    return msgspec.structs.replace(ledger, fits=False, short_bytes=short, why_not=own.what)
+    failure = next(
+        (failure for failure in failures if failure.rank == ledger.rank), failures[0] if failures else None
+    )
+    if failure is None:
+        has_pool = ledger.capacity and ledger.bytes_of("kv_pool")
+        return replace(ledger, fits=True) if has_pool else ledger
+    short = max(0, failure.missing or 0)
+    return replace(ledger, fits=False, short_bytes=short, why_not=failure.what)
 
 
 def _verdicts(
-    log: LogMemory, failures: list[Failure], setup: Setup | None, plan: Callable[[Setup], Ledger] | None
+    log: LogMemory, failures: list[Failure], setup: Setup | None, plan: Planner | None
 ) -> Iterator[Verdict]:
     if failures:
         yield _cause(log, _first(failures), setup, plan)
     elif log.all("host.killed", "host.shm"):
         yield host_memory(log)
-    elif any((each.get("budget") or 1) <= 0 for each in log.all("torch.peak")):
+    elif any((statement.get("budget") or 1) <= 0 for statement in log.all("torch.peak")):
         yield nothing_left(log, setup, plan)
-    elif (said := nothing_available(log)) is not None:
-        yield no_room_for_cache(log, said, setup, plan)
+    elif (available := nothing_available(log)) is not None:
+        yield no_room_for_cache(log, available, setup, plan)
     elif log.last("engine.not_deserialised"):
         yield not_deserialised(log)
     elif log.last("build.estimate.short"):
         yield from too_large_to_load(log, setup, plan)
     for check in (shortened_sequences, uneven_ranks, pool_is_no_leak):
-        found = check(log)
-        if found and not (failures and check is pool_is_no_leak):
-            yield found
+        verdict = check(log)
+        if verdict and not (failures and check is pool_is_no_leak):
+            yield verdict
 
 
 def _first(failures: list[Failure]) -> Failure:
@@ -104,21 +103,19 @@ def _first(failures: list[Failure]) -> Failure:
 
     A rank that gives up because another one failed tells no numbers.
     """
-    firsts = {each.said.source: each for each in reversed(failures)}
-    ordered = [each for each in failures if firsts[each.said.source] is each]
-    return next((each for each in ordered if (each.missing or 0) > 0), ordered[0])
+    firsts = {failure.said.source: failure for failure in reversed(failures)}
+    ordered = [failure for failure in failures if firsts[failure.said.source] is failure]
+    return next((failure for failure in ordered if (failure.missing or 0) > 0), ordered[0])
 
 
-def _cause(
-    log: LogMemory, failure: Failure, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
-) -> Verdict:
+def _cause(log: LogMemory, failure: Failure, setup: Setup | None, plan: Planner | None) -> Verdict:
     changes = tuple(smallest_changes(log, failure, setup, plan))
     for check in CHECKS:
-        found = check(log, failure)
-        if found is not None:
-            if not found.false and not found.fixes:
-                return msgspec.structs.replace(found, fixes=changes)
-            return found
+        verdict = check(log, failure)
+        if verdict is not None:
+            if not verdict.false and not verdict.fixes:
+                return replace(verdict, fixes=changes)
+            return verdict
     if failure.after_pool:
         return _after_pool(log, failure, changes)
     unexplained = setup is not None and plan is not None and setup.device is not None and plan(setup).fits
@@ -151,33 +148,29 @@ def _after_pool(log: LogMemory, failure: Failure, changes: tuple[Fix, ...]) -> V
 
 
 def _missing(failure: Failure) -> str:
-    known = failure.missing is not None and failure.missing > 0
-    return f", {size_in_words(failure.missing or 0)} were missing" if known else ""
+    is_known = failure.missing is not None and failure.missing > 0
+    return f", {size_in_words(failure.missing or 0)} were missing" if is_known else ""
 
 
 def _numbers(failure: Failure) -> str:
-    wanted, free, missing = failure.wanted, failure.free, failure.missing
-    if wanted and free and missing is not None and missing > 0:
-        return f": {size_in_words(wanted.value)} were wanted, {size_in_words(free.value)} were free, {size_in_words(missing)} were missing"
-    if wanted:
-        return f": {size_in_words(wanted.value)} were wanted"
+    requested, free, missing = failure.wanted, failure.free, failure.missing
+    if requested and free and missing is not None and missing > 0:
+        return f": {size_in_words(requested.value)} were wanted, {size_in_words(free.value)} were free, {size_in_words(missing)} were missing"
+    if requested:
+        return f": {size_in_words(requested.value)} were wanted"
     return f": {size_in_words(free.value)} were free" if free else ""
 
 
 def _plain(log: LogMemory, failure: Failure, changes: tuple[Fix, ...], doubt: str) -> Verdict:
     codes = {
-        "build.workspace": "DX178",
-        "trt.refused": "DX346",
-        "trt.oom": "DX346",
-        "runtime.oom": "DX345",
-        "executor.failed": "DX344",
-    }
-    code = "DX344" if failure.named else codes.get(failure.said.key, "DX340")
-    if failure.said.key == "kv.none":
-        code = "DX356"
+        "build.workspace": "DX178", "trt.refused": "DX346", "trt.oom": "DX346", "runtime.oom": "DX345", "kv.none": "DX356",
+    }  # fmt: skip
+    code = codes.get(failure.said.key, "DX340")
+    if failure.said.key == "executor.failed" or (failure.named and code != "DX356"):
+        code = "DX344"
     if code == "DX346" and log.backend == "build":
         code = "DX146"
-    known = bool(failure.component) and (failure.wanted or failure.free)
+    is_known = bool(failure.component) and (failure.wanted or failure.free)
     biggest = held_by_then(log, failure)
     return Verdict(
         code=code,
@@ -188,7 +181,7 @@ def _plain(log: LogMemory, failure: Failure, changes: tuple[Fix, ...], doubt: st
         fixes=changes,
         next_step=None if changes and failure.missing else _measure(log),
         about=OUT_OF_MEMORY,
-        confidence=0.85 if known else 0.6,
+        confidence=0.85 if is_known else 0.6,
         plain=True,
         failure=failure,
     )
@@ -202,17 +195,9 @@ def _short(failure: Failure) -> str:
 
 
 def _ledger_lines(log: LogMemory, failure: Failure) -> list[Said]:
-    keys = (
-        "engine.size",
-        "context",
-        "runtime",
-        "decoder",
-        "kv.available",
-        "torch.weights",
-        "torch.inside",
-        "executor.stage",
-    )
-    return [each for each in log.all(*keys, rank=failure.rank) if each.line < failure.said.line + 60][-6:]
+    keys = ("engine.size", "context", "runtime", "decoder", "kv.available", "torch.weights", "torch.inside")
+    statements = log.all(*keys, "executor.stage", rank=failure.rank)
+    return [statement for statement in statements if statement.line < failure.said.line + 60][-6:]
 
 
 def _measure(log: LogMemory) -> Fix:

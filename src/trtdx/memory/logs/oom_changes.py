@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.memory.logs.commands import command_of, command_with, is_engine, limit_stage
 from trtdx.memory.logs.ledger import ledger_of
@@ -14,11 +14,12 @@ from trtdx.model import Fix, Stage
 from trtdx.words import size_in_words, thousands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from trtdx.memory.ledger.capacity import Planner
     from trtdx.memory.logs.failed_allocation import Failure
     from trtdx.memory.logs.read import LogMemory
-    from trtdx.memory.nouns import Ledger, RankLedger, Setup
+    from trtdx.memory.nouns import RankLedger, Setup
 
 MARGIN = 256 * MIB  # allocators round up, and the next allocation wants something too
 DEFAULT_FRACTION = 0.9
@@ -27,38 +28,32 @@ FEWEST_TOKENS = 512
 
 
 def smallest_changes(
-    log: LogMemory, failure: Failure, setup: Setup | None, plan: Callable[[Setup], Ledger] | None
+    log: LogMemory, failure: Failure, setup: Setup | None, plan: Planner | None
 ) -> list[Fix]:
     """Return what to change, least harm first; each would be enough by itself where it says so."""
     of_plugin = failure.said.key == "build.workspace"
-    found = [*(smaller_workspace(log, failure) if of_plugin else _by_log(log, failure))]
+    fixes = [*(smaller_workspace(log, failure) if of_plugin else _by_log(log, failure))]
     if setup is not None and plan is not None:
         planned = by_plan(log, setup, plan)
-        found = [planned, *(each for each in found if each.command != planned.command)] if planned else found
-    return found
+        fixes = [planned, *(fix for fix in fixes if fix.command != planned.command)] if planned else fixes
+    return fixes
 
 
-def _by_log(log: LogMemory, failure: Failure) -> Iterator[Fix]:
-    if failure.after_pool or (failure.component == "kv_pool" and not _is_empty_pool(failure)):
-        lower = lower_fraction(log, failure)
-        if lower:
-            yield lower
-    if _is_empty_pool(failure):
-        more = raise_fraction(log, ledger_of(log, failure.rank), log.number("max_seq_len") or 0)
-        if more:
-            yield more
-    if failure.component in ("activation", "runtime_buffers", "decoder_buffers", ""):
-        fewer = fewer_tokens(log, failure)
-        if fewer:
-            yield fewer
-    if failure.component in ("weights", "draft_weights") or _mostly_weights(log, failure):
-        yield from smaller_weights(log, failure)
-    if failure.component in ("runtime_buffers", "decoder_buffers") or (
-        failure.component == "" and not failure.after_pool
-    ):
-        smaller = smaller_batch(log)
-        if smaller:
-            yield smaller
+def _by_log(log: LogMemory, failure: Failure) -> list[Fix]:
+    fixes: list[Fix | None] = []
+    component, is_empty = failure.component, _is_empty_pool(failure)
+    if failure.after_pool or (component == "kv_pool" and not is_empty):
+        fixes.append(lower_fraction(log, failure))
+    if is_empty:
+        length = log.number("max_seq_len") or 0
+        fixes.append(raise_fraction(log, ledger_of(log, failure.rank), length))
+    if component in ("activation", "runtime_buffers", "decoder_buffers", ""):
+        fixes.append(fewer_tokens(log, failure))
+    if component in ("weights", "draft_weights") or _mostly_weights(log, failure):
+        fixes += smaller_weights(log, failure)
+    if component in ("runtime_buffers", "decoder_buffers") or not (component or failure.after_pool):
+        fixes.append(smaller_batch(log))
+    return [fix for fix in fixes if fix]
 
 
 def _mostly_weights(log: LogMemory, failure: Failure) -> bool:
@@ -84,22 +79,21 @@ def lower_fraction(log: LogMemory, failure: Failure) -> Fix | None:
     if not pool or old <= 0:
         return None
     base = pool / old
-    known = missing is not None and missing > 0
-    lacking = missing + max(MARGIN, 0.05 * missing) if missing is not None and known else 0.05 * base
+    is_known = missing is not None and missing > 0
+    lacking = missing + max(MARGIN, 0.05 * missing) if missing is not None and is_known else 0.05 * base
     new = math.floor((pool - lacking) / base * 100) / 100
     if new < 0.05:
         return None
     freed = (old - new) * base
     per_token = ledger.kv_bytes_per_token.value
-    held = ledger.kv_tokens.value or (int(pool // per_token) if per_token else 0)
+    held_tokens = ledger.kv_tokens.value or (int(pool // per_token) if per_token else 0)
     tokens = (
-        f", and holds {thousands(int(held * new / old))} tokens instead of {thousands(held)}" if held else ""
+        f", and holds {thousands(int(held_tokens * new / old))} tokens instead of {thousands(held_tokens)}"
+        if held_tokens
+        else ""
     )
-    doubt = (
-        ""
-        if known
-        else "; the log does not say how much was asked for, so lower it further if that is not enough"
-    )
+    unknown = "; the log does not say how much was asked for, so lower it further if that is not enough"
+    doubt = "" if is_known else unknown
     assumed = "" if log.fraction else " (the default, the log does not say)"
     return Fix(
         Stage.SERVE,
@@ -110,10 +104,10 @@ def lower_fraction(log: LogMemory, failure: Failure) -> Fix | None:
 
 def raise_fraction(log: LogMemory, ledger: RankLedger, tokens: int) -> Fix | None:
     """Return the fraction with which the cache holds one sequence of so many tokens, or what else would."""
-    said = log.last("kv.available", rank=ledger.rank)
+    available = log.last("kv.available", rank=ledger.rank)
     fraction, pool = log.fraction, ledger.bytes_of("kv_pool")
     per_token = ledger.kv_bytes_per_token.value
-    room = pool / fraction if pool and fraction else said.bytes("free") if said else 0
+    room = pool / fraction if pool and fraction else available.bytes("free") if available else 0
     if not (tokens and per_token and room):
         return None
     needed = tokens * per_token * (log.number("max_beam_width") or 1)
@@ -145,13 +139,13 @@ def fewer_tokens(log: LogMemory, failure: Failure) -> Fix | None:
     missing = failure.missing if failure.missing is not None and failure.missing > 0 else None
     if failure.component == "activation" and failure.wanted is not None:
         # What a step had taken already counts too: torch says how much it has beside the weights.
-        taken = (failure.said.get("allocated") or 0) - ledger.bytes_of("weights")
+        step_bytes = (failure.said.get("allocated") or 0) - ledger.bytes_of("weights")
         if (
             ledger.capacity and failure.free is not None
         ):  # the cache may be a part of it, and is no activation
-            known = ledger.bytes_of("weights") + ledger.bytes_of("kv_pool")
-            taken = min(taken, ledger.capacity - failure.free.value - known)
-        activation = round(failure.wanted.value + max(0, taken if ledger.bytes_of("weights") else 0))
+            named_bytes = ledger.bytes_of("weights") + ledger.bytes_of("kv_pool")
+            step_bytes = min(step_bytes, ledger.capacity - failure.free.value - named_bytes)
+        activation = round(failure.wanted.value + max(0, step_bytes if ledger.bytes_of("weights") else 0))
     if limit is None or not activation:
         return _fewer_tokens_unmeasured(log, limit, activation)
     if missing is None:
@@ -185,19 +179,16 @@ def _fewer_tokens_unmeasured(log: LogMemory, limit: int | None, activation: int)
 
 def _chunk_words(log: LogMemory) -> str:
     longest = log.number("max_input_len") or log.number("max_seq_len")
-    return (
-        "; prompts longer than that need chunked prefill"
-        if longest is None or longest > FEWEST_TOKENS
-        else ""
-    )
+    is_short = longest is not None and longest <= FEWEST_TOKENS
+    return "" if is_short else "; prompts longer than that need chunked prefill"
 
 
 def smaller_workspace(log: LogMemory, failure: Failure) -> Iterator[Fix]:
     """Yield ways to a smaller workspace of a plugin; that of plain attention grows with the square of the length."""
-    wanted, free = failure.wanted, failure.free
-    if wanted is None or free is None or not free.value:
+    requested, free = failure.wanted, failure.free
+    if requested is None or free is None or not free.value:
         return
-    share = 0.9 * min(1.0, free.value / wanted.value)
+    share = 0.9 * min(1.0, free.value / requested.value)
     fused = log.settings.get("context_fmha")
     if "Attention" in failure.said.text and (fused is None or fused.value.lower() in ("false", "disable")):
         text = "build with fused attention, which needs no such workspace (GPUs of compute capability 8.0 and later have it)"
@@ -236,30 +227,21 @@ def smaller_weights(log: LogMemory, failure: Failure) -> Iterator[Fix]:
     now = log.number("tp_size") or log.number("world_size") or 1
     stage = limit_stage(log)
     total = failure.total.value if failure.total else 0
+    times = 2
     if size and total:
-        times = 2
         while size / times > 0.8 * total and times < 64:
             times *= 2
-        each = size_in_words(size / times)
-        yield Fix(
-            stage,
-            f"split the model over {now * times} GPUs instead of {now}: {each} of weights on each instead of {size_in_words(size)}, of {size_in_words(total)}",
-            command_with(log, stage, tp_size=now * times) if stage is Stage.SERVE else None,
-        )
+        per_gpu = f"{size_in_words(size / times)} of weights on each instead of {size_in_words(size)}"
+        effect = f": {per_gpu}, of {size_in_words(total)}"
     else:
-        what = f"{size_in_words(size)} of weights" if size else "the weights"
-        yield Fix(
-            stage,
-            f"split the model over {now * 2} GPUs instead of {now}, which halves {what}",
-            command_with(log, stage, tp_size=now * 2) if stage is Stage.SERVE else None,
-        )
-    yield Fix(
-        Stage.CONVERT,
-        "or use quantised weights: FP8 needs about half of 16 bit, NVFP4 and INT4 AWQ under a third",
-    )
+        effect = f", which halves {f'{size_in_words(size)} of weights' if size else 'the weights'}"
+    command = command_with(log, stage, tp_size=now * times) if stage is Stage.SERVE else None
+    yield Fix(stage, f"split the model over {now * times} GPUs instead of {now}{effect}", command)
+    text = "or use quantised weights: FP8 needs about half of 16 bit, NVFP4 and INT4 AWQ under a third"
+    yield Fix(Stage.CONVERT, text)
 
 
-def by_plan(log: LogMemory, setup: Setup, plan: Callable[[Setup], Ledger]) -> Fix | None:
+def by_plan(log: LogMemory, setup: Setup, plan: Planner) -> Fix | None:
     """Return the first change, in the order of the harm it does, with which the plan fits."""
     if setup.device is None or plan(setup).fits:  # a plan that saw no failure cannot mend one
         return None
@@ -278,30 +260,21 @@ def by_plan(log: LogMemory, setup: Setup, plan: Callable[[Setup], Ledger]) -> Fi
 def _candidates(setup: Setup) -> Iterator[tuple[Setup, str, dict[str, int]]]:
     limits, layout = setup.limits, setup.layout
     for tokens in _halves(limits.max_num_tokens, 1024):
-        changed = msgspec.structs.replace(setup, limits=_with(limits, max_num_tokens=tokens), activation=None)
-        yield (
-            changed,
-            f"lower max_num_tokens from {limits.max_num_tokens} to {tokens}",
-            {"max_num_tokens": tokens},
-        )
+        changed = replace(setup, limits=replace(limits, max_num_tokens=tokens), activation=None)
+        text = f"lower max_num_tokens from {limits.max_num_tokens} to {tokens}"
+        yield changed, text, {"max_num_tokens": tokens}
     for batch in _halves(limits.max_batch_size, 8):
         tokens = min(limits.max_num_tokens, 2048)
-        changed = msgspec.structs.replace(
-            setup, limits=_with(limits, max_batch_size=batch, max_num_tokens=tokens), activation=None
+        changed = replace(
+            setup, limits=replace(limits, max_batch_size=batch, max_num_tokens=tokens), activation=None
         )
         text = f"lower max_batch_size from {limits.max_batch_size} to {batch} and max_num_tokens to {tokens}"
         yield changed, text, {"max_batch_size": batch, "max_num_tokens": tokens}
     tp = layout.tp * 2
     while tp <= 16 and setup.dims.num_heads % tp == 0:
-        changed = msgspec.structs.replace(
-            setup, layout=_with(layout, tp=tp), weights_by_rank=(), activation=None
-        )
+        changed = replace(setup, layout=replace(layout, tp=tp), weights_by_rank=(), activation=None)
         yield changed, f"split the model over {tp} GPUs instead of {layout.tp}", {"tp_size": tp}
         tp *= 2
-
-
-def _with(struct: msgspec.Struct, **values: object) -> msgspec.Struct:
-    return msgspec.structs.replace(struct, **values)
 
 
 def _halves(value: int, least: int) -> Iterator[int]:

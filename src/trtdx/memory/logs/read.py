@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.diagnose.match import Matcher
 from trtdx.diagnose.sources import sources
@@ -51,11 +52,12 @@ class LogMemory(msgspec.Struct, frozen=True):
 
         Ranks have caches of one size, and often only the first prints it.
         """
-        found = [each for each in self.said if each.key in keys]
-        own = [each for each in found if rank is None or each.rank is None or each.rank == rank]
-        if own or not found or len(self.names) > 1 or not FOR_ALL.issuperset(keys):
-            return own
-        return [each for each in found if each.rank == found[0].rank]
+        matching = [statement for statement in self.said if statement.key in keys]
+        ranks = {statement.rank for statement in matching} if rank is None else {None, rank}
+        of_rank = [statement for statement in matching if statement.rank in ranks]
+        if of_rank or not matching or len(self.names) > 1 or not FOR_ALL.issuperset(keys):
+            return of_rank
+        return [statement for statement in matching if statement.rank == matching[0].rank]
 
     def last(self, *keys: str, rank: int | None = None) -> Said | None:
         return next(reversed(self.all(*keys, rank=rank)), None)
@@ -65,33 +67,39 @@ class LogMemory(msgspec.Struct, frozen=True):
 
     def number(self, name: str) -> int | None:
         """Return a setting that is a number."""
-        found = self.settings.get(name)
-        return int(found.value) if found and name in NUMBERS else None
+        setting = self.settings.get(name)
+        return int(setting.value) if setting and name in NUMBERS else None
 
     @property
     def fraction(self) -> float | None:
         """Return the share of free memory the KV cache was given, as far as the log says it."""
-        for each in reversed(self.all("torch.peak", "kv.both")):
-            if "fraction" in each.values:
-                return round(each.values["fraction"].value, 6)  # a float32 printed in full
-        found = self.settings.get("kv_cache_free_gpu_memory_fraction")
-        return float(found.value) if found else None
+        for statement in reversed(self.all("torch.peak", "kv.both")):
+            if "fraction" in statement.values:
+                return round(statement.values["fraction"].value, 6)  # a float32 printed in full
+        setting = self.settings.get("kv_cache_free_gpu_memory_fraction")
+        return float(setting.value) if setting else None
+
+    def rank_of(self, statement: Said) -> int:
+        """Return the rank of a statement; the first where it names none."""
+        return self.ranks[0] if statement.rank is None else statement.rank
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Return the ranks that spoke of memory; one where nobody said who he is."""
-        return tuple(sorted({each.rank for each in self.said if each.rank is not None})) or (0,)
+        return tuple(sorted({statement.rank for statement in self.said if statement.rank is not None})) or (
+            0,
+        )
 
     @property
     def backend(self) -> str:
         """Return "pytorch", "tensorrt", "build" or nothing, by who wrote the lines."""
-        keys = {each.key for each in self.said}
+        keys = {statement.key for statement in self.said}
         kinds = {key.partition(".")[0] for key in keys - {"torch.oom"}}
         if kinds & {"torch", "executor"} and "engine" not in kinds:
             return "pytorch"
         if kinds & {"engine", "context", "runtime", "decoder"} or "kv.available" in keys:
             return "tensorrt"
-        if len({each.get("tokens") for each in self.all("kv.pool")}) > 1:
+        if len({statement.get("tokens") for statement in self.all("kv.pool")}) > 1:
             return "pytorch"  # a temporary cache, and the real one
         return "build" if "build" in kinds else ""
 
@@ -107,10 +115,12 @@ def read_log(host: Host, *paths: str) -> LogMemory:
 
 def facts_of(host: Host, paths: Sequence[str], matcher: Matcher) -> tuple[list[SourceFacts], list[str]]:
     """Return what a matcher finds in the logs, and what kept one from being read to its end."""
-    found, skipped = sources(host, paths)
-    problems = [f"{each.name}: {each.reason}" for each in skipped]
-    facts = [matcher.facts(source.name, _watched(source.blocks(), source.name, problems)) for source in found]
-    if not any(each.bytes_read for each in facts):
+    log_sources, skipped = sources(host, paths)
+    problems = [f"{source.name}: {source.reason}" for source in skipped]
+    facts = [
+        matcher.facts(source.name, _watched(source.blocks(), source.name, problems)) for source in log_sources
+    ]
+    if not any(source.bytes_read for source in facts):
         raise InputError(
             f"nothing was read: {'; '.join(problems) or 'the input is empty'}",
             fix="give the log of trtllm-build, trtllm-serve, a Triton server or a script that runs the model",
@@ -127,23 +137,23 @@ def _watched(blocks: Iterable[bytes], name: str, problems: list[str]) -> Iterato
 
 def memory_in(facts: Sequence[SourceFacts], partial: Sequence[str] = ()) -> LogMemory:
     """Return what sources that were read already state about memory."""
-    said: list[Said] = []
+    statements: list[Said] = []
     settings: list[Setting] = []
     for source in facts:
         named = _RANK_IN_NAME.search(source.name)
-        own = int(named[1]) if named and len(facts) > 1 else None
-        said += _statements(source.memory, own)
+        named_rank = int(named[1]) if named and len(facts) > 1 else None
+        statements += _statements(source.memory, named_rank)
         settings += [
             setting
             for event in sorted(source.memory, key=_line)
             for setting in settings_in(event.peeled.message, event.where)
         ]
     return LogMemory(
-        tuple(said),
+        tuple(statements),
         chosen(settings),
-        tuple(each.name for each in facts),
-        sum(each.lines_read for each in facts),
-        sum(each.bytes_read for each in facts),
+        tuple(source.name for source in facts),
+        sum(source.lines_read for source in facts),
+        sum(source.bytes_read for source in facts),
         tuple(partial),
     )
 
@@ -155,12 +165,14 @@ def _statements(events: Iterable[Event], own: int | None) -> Iterator[Said]:
         if _RANK_OF_BLOCK.search(event.text):
             named = _NAMED_RANK.search(event.text)
             block_rank, block_line = int(named[1]) if named else rank, event.line
-        for each in statements(event.text, event.peeled.message, rank):
-            if each.key.startswith("executor.") and event.line - block_line < BLOCK_REACH and rank is None:
-                each = msgspec.structs.replace(each, rank=block_rank)
-            yield msgspec.structs.replace(
-                each, source=event.source, line=event.line, level=event.peeled.level
-            )
+        for statement in statements(event.text, event.peeled.message, rank):
+            if (
+                statement.key.startswith("executor.")
+                and event.line - block_line < BLOCK_REACH
+                and rank is None
+            ):
+                statement = replace(statement, rank=block_rank)
+            yield replace(statement, source=event.source, line=event.line, level=event.peeled.level)
 
 
 def _line(event: Event) -> int:

@@ -1,4 +1,4 @@
-"""What memory adds to the findings of `diagnose`: imported before any log is read, so it is light."""
+"""Adds memory figures to the findings of `diagnose`. Imported before any log is read, so it is light."""
 
 from __future__ import annotations
 

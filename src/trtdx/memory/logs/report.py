@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.diagnose.calibrate import calibrated
 from trtdx.diagnose.cause import findings_from
@@ -32,10 +33,11 @@ from trtdx.redact import redacted
 from trtdx.words import counted, listed, size_in_words, thousands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trtdx.diagnose.facts import SourceFacts
     from trtdx.host import Host
+    from trtdx.memory.ledger.capacity import Planner
     from trtdx.memory.logs.verdict import Verdict
     from trtdx.model import Cell
     from trtdx.rule import RuleBook
@@ -90,7 +92,7 @@ def memory_of_log(
     summary = Summary(
         text=text,
         inputs=len(facts),
-        bytes_read=sum(each.bytes_read for each in facts),
+        bytes_read=sum(source.bytes_read for source in facts),
         lines_read=log.lines,
         ranks=log.ranks if len(log.ranks) > 1 else (),
         partial=tuple(problems),
@@ -107,7 +109,7 @@ def memory_of_log(
     )
 
 
-def _planner(constants: Constants | None) -> Callable[[Setup], Ledger]:
+def _planner(constants: Constants | None) -> Planner:
     def planned(setup: Setup) -> Ledger:
         from trtdx.memory.ledger.plan import plan
 
@@ -120,35 +122,39 @@ def _findings(
     facts: Sequence[SourceFacts], log: LogMemory, book: RuleBook, verdicts: Sequence[Verdict], model: str
 ) -> tuple[list[Finding], int]:
     """Return what the log's words and its numbers say about memory, and how many findings are about other things."""
-    found = without_temporary(findings_from(facts, book)[0], log)
-    memory = [each for each in found if each.code in _MEMORY or book.get(each.code).front.area == "memory"]
-    others = len(found) - len(memory)
+    findings = without_temporary(findings_from(facts, book)[0], log)
+    memory = [
+        finding
+        for finding in findings
+        if finding.code in _MEMORY or book.get(finding.code).front.area == "memory"
+    ]
+    others = len(findings) - len(memory)
     for verdict in verdicts:
         at = index_of(memory, verdict)
         if at is not None and (memory[at].code == verdict.code or verdict.plain):
             memory = explained(memory, [verdict])
         else:
-            told = memory.pop(at) if at is not None else None
-            memory.insert(at or 0, _finding(verdict, told, book))
-    made = {fix for verdict in verdicts for fix in verdict.fixes}
+            replaced = memory.pop(at) if at is not None else None
+            memory.insert(at or 0, _finding(verdict, replaced, book))
+    own_fixes = {fix for verdict in verdicts for fix in verdict.fixes}
     return [
-        msgspec.structs.replace(
-            each,
-            confidence=calibrated(each.confidence),
-            fixes=tuple(pasteable(log, fix, model, own=fix in made) for fix in each.fixes),
+        replace(
+            finding,
+            confidence=calibrated(finding.confidence),
+            fixes=tuple(pasteable(log, fix, model, own=fix in own_fixes) for fix in finding.fixes),
         )
-        for each in memory
+        for finding in memory
     ], others
 
 
 def _finding(verdict: Verdict, told: Finding | None, book: RuleBook) -> Finding:
     """Return a verdict as a finding in its page's words; what the log's words said is its symptom."""
     rule = book.get(verdict.code)
-    said = set(_FLAG.findall(" ".join(each.command or "" for each in verdict.fixes)))
+    flags = set(_FLAG.findall(" ".join(fix.command or "" for fix in verdict.fixes)))
     rest = [
-        each for each in rule.front.fix if not said.issuperset(_FLAG.findall(each.command or "-")) or not said
+        fix for fix in rule.front.fix if not flags.issuperset(_FLAG.findall(fix.command or "-")) or not flags
     ]
-    own = (*verdict.fixes, *rest, *((verdict.next_step,) if verdict.next_step else ()))
+    fixes = (*verdict.fixes, *rest, *((verdict.next_step,) if verdict.next_step else ()))
     symptoms = (Symptom(told.code, told.message, str(told.where)), *told.symptoms) if told else ()
     return Finding(
         code=rule.code,
@@ -156,7 +162,7 @@ def _finding(verdict: Verdict, told: Finding | None, book: RuleBook) -> Finding:
         severity=rule.front.severity,
         message=verdict.message,
         why=f"{rule.why} {verdict.why}".strip(),
-        fixes=own,
+        fixes=fixes,
         verify=rule.front.verify,
         confidence=verdict.confidence,
         where=verdict.evidence[0].where if verdict.evidence else "",
@@ -183,23 +189,23 @@ def _headline(log: LogMemory, result: PostMortem, findings: Sequence[Finding], o
     more = f"; `trtdx diagnose` finds {counted(others, 'other cause')} in it" if others else ""
     if findings:
         return headline(findings) + more
-    tokens = max((each.kv_tokens.value for each in result.ranks), default=0)
-    pool = max((each.bytes_of("kv_pool") for each in result.ranks), default=0)
-    held = (
-        f"the KV cache holds {thousands(tokens)} tokens in {size_in_words(pool)}"
-        if pool
-        else "no failure is told"
-    )
-    return f"{counted(len(log.said), 'statement')} about memory; {held}{more}"
+    tokens = max((rank.kv_tokens.value for rank in result.ranks), default=0)
+    pool = max((rank.bytes_of("kv_pool") for rank in result.ranks), default=0)
+    cache_words = "no failure is told"
+    if pool:
+        cache_words = f"the KV cache holds {thousands(tokens)} tokens in {size_in_words(pool)}"
+    return f"{counted(len(log.said), 'statement')} about memory; {cache_words}{more}"
 
 
 def _free_then(log: LogMemory, result: PostMortem, rank: RankLedger) -> int | None:
     """Return what was free on a rank when it failed, or before its cache was made; None where the log does not say."""
-    failed = next((each.free for each in result.failures if each.rank == rank.rank and each.free), None)
+    failed = next(
+        (failure.free for failure in result.failures if failure.rank == rank.rank and failure.free), None
+    )
     if failed is not None:
         return failed.value
-    said = log.last("kv.available", rank=rank.rank)
-    return max(0, said.bytes("free") - rank.bytes_of("kv_pool")) if said else None
+    available = log.last("kv.available", rank=rank.rank)
+    return max(0, available.bytes("free") - rank.bytes_of("kv_pool")) if available else None
 
 
 def _ledger_sections(
@@ -208,15 +214,11 @@ def _ledger_sections(
     columns = ("rank", "component", "size", "from") + (("planned",) if planned else ())
     rows: list[tuple[Cell, ...]] = []
     for rank in ranks:
-        plan = planned.ranks[min(rank.rank, len(planned.ranks) - 1)] if planned else None
-        for each in rank.components:
-            row: tuple[Cell, ...] = (
-                rank.rank,
-                COMPONENTS[each.name],
-                size_in_words(each.bytes.value),
-                each.bytes.source,
-            )
-            rows.append((*row, size_in_words(plan.bytes_of(each.name))) if plan else row)
+        plan = planned.rank_like(rank.rank) if planned else None
+        for component in rank.components:
+            name, figure = component.name, component.bytes
+            row: tuple[Cell, ...] = (rank.rank, COMPONENTS[name], size_in_words(figure.value), figure.source)
+            rows.append((*row, size_in_words(plan.bytes_of(name))) if plan else row)
         total: tuple[Cell, ...] = (rank.rank, "together", size_in_words(rank.total_bytes.value), "")
         rows.append((*total, size_in_words(plan.total_bytes.value)) if plan else total)
     if any(rank.components for rank in ranks):
@@ -229,69 +231,63 @@ MOST_CONTEXT = 4 * GIB  # that the context and libraries of one process take
 
 def _rank_note(rank: RankLedger, free: int | None) -> str:
     """Return what the parts add up to; what was free is not what nobody knows of."""
-    told = [f"rank {rank.rank}:"]
+    clauses = [f"rank {rank.rank}:"]
     if rank.capacity and free is not None:
-        told.append(f"{size_in_words(free)} of {size_in_words(rank.capacity)} were free")
+        clauses.append(f"{size_in_words(free)} of {size_in_words(rank.capacity)} were free")
     if rank.capacity:
         left = max(0, rank.capacity - rank.total_bytes.value - (free or 0))
-        whole = "" if free is not None else f" of {size_in_words(rank.capacity)}"
-        told += [f"{size_in_words(left)}{whole} are not accounted for"] if left > 0.01 * rank.capacity else []
+        of_capacity = "" if free is not None else f" of {size_in_words(rank.capacity)}"
+        if left > 0.01 * rank.capacity:
+            clauses.append(f"{size_in_words(left)}{of_capacity} are not accounted for")
     before = rank.component("cuda_context")
     if before is not None and before.bytes.value > MOST_CONTEXT and "other processes" in before.why:
-        told.append(
+        clauses.append(
             f"{size_in_words(before.bytes.value)} were in use before the cache and are not named: "
             "more than a CUDA context takes, so look for other processes"
         )
     if rank.kv_tokens.value:
-        told.append(f"{thousands(rank.kv_tokens.value)} tokens of KV cache")
+        clauses.append(f"{thousands(rank.kv_tokens.value)} tokens of KV cache")
     if rank.kv_bytes_per_token.value:
-        told.append(f"{thousands(rank.kv_bytes_per_token.value)} bytes each")
-    return told[0] + " " + ", ".join(told[1:]) if told[1:] else ""
+        clauses.append(f"{thousands(rank.kv_bytes_per_token.value)} bytes each")
+    return clauses[0] + " " + ", ".join(clauses[1:]) if clauses[1:] else ""
 
 
 def _settings_section(log: LogMemory) -> Iterator[Section]:
     if log.settings:
-        rows = tuple(
-            (each.name, each.value, each.where)
-            for each in sorted(log.settings.values(), key=lambda s: s.name)
-        )
+        settings = sorted(log.settings.values(), key=lambda setting: setting.name)
+        rows = tuple((setting.name, setting.value, setting.where) for setting in settings)
         yield Section("memory-settings", "Settings that the log prints", ("setting", "value", "where"), rows)
 
 
 def calibrate_report(
-    host: Host,
-    paths: Sequence[str],
-    setup: Setup,
-    *,
-    book: RuleBook | None = None,
-    store: bool = True,
+    host: Host, paths: Sequence[str], setup: Setup, *, book: RuleBook | None = None, store: bool = True
 ) -> LogReport:
     """Re-fit the constants from logs of one set-up, keep them, and report what changed and from which lines."""
     book = book or load_book(host)
-    known = load_constants(host)
+    constants = load_constants(host)
     logs = [read_log(host, path) for path in paths]
-    result = calibrate([(log, setup) for log in logs], _planner(None), known)
+    result = calibrate([(log, setup) for log in logs], _planner(None), constants)
     path = store_constants(host, result.constants) if store and result.learnt else ""
     findings = [
         finding_from(
             book.get("DX883"),
             Violation(
-                (Evidence(listed(each.names), each.reason),),
-                {"log": listed(each.names), "reason": each.reason},
+                (Evidence(listed(refusal.names), refusal.reason),),
+                {"log": listed(refusal.names), "reason": refusal.reason},
             ),
         )
-        for each in result.refused
+        for refusal in result.refused
     ]
     rows = tuple(
         (
-            *each.key.split("/"),
-            round(each.old.value, 3) if each.old else None,
-            round(each.new.value, 3),
-            f"{each.new.low:.3f} to {each.new.high:.3f}",
-            each.new.logs,
-            listed(each.new.lines, 4),
+            *factor.key.split("/"),
+            round(factor.old.value, 3) if factor.old else None,
+            round(factor.new.value, 3),
+            f"{factor.new.low:.3f} to {factor.new.high:.3f}",
+            factor.new.logs,
+            listed(factor.new.lines, 4),
         )
-        for each in result.learnt
+        for factor in result.learnt
     )
     note = f"kept in {path}; `trtdx memory` uses them from now on" if path else ""
     section = Section(
@@ -306,13 +302,13 @@ def calibrate_report(
     summary = Summary(
         text=text,
         inputs=len(logs),
-        bytes_read=sum(each.size for each in logs),
-        lines_read=sum(each.lines for each in logs),
+        bytes_read=sum(log.size for log in logs),
+        lines_read=sum(log.lines for log in logs),
     )
-    whole = logs[0] if logs else LogMemory((), {})
+    first_log = logs[0] if logs else LogMemory((), {})
     return LogReport(
         report=Report(summary, tuple(findings), (section,) if rows else ()),
-        log=whole,
+        log=first_log,
         setup=setup,
         calibration=result,
     )

@@ -68,26 +68,28 @@ def settings_in(message: str, where: str) -> Iterator[Setting]:
     message, nested = _without_nested(message, where)
     yield from nested
     for trust, pattern in _compiled():
-        for found in pattern.finditer(message):
-            yield from _settings(found, trust, where)
+        for match in pattern.finditer(message):
+            yield from _settings(match, trust, where)
 
 
 def _without_nested(message: str, where: str) -> tuple[str, list[Setting]]:
     """Return the line without parts that use the same names for other things, and what those parts say."""
-    said: list[Setting] = []
+    settings: list[Setting] = []
 
-    def take(found: re.Match[str]) -> str:
-        kind, body = found[1], found[2]
+    def take_section(match: re.Match[str]) -> str:
+        kind, body = match[1], match[2]
         if kind == "CudaGraphConfig":
             size = re.search(r"max_batch_size=(\d+)", body)
-            said.extend([Setting("cuda_graph_max_batch_size", size[1], _FROM_DUMP, where)] if size else [])
+            settings.extend(
+                [Setting("cuda_graph_max_batch_size", size[1], _FROM_DUMP, where)] if size else []
+            )
         elif kind == "KvCacheConfig":
-            said.extend(_kv_config(body, where))
+            settings.extend(_kv_config(body, where))
         else:
-            return found[0]
+            return match[0]
         return kind
 
-    return _NESTED.sub(take, message), said
+    return _NESTED.sub(take_section, message), settings
 
 
 def _kv_config(body: str, where: str) -> Iterator[Setting]:
@@ -98,9 +100,9 @@ def _kv_config(body: str, where: str) -> Iterator[Setting]:
         ("max_tokens", "kv_pool_tokens"),  # after profiling: what was computed, not what was asked for
         ("max_gpu_total_bytes", "kv_pool_bytes"),
     ):
-        found = re.search(rf"\b{key}='?([\w.]+)", body)
-        if found and found[1] not in ("None", "0") and _is_of(name, found[1]):
-            yield Setting(name, found[1], _FROM_DUMP, where)
+        match = re.search(rf"\b{key}='?([\w.]+)", body)
+        if match and match[1] not in ("None", "0") and _is_of(name, match[1]):
+            yield Setting(name, match[1], _FROM_DUMP, where)
 
 
 def _settings(found: re.Match[str], trust: int, where: str) -> Iterator[Setting]:
@@ -117,9 +119,9 @@ def _settings(found: re.Match[str], trust: int, where: str) -> Iterator[Setting]
     if "percent" in groups:
         share = f"{float(groups['percent']) / 100:g}"
         yield Setting("kv_cache_free_gpu_memory_fraction", share, trust, where)
-    known = NAMES.get(groups.get("name", "").replace("-", "_"))
-    if known and _is_of(known, groups["value"]):
-        yield Setting(known, groups["value"], trust, where)
+    setting_name = NAMES.get(groups.get("name", "").replace("-", "_"))
+    if setting_name and _is_of(setting_name, groups["value"]):
+        yield Setting(setting_name, groups["value"], trust, where)
 
 
 def _is_of(name: str, value: str) -> bool:
@@ -135,9 +137,9 @@ def _is_of(name: str, value: str) -> bool:
 def chosen(settings: Iterable[Setting]) -> dict[str, Setting]:
     """Return one value for each setting: the most trustworthy, and of those the last."""
     best: dict[str, Setting] = {}
-    for each in settings:
-        if each.name not in best or each.trust >= best[each.name].trust:
-            best[each.name] = each
+    for setting in settings:
+        if setting.name not in best or setting.trust >= best[setting.name].trust:
+            best[setting.name] = setting
     return best
 
 

@@ -1,4 +1,4 @@
-"""What a post-mortem concludes: one cause, in words, with its evidence and what to do."""
+"""The verdict on a failed run: one cause, its evidence and its fixes."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def evidence_of(said: Iterable[Said]) -> tuple[Evidence, ...]:
     """Return the lines as evidence, each once, in the order given."""
-    return tuple(dict.fromkeys(Evidence(each.where, each.text.strip()[:600]) for each in said))
+    return tuple(dict.fromkeys(Evidence(statement.where, statement.text.strip()[:600]) for statement in said))

@@ -1,4 +1,4 @@
-"""What a key that config.json leaves out means: the default that the configuration class of that model type declares.
+"""Fills keys that config.json leaves out with the defaults of the model type's configuration class.
 
 The table is read off transformers by scripts/make_config_defaults.py, so transformers is not needed here. A model type
 that is not in it gets nothing: another model's value would be a guess.
@@ -20,24 +20,14 @@ _ALIASES = [
     *(keys + DECODER_KEYS.get(name, ()) for name, keys in KEYS.items()),
     EXPERTS,
     (
-        "layer_types",
-        "layers_block_type",
-        "hybrid_override_pattern",
-        "block_types",
-        "attn_layer_indices",
-        "sliding_window_pattern",
-        "_sliding_window_pattern",
-        "full_attention_interval",
-        "attn_layer_period",
-        "linear_attn_config.full_attn_layers",
-        "hybrid_layer_pattern",
-        "compress_ratios",
-        "attn_type_list",
+        "layer_types", "layers_block_type", "hybrid_override_pattern", "block_types", "attn_layer_indices",
+        "sliding_window_pattern", "_sliding_window_pattern", "full_attention_interval", "attn_layer_period",
+        "linear_attn_config.full_attn_layers", "hybrid_layer_pattern", "compress_ratios", "attn_type_list",
     ),
     ("mlp_layer_types", "first_k_dense_replace", "moe_layer_freq", "num_dense_layers"),
     ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
     ("sliding_window", "sliding_window_size", "window_size"),
-]
+]  # fmt: skip
 _NAMES = {key: names for names in _ALIASES for key in names}
 _BY_LAYER = "@"  # before a key: its value is [the first entries, those that then repeat over the layers]
 
@@ -59,11 +49,9 @@ class CompletedDocument(Document):
 
     def where(self, dotted: str) -> str:
         owner = self._defaults.get(dotted)
-        return (
-            f"{self.path}: {dotted} is left out, which means the default of {owner}"
-            if owner
-            else super().where(dotted)
-        )
+        if not owner:
+            return super().where(dotted)
+        return f"{self.path}: {dotted} is left out, which means the default of {owner}"
 
 
 @cache

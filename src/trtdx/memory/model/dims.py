@@ -19,42 +19,21 @@ Sizes = dict[str, tuple[Any, str]]  # by the name of a field of Dims: the value,
 
 # The names facts have, and those of Dims.
 OF_FACTS = {
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_heads": "num_heads",
-    "num_kv_heads": "num_kv_heads",
-    "head_size": "head_dim",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "num_experts": "num_experts",
-    "experts_per_token": "experts_per_token",
-    "moe_intermediate_size": "moe_intermediate_size",
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_rope_head_dim": "qk_rope_head_dim",
-    "qk_nope_head_dim": "qk_nope_head_dim",
-    "v_head_dim": "v_head_dim",
-    "tie_embeddings": "tied",
-    "attention_bias": "attention_bias",
-}
+    "num_layers": "num_layers", "hidden_size": "hidden_size", "num_heads": "num_heads", "num_kv_heads": "num_kv_heads",
+    "head_size": "head_dim", "intermediate_size": "intermediate_size", "vocab_size": "vocab_size",
+    "num_experts": "num_experts", "experts_per_token": "experts_per_token",
+    "moe_intermediate_size": "moe_intermediate_size", "q_lora_rank": "q_lora_rank", "kv_lora_rank": "kv_lora_rank",
+    "qk_rope_head_dim": "qk_rope_head_dim", "qk_nope_head_dim": "qk_nope_head_dim", "v_head_dim": "v_head_dim",
+    "tie_embeddings": "tied", "attention_bias": "attention_bias",
+}  # fmt: skip
 PLAIN_MLP = {
     "gpt2", "gptj", "gpt_neox", "gpt_bigcode", "gpt_neo", "falcon", "RefinedWebModel", "RefinedWeb", "bloom", "opt",
     "phi", "codegen", "starcoder2", "nemotron", "nemotron_h", "mpt", "whisper", "bart", "mbart", "bert", "roberta",
     "apertus", "arcee", "jais2", "persimmon",
 }  # fmt: skip
 ALL_BIASES = {
-    "gpt2",
-    "gpt_neox",
-    "gpt_bigcode",
-    "bloom",
-    "opt",
-    "phi",
-    "starcoder2",
-    "whisper",
-    "bart",
-    "bert",
-    "roberta",
-}
+    "gpt2", "gpt_neox", "gpt_bigcode", "bloom", "opt", "phi", "starcoder2", "whisper", "bart", "bert", "roberta",
+}  # fmt: skip
 NORM_BIASES = ALL_BIASES | {"gptj", "falcon", "nemotron", "codegen", "phimoe", "stablelm", "jais2"}
 QKV_BIAS = ("qwen2", "qwen", "chatglm", "gpt_oss")
 NO_QKV_BIAS = ("qwen3",)
@@ -65,18 +44,18 @@ STRETCHED = ("su", "longrope", "llama3", "yarn", "mrope", "dynamic")
 
 def sizes_from_facts(artifact: Artifact) -> Sizes:
     """Return the sizes that any kind of artifact states."""
-    found: Sizes = {}
+    sizes: Sizes = {}
     for fact, name in OF_FACTS.items():
         if fact in artifact.facts:
-            found[name] = (artifact.facts[fact].value, artifact.facts[fact].where)
+            sizes[name] = (artifact.facts[fact].value, artifact.facts[fact].where)
     if artifact.has("max_positions"):
         fact_ = artifact.facts["max_positions"]
-        found["max_positions"] = (_stretched(fact_.value, artifact.table("rope_scaling")), fact_.where)
-    if artifact.text("position_embedding") == "learned_absolute" and "max_positions" in found:
-        found["position_embeddings"] = found["max_positions"]
+        sizes["max_positions"] = (_stretched(fact_.value, artifact.table("rope_scaling")), fact_.where)
+    if artifact.text("position_embedding") == "learned_absolute" and "max_positions" in sizes:
+        sizes["position_embeddings"] = sizes["max_positions"]
     if artifact.has("model_type"):
-        found["model_type"] = (artifact.text("model_type"), artifact.facts["model_type"].where)
-    return found
+        sizes["model_type"] = (artifact.text("model_type"), artifact.facts["model_type"].where)
+    return sizes
 
 
 def _stretched(positions: int, scaling: dict[str, Any]) -> int:
@@ -88,17 +67,17 @@ def _stretched(positions: int, scaling: dict[str, Any]) -> int:
 
 def sizes_from_config(config: ModelConfig, artifact: Artifact) -> Sizes:
     """Return the sizes of a Hugging Face model: the shared facts, and what only its family states."""
-    found = sizes_from_facts(artifact)
-    found["model_type"] = (config.model_type, config.document.where("model_type"))
+    sizes = sizes_from_facts(artifact)
+    sizes["model_type"] = (config.model_type, config.document.where("model_type"))
     parts = (_heads, _mlp, _layered, _biases, _experts, _windows, _sparse, _token_inputs, _beside)
     for part in parts:
-        for name, value, key in part(config, found):
+        for name, value, key in part(config, sizes):
             if value is not None:
                 stated = config.find(key) if key else None
-                found[name] = (value, stated.where if stated else config.document.where("model_type"))
+                sizes[name] = (value, stated.where if stated else config.document.where("model_type"))
     for name, value in hybrid_sizes(config).items():
-        found[name] = (value, config.document.where("model_type"))
-    return found
+        sizes[name] = (value, config.document.where("model_type"))
+    return sizes
 
 
 # Each of the parts below yields a field of Dims, its value, and the key it follows from.
@@ -110,12 +89,11 @@ def _value(found: Sizes, name: str) -> Any:
 
 def _heads(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
     model_type, heads = config.model_type, _value(found, "num_heads")
-    if config.get("multi_query_attention") is False or (
-        "num_kv_heads" not in found and model_type in HEADS_ARE_KV_HEADS
-    ):
+    is_implied = "num_kv_heads" not in found and model_type in HEADS_ARE_KV_HEADS
+    if is_implied or config.get("multi_query_attention") is False:
         yield "num_kv_heads", heads, "num_attention_heads"
     per_layer = config.get("num_key_value_heads")
-    if isinstance(per_layer, list) and all(isinstance(each, int) for each in per_layer):
+    if isinstance(per_layer, list) and all(isinstance(count, int) for count in per_layer):
         yield "kv_heads_per_layer", tuple(per_layer), "num_key_value_heads"
         yield "num_kv_heads", max(per_layer, default=0), "num_key_value_heads"
     if model_type == "gpt_bigcode" and config.get("multi_query") is not False:
@@ -137,7 +115,7 @@ def _mlp(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
     if inner is None and isinstance(ratio, (int, float)) and "hidden_size" in found:
         yield "intermediate_size", int(ratio * found["hidden_size"][0]), "expansion_ratio"
     lists = config.get("intermediate_size")
-    if isinstance(lists, list) and lists and all(isinstance(each, int) for each in lists):  # Gemma 3n
+    if isinstance(lists, list) and lists and all(isinstance(size, int) for size in lists):  # Gemma 3n
         yield "intermediate_size", max(lists), "intermediate_size"
 
 
@@ -177,7 +155,7 @@ def _experts(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]
         yield "experts_per_token", config.get("experts_per_token"), "experts_per_token"
     for name, keys in BY_LAYER.items():  # HunYuan
         numbers = config.get(*keys)
-        if isinstance(numbers, list) and numbers and all(isinstance(each, int) for each in numbers):
+        if isinstance(numbers, list) and numbers and all(isinstance(number, int) for number in numbers):
             yield name, max(numbers), keys[0]
     for key in ("moe_latent_size", "routed_expert_hidden_size"):  # Nemotron 3, Kimi K3
         yield "moe_latent_size", _whole(config.get(key)), key
@@ -212,11 +190,8 @@ def _shared_experts(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
 
 def _expert_layers(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
     """Yield which layers have experts: all but the first few, or every n-th."""
-    yield (
-        "dense_layers",
-        _whole(config.get("first_k_dense_replace", "num_dense_layers")),
-        "first_k_dense_replace",
-    )
+    dense = _whole(config.get("first_k_dense_replace", "num_dense_layers"))
+    yield "dense_layers", dense, "first_k_dense_replace"
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list) and "dense" in kinds:
         yield "dense_layers", kinds.count("dense"), "mlp_layer_types"
@@ -246,11 +221,8 @@ def _windows(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]
             yield "windows", tuple(window if "sliding" in str(kind) else 0 for kind in kinds), "layer_types"
     elif pattern or config.model_type in ("gemma3", "gemma3_text", "cohere2"):
         every = pattern or (4 if config.model_type == "cohere2" else 6)
-        yield (
-            "windows",
-            tuple(0 if (at + 1) % every == 0 else window for at in range(layers)),
-            "sliding_window",
-        )
+        windows = tuple(0 if (at + 1) % every == 0 else window for at in range(layers))
+        yield "windows", windows, "sliding_window"
     elif config.model_type in ("gemma2", "gpt_oss"):
         yield "windows", tuple(0 if at % 2 else window for at in range(layers)), "sliding_window"
     elif config.model_type in ("mistral", "mixtral", "starcoder2", "phi3"):
@@ -263,9 +235,8 @@ RATIOS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_com
 
 def _sparse(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]:
     """Yield what sparse and compressed attention have beside the usual projections."""
-    compressed = (
-        _whole(config.get("o_lora_rank")) is not None
-    )  # DeepSeek V4, whatever its model_type is called
+    # DeepSeek V4, whatever its model_type is called
+    compressed = _whole(config.get("o_lora_rank")) is not None
     if _whole(config.get("kv_lora_rank")) or compressed:
         yield "index_heads", _whole(config.get("index_n_heads")), "index_n_heads"
         yield "index_head_dim", _whole(config.get("index_head_dim")), "index_head_dim"
@@ -274,13 +245,10 @@ def _sparse(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]
     ratios, kinds = config.get("compress_ratios"), config.get("layer_types")
     if not isinstance(ratios, list) and isinstance(kinds, list):
         ratios = [RATIOS.get(str(kind), 0) for kind in kinds]
-    if isinstance(ratios, list) and all(isinstance(each, int) and 0 <= each <= 10**6 for each in ratios):
+    if isinstance(ratios, list) and all(isinstance(ratio, int) and 0 <= ratio <= 10**6 for ratio in ratios):
         layers = _value(found, "num_layers")
-        yield (
-            "compress_ratios",
-            tuple(ratios[:layers] if isinstance(layers, int) else ratios),
-            "compress_ratios",
-        )
+        used = tuple(ratios[:layers] if isinstance(layers, int) else ratios)
+        yield "compress_ratios", used, "compress_ratios"
     yield "output_groups", _whole(config.get("o_groups")), "o_groups"
     yield "output_rank", _whole(config.get("o_lora_rank")), "o_lora_rank"
     yield "extra_params", _streams(config, found), "hc_mult"
@@ -288,11 +256,8 @@ def _sparse(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]
 
 def _streams(config: ModelConfig, found: Sizes) -> int | None:
     """Return the parameters that mix DeepSeek V4's residual streams, before attention and experts of each layer."""
-    streams, layers, hidden = (
-        _whole(config.get("hc_mult")),
-        _value(found, "num_layers"),
-        _value(found, "hidden_size"),
-    )
+    layers, hidden = _value(found, "num_layers"), _value(found, "hidden_size")
+    streams = _whole(config.get("hc_mult"))
     if not isinstance(layers, int) or not isinstance(hidden, int) or not streams:
         return None
     rows = streams * (streams + 2)
@@ -306,12 +271,8 @@ def _token_inputs(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any,
     shared = _whole(config.get("num_kv_shared_layers"))
     yield "kv_shared_layers", shared, "num_kv_shared_layers"
     inner, layers = _value(found, "intermediate_size"), _value(found, "num_layers")
-    if (
-        shared
-        and config.get("use_double_wide_mlp") is True
-        and isinstance(inner, int)
-        and isinstance(layers, int)
-    ):
+    is_double_wide = config.get("use_double_wide_mlp") is True
+    if shared and is_double_wide and isinstance(inner, int) and isinstance(layers, int):
         wide = tuple(inner * (2 if at >= layers - shared else 1) for at in range(min(layers, 10_000)))
         yield "inner_per_layer", wide, "use_double_wide_mlp"
 
@@ -339,7 +300,7 @@ def _beside(config: ModelConfig, found: Sizes) -> Iterator[tuple[str, Any, str]]
 def _draft_vocab(config: ModelConfig, found: Sizes) -> int | None:
     """Return the vocabulary of an EAGLE3 head; None for any other model."""
     classes = config.get("architectures")
-    named = isinstance(classes, list) and any("eagle3" in str(each).lower() for each in classes)
+    named = isinstance(classes, list) and any("eagle3" in str(name).lower() for name in classes)
     stated = _whole(config.get("draft_vocab_size"))
     return stated or (_value(found, "vocab_size") if named else None)
 

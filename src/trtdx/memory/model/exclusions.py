@@ -1,4 +1,4 @@
-"""Which modules of a quantised model stay as they are."""
+"""Which modules of a quantised model are left unquantised."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ def kept_by_default(algo: str, family: Family) -> tuple[str, ...]:
 
 def patterns_of(algo: str, given: tuple[str, ...], family: Family) -> tuple[str, ...]:
     """Return the patterns that hold for a model: those given, else the usual ones; and what is always left out."""
+    if not algo:
+        return ()
     always = _MXFP4_KEPT if algo in MXFP4 else _ALWAYS.get(algo, ())
     return (given or kept_by_default(algo, family)) + always
 
@@ -70,12 +72,16 @@ class Exclusions:
     """Patterns made ready to be asked about every layer."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
-        wild = [each for each in patterns if each.startswith(REGEX) or any(mark in each for mark in "*?[")]
+        wild = [
+            pattern
+            for pattern in patterns
+            if pattern.startswith(REGEX) or any(mark in pattern for mark in "*?[")
+        ]
         self._exact = frozenset(patterns) - set(wild)
         self._wild = re.compile("|".join(map(_expression, wild))) if wild else None
 
     def keeps(self, layer: int, name: str, *, mtp: bool = False) -> bool:
-        """Return whether a module of a layer stays as it is."""
+        """Return whether a module of a layer is left unquantised."""
         for stem in _STEMS:
             for inner in (name, *_OTHER_NAMES.get(name, ())):
                 if self._hit(f"{stem}.{layer}.{inner}") or (mtp and self._hit(f"mtp.layers.0.{inner}")):
@@ -91,6 +97,16 @@ class Exclusions:
         return False
 
 
-@lru_cache(maxsize=256)
-def exclusions(patterns: tuple[str, ...]) -> Exclusions:
-    return Exclusions(patterns)
+_cached_exclusions = lru_cache(maxsize=256)(Exclusions)
+
+
+@lru_cache(maxsize=16384)
+def unquantised_modules(
+    patterns: tuple[str, ...], layer: int, *, mtp: bool, experts: str = ""
+) -> frozenset[str]:
+    """Return the modules of a layer that are not quantised. `experts`: what the family calls these."""
+    if not patterns:
+        return frozenset()
+    matcher = _cached_exclusions(patterns)
+    called = {"mlp.experts": experts} if experts else {}
+    return frozenset(name for name in MODULES if matcher.keeps(layer, called.get(name, name), mtp=mtp))

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from trtdx.errors import InputError
 
-PLAIN = ("float32", "float16", "bfloat16")
 DTYPE_WORDS = {
     "fp32": "float32", "float32": "float32", "float": "float32", "fp16": "float16", "float16": "float16",
     "half": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16",
@@ -26,8 +25,8 @@ class Format(NamedTuple):
 
 _BOTH, _ENGINE, _TORCH = ("pytorch", "tensorrt"), ("tensorrt",), ("pytorch",)
 FORMATS: dict[str, Format] = {
-    each.algo: each
-    for each in (
+    form.algo: form
+    for form in (
         Format("FP8", 8, 89, _BOTH, "fp8"),
         Format("FP8_PER_CHANNEL_PER_TOKEN", 8, 90, _BOTH, "fp8_pc_pt", ("fp8_rowwise",)),
         Format("FP8_BLOCK_SCALES", 8, 90, _TORCH, "", ("fp8_block", "fp8_pb_wo", "fp8_blockwise")),
@@ -56,24 +55,16 @@ FORMATS: dict[str, Format] = {
 }
 NONE = ("", "none", "no", "full_prec", "no_quant", *DTYPE_WORDS)
 _BY_WORD = {
-    word: each.algo
-    for each in FORMATS.values()
-    for word in (each.algo.lower(), each.qformat, *each.words)
+    word: form.algo
+    for form in FORMATS.values()
+    for word in (form.algo.lower(), form.qformat, *form.words)
     if word
 }
 
 # The types a key/value cache may have: bytes of an element, the first compute capability, the backends.
 KV_BITS = {"float32": 32.0, "float16": 16.0, "bfloat16": 16.0, "fp8": 8.0, "int8": 8.0, "nvfp4": 4.5}
 KV_LEAST_SM = {"fp8": 89, "int8": 70, "nvfp4": 100}
-KV_WORDS = {
-    "fp4": "nvfp4",
-    "auto": "",
-    "none": "",
-    **DTYPE_WORDS,
-    "fp8": "fp8",
-    "int8": "int8",
-    "nvfp4": "nvfp4",
-}
+KV_WORDS = {"fp4": "nvfp4", "auto": "", "none": ""} | DTYPE_WORDS | {kind: kind for kind in KV_LEAST_SM}
 
 
 def format_from(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.knowledge.versions import at_least
 
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
 SIXTEEN_BITS = 2
-STATED_SINCE = (
-    "1.3.0rc5"  # mamba_ssm_cache_dtype of config.json counts; before, and without it, the weights' type does
-)
+STATED_SINCE = "1.3.0rc5"  # mamba_ssm_cache_dtype of config.json counts; else the weights' type does
 RECURRENT = ("mamba", "linear_attention", "recurrent", "M", "conv")
 ATTENDING = ("*", "attention", "full_attention", "hybrid")
 ONLY_RECURRENT = ("mamba", "mamba2", "falcon_mamba")
@@ -76,14 +74,13 @@ def with_state_type(dims: Dims, asked: str, dtype: str, release: str) -> Dims:
     stated = dims.state_dtype if at_least(release, STATED_SINCE) else ""
     width = WIDTHS.get(asked) or WIDTHS.get(stated) or WIDTHS.get(dtype, SIXTEEN_BITS)
     more = dims.state_numbers * (width - SIXTEEN_BITS)
-    return msgspec.structs.replace(dims, state_bytes_per_sequence=dims.state_bytes_per_sequence + more)
+    return replace(dims, state_bytes_per_sequence=dims.state_bytes_per_sequence + more)
 
 
 def _kinds(config: ModelConfig) -> list[str]:
     """Return the kind of each layer, in the words of whichever key states them."""
-    pattern = config.get(
-        "hybrid_override_pattern"
-    )  # Nemotron-H: M is Mamba-2, * attention, - an MLP, E experts
+    # Nemotron-H: M is Mamba-2, * attention, - an MLP, E experts
+    pattern = config.get("hybrid_override_pattern")
     if isinstance(pattern, str):
         return list(pattern)
     for key in ("layers_block_type", "layer_types", "block_types"):

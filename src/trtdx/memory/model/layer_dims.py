@@ -28,10 +28,10 @@ def _searched(config: ModelConfig, heads: int, hidden: int) -> Iterator[tuple[st
     """Yield what `block_configs` (Nemotron Super, Ultra and others of DeciLM) says of each layer."""
     key = "block_configs"
     blocks = config.get(key)
-    if not isinstance(blocks, list) or not all(isinstance(each, dict) for each in blocks):
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         return
-    attentions = [_table(each.get("attention")) for each in blocks]
-    kv_heads = tuple(_kv_heads(each, heads) for each in attentions)
+    attentions = [_table(block.get("attention")) for block in blocks]
+    kv_heads = tuple(_kv_heads(attention, heads) for attention in attentions)
     inner = tuple(
         _inner(_table(block.get("ffn")), hidden) + _linear(attention, hidden)
         for block, attention in zip(blocks, attentions, strict=True)
@@ -68,17 +68,17 @@ def _inner(part: dict[str, Any], hidden: int) -> int:
 def _two_kinds(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
     """Yield heads of their own that layers of full attention have beside sliding windows (Gemma 4)."""
     kinds, wide = config.get("layer_types"), config.get("global_head_dim")
-    own, fewer = config.get("head_dim"), config.get("num_global_key_value_heads")
+    head_dim, fewer = config.get("head_dim"), config.get("num_global_key_value_heads")
     usual = config.get("num_key_value_heads")
     if wide is None and config.model_type.startswith("gemma4"):
         wide = GEMMA_4_GLOBAL_HEAD
-    if not isinstance(kinds, list) or not all(isinstance(each, int) for each in (wide, own, usual)):
+    if not isinstance(kinds, list) or not all(isinstance(size, int) for size in (wide, head_dim, usual)):
         return
     full = ["full" in str(kind) for kind in kinds]
-    yield "head_dim_per_layer", tuple(wide if each else own for each in full), "global_head_dim"
+    yield "head_dim_per_layer", tuple(wide if is_full else head_dim for is_full in full), "global_head_dim"
     if isinstance(fewer, int) and config.get("attention_k_eq_v") is not False:
         key = "num_global_key_value_heads"
-        yield "kv_heads_per_layer", tuple(fewer if each else usual for each in full), key
+        yield "kv_heads_per_layer", tuple(fewer if is_full else usual for is_full in full), key
     if config.get("attention_k_eq_v") is True:
         yield "keys_are_values", tuple(full), "attention_k_eq_v"
 
@@ -88,7 +88,7 @@ def _windows_of_their_own(config: ModelConfig) -> Iterator[tuple[str, Any, str]]
     kinds, usual = config.get("layer_types"), config.get("num_key_value_heads")
     pattern, more = config.get("hybrid_layer_pattern"), config.get("swa_num_key_value_heads")
     if isinstance(pattern, list):  # 1 is a window
-        kinds = ["sliding" if each == 1 else "full" for each in pattern]
+        kinds = ["sliding" if flag == 1 else "full" for flag in pattern]
     if more is None and config.model_type == "mimo_v2_flash" and isinstance(usual, int):
         more = MIMO_WINDOW_HEADS * usual
     if isinstance(kinds, list) and isinstance(more, int) and isinstance(usual, int):

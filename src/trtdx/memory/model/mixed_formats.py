@@ -17,18 +17,18 @@ def formats_by_module(per_layer: dict[str, Any], layers: int) -> tuple[tuple[str
     names: dict[str, set[str]] = {}
     for path, algo in per_layer.items():
         if isinstance(algo, str) and algo != "NO_QUANT":
-            found = _EXPERTS.match(path)
-            names.setdefault(algo, set()).add(found[1] if found else path)
-    asked = {algo: Exclusions(tuple(paths)) for algo, paths in names.items()}
-    told: dict[str, str] = {}
+            match = _EXPERTS.match(path)
+            names.setdefault(algo, set()).add(match[1] if match else path)
+    matchers = {algo: Exclusions(tuple(paths)) for algo, paths in names.items()}
+    formats: dict[str, str] = {}
     for module in MODULES:
         algos = {
-            algo for algo, stated in asked.items() if any(stated.keeps(at, module) for at in range(layers))
+            algo for algo, stated in matchers.items() if any(stated.keeps(at, module) for at in range(layers))
         }
         if len(algos) > 1:
             return ()
-        told.update(dict.fromkeys([module] if algos else [], "".join(algos)))
+        formats.update(dict.fromkeys([module] if algos else [], "".join(algos)))
     head = per_layer.get(HEAD)
-    if told and isinstance(head, str) and head != "NO_QUANT":
-        told[HEAD] = head
-    return tuple(told.items())
+    if formats and isinstance(head, str) and head != "NO_QUANT":
+        formats[HEAD] = head
+    return tuple(formats.items())

@@ -9,6 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.errors import InputError
 from trtdx.formats.documents import Document, UnreadableError, read_json
@@ -24,7 +25,7 @@ from trtdx.memory.model.exclusions import MODULES
 from trtdx.memory.model.format_names import format_from
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from trtdx.host import Host
     from trtdx.memory.model.dims import Sizes
@@ -81,8 +82,11 @@ def _from_folder(host: Host, path: str, name: str, version: str) -> ModelSource:
 
 def _config(host: Host, folder: str) -> Document | None:
     path = f"{folder}/config.json"
-    if host.kind(path) != "file":
-        return None
+    return read_config_file(host, path) if host.kind(path) == "file" else None
+
+
+def read_config_file(host: Host, path: str) -> Document:
+    """Return a JSON file, or raise with how else a model can be given."""
     try:
         return read_json(host, path)
     except UnreadableError as err:
@@ -132,13 +136,10 @@ TYPES = {
 def _from_json(host: Host, path: str) -> ModelSource:
     """Return the model of a config.json alone; one that lies in a model's folder speaks for the folder."""
     parent, _, name = path.rpartition("/")
-    try:
-        document = read_json(host, path)
-    except UnreadableError as err:
-        raise InputError(f"{path} {err}", fix=HOW) from err
+    document = read_config_file(host, path)
     if name == "config.json":
         names = host.entries(parent or ".")
-        if any(each.endswith((".safetensors", ".engine", ".bin")) for each in names):
+        if any(entry.endswith((".safetensors", ".engine", ".bin")) for entry in names):
             return _from_folder(host, parent or ".", path, "")
     folder = Folder(host, parent or ".")
     if name != "config.json":  # the files beside it are another model's
@@ -177,13 +178,11 @@ def _with_fp4_experts(document: Document, artifact: Artifact) -> Artifact:
         return artifact
     layers = {f"model.layers.0.{module}": "FP8_BLOCK_SCALES" for module in MODULES if module != "mixer"}
     layers["model.layers.0.mlp.experts"] = four
-    mixed, where = (
-        Facts(),
-        document.where("expert_dtype" if document.has("expert_dtype") else "quantization_config"),
-    )
+    mixed = Facts()
+    where = document.where("expert_dtype" if document.has("expert_dtype") else "quantization_config")
     mixed.put("quant.algo", "MIXED_PRECISION", where)
     mixed.put("quant.per_layer", layers, where)
-    return msgspec.structs.replace(artifact, facts=artifact.facts | mixed.done())
+    return replace(artifact, facts=artifact.facts | mixed.done())
 
 
 def _sizes_of_config(document: Document, artifact: Artifact) -> Sizes:
@@ -191,8 +190,8 @@ def _sizes_of_config(document: Document, artifact: Artifact) -> Sizes:
     completed = with_class_defaults(document)
     facts = Facts()
     put_config(facts, completed)
-    whole = msgspec.structs.replace(artifact, facts=facts.done() | artifact.facts)
-    return sizes_from_config(ModelConfig(completed), whole)
+    full_artifact = replace(artifact, facts=facts.done() | artifact.facts)
+    return sizes_from_config(ModelConfig(completed), full_artifact)
 
 
 def _in_hub_cache(host: Host, text: str) -> str:
@@ -214,16 +213,21 @@ def known_models() -> Mapping[str, dict[str, Any]]:
     return models
 
 
+def _known_aliases() -> Iterator[tuple[str, str]]:
+    """Yield every name of a known model as it is written, and the model's own."""
+    for name, config in known_models().items():
+        yield from ((alias, name) for alias in (name, *config.get("also", ())))
+
+
 @cache
 def _names() -> dict[str, str]:
     """Return every name a known model goes by, in lower case; its revision may be left out, not replaced."""
     bare: dict[str, str] = {}
     exact = {}
-    for name, config in known_models().items():
-        for each in (name, *config.get("also", ())):
-            exact[each.lower()] = name
-            bare[_bare(each)] = name
-            bare.setdefault(REVISION.sub("", _bare(each)), name)
+    for alias, name in _known_aliases():
+        exact[alias.lower()] = name
+        bare[_bare(alias)] = name
+        bare.setdefault(REVISION.sub("", _bare(alias)), name)
     return bare | exact
 
 
@@ -236,20 +240,18 @@ def _bare(text: str) -> str:
 
 def _from_name(text: str) -> ModelSource:
     name, weights = without_format(text.rpartition("/")[2])
-    known = _names().get(name.lower()) or _names().get(_bare(name))
-    if known is None:
+    known_name = _names().get(name.lower()) or _names().get(_bare(name))
+    if known_name is None:
         raise _unknown(text)
-    data = {key: value for key, value in known_models()[known].items() if key != "also"}
-    document = Document(f"the sizes trtdx knows of {known}", data)
-    folder = _NoFolder()
-    found = from_document(document, text, folder)
+    data = {key: value for key, value in known_models()[known_name].items() if key != "also"}
+    document = Document(f"the sizes trtdx knows of {known_name}", data)
+    source = from_document(document, text, _NoFolder())
     if weights:
-        facts = dict(found.artifact.facts)
         named = Facts()
         named.put("quant.algo", weights, f"the name {text}")
-        facts.update(named.done())
-        found = found._replace(artifact=msgspec.structs.replace(found.artifact, facts=facts))
-    return found
+        facts = source.artifact.facts | named.done()
+        source = source._replace(artifact=replace(source.artifact, facts=facts))
+    return source
 
 
 class _NoFolder(Folder):
@@ -262,14 +264,14 @@ class _NoFolder(Folder):
 
 def without_format(name: str) -> tuple[str, str]:
     """Return a name without the format at its end, and the format: "Llama-3.1-8B-Instruct-FP8"."""
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(.+?)[-_](fp8|nvfp4|fp4|awq|gptq(?:-int4)?|int4|int8)(?:-(?:int4|g128|dynamic|v\d))?",
         name,
         re.IGNORECASE,
     )
-    if not found:
+    if not match:
         return name, ""
-    return found[1], format_from(found[2])
+    return match[1], format_from(match[2])
 
 
 class UnknownModelError(InputError):
@@ -278,13 +280,9 @@ class UnknownModelError(InputError):
 
 def _unknown(text: str) -> UnknownModelError:
     bare = _bare(without_format(text.rpartition("/")[2])[0])
-    names = {
-        each.lower(): each
-        for name, config in known_models().items()
-        for each in (name, *config.get("also", ()))
-    }
-    near = [names[each] for each in names if each.startswith(f"{bare}-")][:3] or [
-        names[each] for each in difflib.get_close_matches(bare, names, n=1, cutoff=0.7)
+    names = {alias.lower(): alias for alias, _ in _known_aliases()}
+    near = [names[alias] for alias in names if alias.startswith(f"{bare}-")][:3] or [
+        names[alias] for alias in difflib.get_close_matches(bare, names, n=1, cutoff=0.7)
     ]
     also = f"did you mean {' or '.join(near)}? Else " if near else ""
     return UnknownModelError(

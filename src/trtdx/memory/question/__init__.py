@@ -1,1 +1,1 @@
-"""From what the user gave to one `Setup`."""
+"""Turns flags, commands and files into one `Setup`."""

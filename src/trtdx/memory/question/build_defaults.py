@@ -1,4 +1,4 @@
-"""What an engine is built with when nobody says otherwise: since 0.8 by trtllm-build, before by each model's own script.
+"""Default build settings of an engine: of trtllm-build since 0.8, before that of each model's own build.py.
 
 Those scripts are examples/MODEL/build.py of v0.5.0 to v0.7.1. All plugins were off unless named below, input was padded,
 and the cache was one piece.
@@ -48,13 +48,8 @@ def build_default(release: str, model_type: str, setting: str) -> Any:
     if plain in BuildScript._fields:
         return getattr(script, plain)
     block = 128 if at_least(release, LARGER_BLOCKS_SINCE) else 64
-    rest = {
-        "context_fmha": False,
-        "remove_input_padding": False,
-        "paged_kv_cache": False,
-        "tokens_per_block": block,
-    }
-    return rest.get(plain, default_of(FIRST_TRTLLM_BUILD, setting))
+    off = dict.fromkeys(("context_fmha", "remove_input_padding", "paged_kv_cache"), False)
+    return {**off, "tokens_per_block": block}.get(plain, default_of(FIRST_TRTLLM_BUILD, setting))
 
 
 def script_of(model_type: str) -> BuildScript:

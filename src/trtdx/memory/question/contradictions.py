@@ -1,7 +1,7 @@
-"""What cannot be as it is asked for, whatever the memory: layouts, limits and formats that contradict each other.
+"""Finds layouts, limits and formats that contradict each other, whatever the memory.
 
-`trtdx inspect` has rules for most of this. They are asked about the set-up as if it were a model and the command line
-that serves it; what they do not know is DX894.
+The rules of `trtdx inspect` cover most of this: they check the set-up as a model and the command line that serves it.
+What no rule covers is DX894.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.inspect.agreements.agreement import findings_from
 from trtdx.inspect.agreements.engine import machine, parallel
@@ -17,10 +17,11 @@ from trtdx.inspect.agreements.server import runtime
 from trtdx.inspect.facts.artifact import Artifact, Deployment, Facts
 from trtdx.knowledge.versions import gpus_with_sm
 from trtdx.knowledge.violation import Violation, finding_from
-from trtdx.memory.ledger.plan import is_assumed
 from trtdx.memory.model.backend_support import missing_model, unread_method
+from trtdx.memory.model.dims import OF_FACTS
 from trtdx.memory.model.format_names import FORMATS, KV_LEAST_SM
 from trtdx.memory.question.gpu_support import lacks_fused_attention, must_be_told
+from trtdx.memory.question.setup_facts import facts_of
 from trtdx.model import Evidence, Severity
 
 if TYPE_CHECKING:
@@ -31,40 +32,48 @@ if TYPE_CHECKING:
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
 
+    Problem = tuple[Any, ...]  # a key of `Setup.said`, what is wrong, what to do, and a severity of its own
+
 # Of the agreements, those that speak of the layout, the limits and the GPU; the rest is for `trtdx inspect`.
 ASKED = {
     "DX096", "DX850", "DX858", "DX465", "DX852", "DX853", "DX860", "DX097", "DX102", "DX325", "DX158", "DX060",
     "DX875", "DX873", "DX871", "DX878",
 }  # fmt: skip
 IMPOSSIBLE, NO_KERNELS = "DX894", "DX060"
-MODEL_FACTS = {
-    "num_layers": "num_layers", "hidden_size": "hidden_size", "num_heads": "num_heads", "num_kv_heads": "num_kv_heads",
-    "head_dim": "head_size", "intermediate_size": "intermediate_size", "vocab_size": "vocab_size",
-    "num_experts": "num_experts", "moe_intermediate_size": "moe_intermediate_size", "kv_lora_rank": "kv_lora_rank",
-    "max_positions": "max_positions",
+MODEL_FACTS = (
+    "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "intermediate_size", "vocab_size",
+    "num_experts", "moe_intermediate_size", "kv_lora_rank",
+)  # fmt: skip
+# What the set-up's own facts are known by in `Setup.said`.
+COMMAND_FACTS = {
+    "tp_size": "tp", "pp_size": "pp", "cp_size": "cp", "moe_ep_size": "ep", "moe_tp_size": "moe_tp",
+    "max_batch_size": "max_batch_size", "max_num_tokens": "max_num_tokens", "max_seq_len": "max_seq_len",
+    "tokens_per_block": "tokens_per_block", "runtime.kv_cache_dtype": "kv", "runtime.backend": "backend",
+    "runtime.command": "command",
 }  # fmt: skip
 
 
 def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
-    """Return what is wrong with a set-up, graver things first."""
+    """Return the findings about a set-up that cannot run as asked, graver ones first."""
     deployment = Deployment((_model(answer.setup), _command(answer.setup), *_machine(answer.setup)))
     rows = tuple(row for part in (parallel, runtime, machine) for row in part.ROWS if row.code in ASKED)
-    found = [_less_sure(answer.setup, each) for each in findings_from(rows, deployment, book)]
+    findings = [_less_sure(answer.setup, finding) for finding in findings_from(rows, deployment, book)]
     page = book.get(IMPOSSIBLE)
-    own = [*_own(answer.setup), *_model_is_there(answer)]
-    return [*found, *(finding_from(page, each) for each in own), *_method_is_read(answer, book)]
+    problems = (*_own(answer.setup), *_model_is_there(answer))
+    impossible = [finding_from(page, _violation(answer.setup, *problem)) for problem in problems]
+    return [*findings, *impossible, *_method_is_read(answer, book)]
 
 
 def _less_sure(setup: Setup, finding: Finding) -> Finding:
     """Return a finding about a release as a warning where nobody said which one it is."""
-    if finding.code == NO_KERNELS and is_assumed(setup, "version"):
-        return msgspec.structs.replace(finding, severity=Severity.WARNING)
+    if finding.code == NO_KERNELS and setup.is_assumed("version"):
+        return replace(finding, severity=Severity.WARNING)
     return finding
 
 
-def _model_is_there(answer: Answer) -> Iterator[Violation]:
+def _model_is_there(answer: Answer) -> Iterator[Problem]:
     for what, remedy in missing_model(answer):
-        yield _violation(answer.setup, "backend", what, remedy)
+        yield "backend", what, remedy
 
 
 def _method_is_read(answer: Answer, book: RuleBook) -> Iterator[Finding]:
@@ -87,7 +96,8 @@ def _method_is_read(answer: Answer, book: RuleBook) -> Iterator[Finding]:
 
 def _model(setup: Setup) -> Artifact:
     facts = Facts()
-    for field, name in MODEL_FACTS.items():
+    fields = {name: OF_FACTS[name] for name in MODEL_FACTS} | {"max_positions": "max_positions"}
+    for name, field in fields.items():
         value = getattr(setup.dims, field)
         if value:
             facts.put(name, value, setup.said.get(field, setup.model))
@@ -99,23 +109,15 @@ def _model(setup: Setup) -> Artifact:
 
 
 def _command(setup: Setup) -> Artifact:
-    facts, said = Facts(), setup.said
-    values: dict[str, tuple[Any, str]] = {
-        "tp_size": (setup.layout.tp, "tp"),
-        "pp_size": (setup.layout.pp, "pp"),
-        "cp_size": (setup.layout.cp, "cp"),
-        "moe_ep_size": (setup.layout.ep or None, "ep"),
-        "moe_tp_size": (setup.layout.moe_tp or None, "moe_tp"),
-        "max_batch_size": (setup.limits.max_batch_size, "max_batch_size"),
-        "max_num_tokens": (setup.limits.max_num_tokens, "max_num_tokens"),
-        "max_seq_len": (setup.limits.max_seq_len, "max_seq_len"),
-        "tokens_per_block": (setup.limits.tokens_per_block, "tokens_per_block"),
-        "runtime.kv_cache_dtype": (setup.formats.kv or None, "kv"),
-        "runtime.backend": ("pytorch", "backend"),  # the agreements cut a model as a server does
-        "runtime.command": ("trtllm-serve", "command"),
+    values = facts_of(setup) | {
+        "cp_size": setup.layout.cp,
+        "tokens_per_block": setup.limits.tokens_per_block,
+        "runtime.backend": "pytorch",  # the agreements cut a model as a server does
+        "runtime.command": "trtllm-serve",
     }
-    for name, (value, key) in values.items():
-        facts.put(name, value, said.get(key, "the command line"))
+    facts = Facts()
+    for name, key in COMMAND_FACTS.items():
+        facts.put(name, values[name], setup.said.get(key, "the command line"))
     return Artifact("command", "the command line", facts.done())
 
 
@@ -128,29 +130,26 @@ def _machine(setup: Setup) -> Iterator[Artifact]:
         yield Artifact("machine", "this machine", facts.done())
 
 
-def _own(setup: Setup) -> Iterator[Violation]:
-    """Yield what no other rule knows."""
+def _own(setup: Setup) -> Iterator[Problem]:
+    """Yield the problems that no rule of inspect covers."""
     limits, layout, formats = setup.limits, setup.layout, setup.formats
-    sm = setup.device.sm if setup.device else 0
+    sm = setup.sm
     partition = layout.pp_partition
     if partition and (len(partition) != layout.pp or sum(partition) != setup.dims.num_layers):
-        yield _violation(
-            setup,
+        yield (
             "pp",
             f"pp_partition {list(partition)} does not deal {setup.dims.num_layers} layers to {layout.pp} stages",
             f"give {layout.pp} numbers whose sum is {setup.dims.num_layers}",
         )
     if formats.kv == "int8" and setup.running.backend == "pytorch":
-        yield _violation(
-            setup,
+        yield (
             "kv",
             "the PyTorch backend has no key/value cache in INT8",
             "use --kv_cache_dtype fp8, or engines: --backend tensorrt",
         )
     least = KV_LEAST_SM.get(formats.kv, 0)
     if sm and sm < least and formats.kv != "nvfp4":
-        yield _violation(
-            setup,
+        yield (
             "kv",
             f"{setup.device.name if setup.device else 'the GPU'} has no kernels for a key/value cache in {formats.kv}",
             f"leave --kv_cache_dtype out, or use {gpus_with_sm(str(least))}",
@@ -158,17 +157,13 @@ def _own(setup: Setup) -> Iterator[Violation]:
     yield from _attention(setup)
     form = FORMATS.get(formats.weights)
     if form is not None and setup.running.backend not in form.backends:
-        yield _violation(
-            setup,
+        yield (
             "weights",
             f"the {setup.running.backend} backend does not have {form.algo}",
             f"use --backend {form.backends[0]}, or another format",
         )
-    if limits.max_seq_len <= limits.max_input_len and not setup.said.get(
-        "max_input_len", "default"
-    ).startswith("default"):
-        yield _violation(
-            setup,
+    if limits.max_seq_len <= limits.max_input_len and not setup.is_assumed("max_input_len"):
+        yield (
             "max_input_len",
             f"max_input_len {limits.max_input_len} leaves no room for an answer in max_seq_len {limits.max_seq_len}",
             "max_seq_len is prompt and answer together",
@@ -176,26 +171,24 @@ def _own(setup: Setup) -> Iterator[Violation]:
         )
 
 
-def _attention(setup: Setup) -> Iterator[Violation]:
-    """Yield a GPU that has no kernels for the attention of a backend."""
+def _attention(setup: Setup) -> Iterator[Problem]:
+    """Yield a problem where the GPU has no attention kernels for the backend."""
     device = setup.device
     if device is None or not lacks_fused_attention(device, setup.running.version):
         return
     if setup.running.backend == "pytorch" and "attn_backend" not in setup.said:
-        yield _violation(
-            setup,
+        yield (
             "gpu",
             f"the PyTorch backend has no attention kernels for {device.name} (compute capability {device.sm / 10:g})",
             f"use {gpus_with_sm('80')}, or an engine of an older release: --backend tensorrt --trtllm-version 0.15.0",
         )
     elif must_be_told(setup) and "fused_attention" in setup.said:
-        yield _violation(
-            setup,
+        yield (
             "gpu",
             f"fused attention has no kernels for {device.name} (compute capability {device.sm / 10:g}), and "
             f"{setup.running.version} refuses to build it",
             "build with trtllm-build --context_fmha disable; it is planned without",
-            Severity.WARNING if is_assumed(setup, "fused_attention") else None,
+            Severity.WARNING if setup.is_assumed("fused_attention") else None,
         )
 
 

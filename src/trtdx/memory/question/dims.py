@@ -1,4 +1,4 @@
-"""The sizes that are asked about: a model's own, corrected by `--dims`, checked and made complete."""
+"""A model's sizes, overridden by `--dims`, completed and checked."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def dims_from(model: ModelSource, given: str, chosen: Chosen) -> Dims:
 
 def parse_dims(text: str) -> dict[str, Any]:
     """Return the sizes in "num_layers=32,hidden_size=4096"; config.json's names are taken too."""
-    found: dict[str, Any] = {}
-    for part in filter(None, (each.strip() for each in text.replace("\n", ",").split(","))):
-        name, equals, value = (each.strip() for each in part.partition("="))
+    sizes: dict[str, Any] = {}
+    for part in filter(None, (piece.strip() for piece in text.replace("\n", ",").split(","))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
         name = ALIASES.get(name.replace("-", "_"), name.replace("-", "_"))
         if not equals or name not in FIELDS:
             near = difflib.get_close_matches(name, [*FIELDS, *ALIASES], n=1, cutoff=0.6)
@@ -75,8 +75,8 @@ def parse_dims(text: str) -> dict[str, Any]:
                 f"did you mean {near[0]}=N?" if near else f"sizes are {', '.join(NEEDED)}, num_kv_heads ..."
             )
             raise InputError(f"--dims {part!r} is not a size of a model", fix=hint)
-        found[name] = _parsed(name, value)
-    return found
+        sizes[name] = _parsed(name, value)
+    return sizes
 
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(Dims)}
@@ -91,14 +91,14 @@ def _parsed(name: str, value: str) -> Any:
             raise InputError(f"--dims {name}={value} is neither true nor false")
         return value.lower() in TRUE
     try:
-        numbers = tuple(int(each.replace("_", "")) for each in value.split("/"))
+        numbers = tuple(int(number.replace("_", "")) for number in value.split("/"))
     except ValueError:
         raise InputError(f"--dims {name}={value} is not a whole number", fix=f"write {name}=32") from None
     return numbers if name in BY_LAYER else numbers[0]
 
 
 def _complete(sizes: Sizes) -> None:
-    """Put what follows from the rest, as transformers does."""
+    """Fill in the sizes that follow from others, as transformers does."""
     if "num_heads" in sizes and "num_kv_heads" not in sizes:
         sizes["num_kv_heads"] = (sizes["num_heads"][0], "default: as many as num_heads")
     latent = sizes.get("qk_nope_head_dim", (0, ""))[0] + sizes.get("qk_rope_head_dim", (0, ""))[0]
@@ -125,26 +125,28 @@ def _has_no_mlp(sizes: Sizes) -> bool:
 
 def _demand(model: ModelSource, sizes: Sizes) -> None:
     attention = sizes.get("attention_layers", (None, ""))[0] != 0
-    needed = {name: told for name, told in NEEDED.items() if attention or name != "num_heads"}
-    missing = {name: told for name, told in needed.items() if name not in sizes}
+    needed = {name: description for name, description in NEEDED.items() if attention or name != "num_heads"}
+    missing = {name: description for name, description in needed.items() if name not in sizes}
     if not missing:
         if not attention:  # a model of recurrent layers alone
             for name in ("num_heads", "num_kv_heads", "head_dim"):
                 sizes.setdefault(name, (0, "no attention"))
         return
     wrong = model.artifact.items("malformed")
-    told = ", ".join(f"{words} ({name})" for name, (words, _, _) in missing.items())
+    names = ", ".join(f"{words} ({name})" for name, (words, _, _) in missing.items())
     example = ",".join(f"{name}={value}" for name, (_, _, value) in missing.items())
     keys = ", ".join(key for _, key, _ in missing.values())
     raise InputError(
-        f"{model.name} does not say {told}" + (f"; it says {wrong[0]}" if wrong else ""),
+        f"{model.name} does not say {names}" + (f"; it says {wrong[0]}" if wrong else ""),
         fix=f"add --dims {example} with your numbers, or {keys} to its config.json",
     )
 
 
 def _check(name: str, value: Any, where: str) -> None:
     numbers = value if isinstance(value, tuple) else (value,)
-    if not (value is None or all(isinstance(each, KINDS.get(FIELDS[name].type, int)) for each in numbers)):
+    if not (
+        value is None or all(isinstance(number, KINDS.get(FIELDS[name].type, int)) for number in numbers)
+    ):
         raise InputError(
             f"{name} = {str(value)[:60]!r} ({where}) is not a size of a model",
             fix=f"give the right one: --dims {name}=N",

@@ -29,81 +29,62 @@ class FlagMeaning(NamedTuple):
     )
 
 
-_TP, _PP, _CP, _EP = ("tp_size",), ("pp_size",), ("cp_size",), ("moe_ep_size",)
-_FRACTION = FlagMeaning("runtime.free_gpu_memory_fraction", "float")
-_QUANT = FlagMeaning("quant.algo", "str")
+# Flags by the kind of their value and the fact they state; what build scripts before 0.8 spelled otherwise is among them.
+FLAGS_OF_FACTS: dict[str, dict[str, str]] = {
+    "int": {
+        "tp_size": "tp tp_size tensor_parallel_size", "pp_size": "pp pp_size pipeline_parallel_size",
+        "cp_size": "cp cp_size context_parallel_size",
+        "moe_ep_size": "ep ep_size moe_ep_size moe_expert_parallel_size",
+        "moe_tp_size": "moe_tp_size moe_tensor_parallel_size", "world_size": "world_size",
+        "gpus_per_node": "gpus_per_node", "quant.group_size": "group_size", "max_batch_size": "max_batch_size",
+        "max_num_tokens": "max_num_tokens", "max_seq_len": "max_seq_len max_decoder_seq_len",
+        "max_input_len": "max_input_len", "max_output_len": "max_output_len",
+        "max_beam_width": "max_beam_width beam_width", "max_draft_len": "max_draft_len",
+        "tokens_per_block": "tokens_per_block", "runtime.max_tokens_in_cache": "max_tokens_in_paged_kv_cache",
+        "option.cuda_graph_config.max_batch_size": "cuda_graph_max_batch_size", "lora.max_rank": "max_lora_rank",
+        "option.lora_config.max_loras": "max_loras",
+    },
+    "switch": {
+        "attention_dp": "enable_attention_dp", "use_parallel_embedding": "use_parallel_embedding",
+        "option.int8_kv_cache": "int8_kv_cache", "option.fp8_kv_cache": "fp8_kv_cache",
+        "option.use_inflight_batching": "use_inflight_batching",
+        "plugin.context_fmha": "enable_context_fmha context_fmha",
+        "plugin.remove_input_padding": "remove_input_padding", "plugin.paged_kv_cache": "paged_kv_cache",
+        "plugin.use_paged_context_fmha": "use_paged_context_fmha", "multiple_profiles": "multiple_profiles",
+        "gather_context_logits": "gather_context_logits", "gather_generation_logits": "gather_generation_logits",
+        "option.gather_all_token_logits": "gather_all_token_logits",
+        "runtime.chunked_context": "enable_chunked_prefill enable_chunked_context",
+        "option.disable_kv_cache_reuse": "disable_kv_cache_reuse",
+        "option.use_cuda_graph": "cuda_graph use_cuda_graph", "option.torch_compile": "torch_compile",
+        "option.torch_compile_config.enable_piecewise_cuda_graph": "piecewise_cuda_graph",
+        "lora.enabled": "enable_lora",
+    },
+    "str": {
+        "dtype": "dtype", "logits_dtype": "logits_dtype",
+        "quant.algo": "quantization quant_algo qformat weight_only_precision",
+        "runtime.kv_cache_dtype": "kv_cache_dtype kv_cache_quant_algo", "runtime.backend": "backend",
+        "kv_cache_type": "kv_cache_type", "option.moe_config.backend": "moe_backend",
+        "runtime.draft_model": "draft_model speculative_model",
+    },
+    "float": {
+
+        "runtime.free_gpu_memory_fraction": "kv_cache_free_gpu_memory_fraction kv_cache_free_gpu_mem_fraction free_gpu_memory_fraction",
+    },
+    "size": {
+        "option.kv_cache_config.host_cache_size": "kv_cache_host_memory_bytes host_cache_size",
+        "option.other_processes": "other_processes",
+    },
+    "plugin": {
+        "plugin.gemm_plugin": "gemm_plugin use_gemm_plugin",
+        "plugin.gpt_attention_plugin": "gpt_attention_plugin use_gpt_attention_plugin",
+        "option.lora_plugin": "lora_plugin",
+    },
+}  # fmt: skip
 FLAGS: dict[str, FlagMeaning] = {
-    **{name: FlagMeaning(*_TP) for name in ("tp", "tp_size", "tensor_parallel_size")},
-    **{name: FlagMeaning(*_PP) for name in ("pp", "pp_size", "pipeline_parallel_size")},
-    **{name: FlagMeaning(*_CP) for name in ("cp", "cp_size", "context_parallel_size")},
-    **{name: FlagMeaning(*_EP) for name in ("ep", "ep_size", "moe_ep_size", "moe_expert_parallel_size")},
-    **{name: FlagMeaning("moe_tp_size") for name in ("moe_tp_size", "moe_tensor_parallel_size")},
-    "world_size": FlagMeaning("world_size"),
-    "gpus_per_node": FlagMeaning("gpus_per_node"),
-    "enable_attention_dp": FlagMeaning("attention_dp", "switch"),
-    "use_parallel_embedding": FlagMeaning("use_parallel_embedding", "switch"),
-    "dtype": FlagMeaning("dtype", "str"),
-    "logits_dtype": FlagMeaning("logits_dtype", "str"),
-    **dict.fromkeys(("quantization", "quant_algo", "qformat", "weight_only_precision"), _QUANT),
-    "group_size": FlagMeaning("quant.group_size"),
-    "kv_cache_dtype": FlagMeaning("runtime.kv_cache_dtype", "str"),
-    "kv_cache_quant_algo": FlagMeaning("runtime.kv_cache_dtype", "str"),
-    "int8_kv_cache": FlagMeaning("option.int8_kv_cache", "switch"),
-    "fp8_kv_cache": FlagMeaning("option.fp8_kv_cache", "switch"),
-    "max_batch_size": FlagMeaning("max_batch_size"),
-    "max_num_tokens": FlagMeaning("max_num_tokens"),
-    "max_seq_len": FlagMeaning("max_seq_len"),
-    "max_decoder_seq_len": FlagMeaning("max_seq_len"),
-    "max_input_len": FlagMeaning("max_input_len"),
-    "max_output_len": FlagMeaning("max_output_len"),
-    "max_beam_width": FlagMeaning("max_beam_width"),
-    "beam_width": FlagMeaning("max_beam_width"),
-    "max_draft_len": FlagMeaning("max_draft_len"),
-    "tokens_per_block": FlagMeaning("tokens_per_block"),
-    **dict.fromkeys(
-        (
-            "kv_cache_free_gpu_memory_fraction",
-            "kv_cache_free_gpu_mem_fraction",
-            "free_gpu_memory_fraction",
-        ),
-        _FRACTION,
-    ),
-    "max_tokens_in_paged_kv_cache": FlagMeaning("runtime.max_tokens_in_cache"),
-    "kv_cache_host_memory_bytes": FlagMeaning("option.kv_cache_config.host_cache_size", "size"),
-    "host_cache_size": FlagMeaning("option.kv_cache_config.host_cache_size", "size"),
-    "backend": FlagMeaning("runtime.backend", "str"),
-    "gemm_plugin": FlagMeaning("plugin.gemm_plugin", "plugin"),
-    "gpt_attention_plugin": FlagMeaning("plugin.gpt_attention_plugin", "plugin"),
-    # As the build scripts before 0.8 spelled them.
-    "use_inflight_batching": FlagMeaning("option.use_inflight_batching", "switch"),
-    "use_gemm_plugin": FlagMeaning("plugin.gemm_plugin", "plugin"),
-    "use_gpt_attention_plugin": FlagMeaning("plugin.gpt_attention_plugin", "plugin"),
-    "enable_context_fmha": FlagMeaning("plugin.context_fmha", "switch"),
-    "context_fmha": FlagMeaning("plugin.context_fmha", "switch"),
-    "remove_input_padding": FlagMeaning("plugin.remove_input_padding", "switch"),
-    "paged_kv_cache": FlagMeaning("plugin.paged_kv_cache", "switch"),
-    "kv_cache_type": FlagMeaning("kv_cache_type", "str"),
-    "use_paged_context_fmha": FlagMeaning("plugin.use_paged_context_fmha", "switch"),
-    "multiple_profiles": FlagMeaning("multiple_profiles", "switch"),
-    "gather_context_logits": FlagMeaning("gather_context_logits", "switch"),
-    "gather_generation_logits": FlagMeaning("gather_generation_logits", "switch"),
-    "gather_all_token_logits": FlagMeaning("option.gather_all_token_logits", "switch"),
-    "enable_chunked_prefill": FlagMeaning("runtime.chunked_context", "switch"),
-    "enable_chunked_context": FlagMeaning("runtime.chunked_context", "switch"),
-    "disable_kv_cache_reuse": FlagMeaning("option.disable_kv_cache_reuse", "switch"),
-    "moe_backend": FlagMeaning("option.moe_config.backend", "str"),
-    "cuda_graph": FlagMeaning("option.use_cuda_graph", "switch"),
-    "use_cuda_graph": FlagMeaning("option.use_cuda_graph", "switch"),
-    "cuda_graph_max_batch_size": FlagMeaning("option.cuda_graph_config.max_batch_size"),
-    "torch_compile": FlagMeaning("option.torch_compile", "switch"),
-    "piecewise_cuda_graph": FlagMeaning("option.torch_compile_config.enable_piecewise_cuda_graph", "switch"),
-    "lora_plugin": FlagMeaning("option.lora_plugin", "plugin"),
-    "enable_lora": FlagMeaning("lora.enabled", "switch"),
-    "max_lora_rank": FlagMeaning("lora.max_rank"),
-    "max_loras": FlagMeaning("option.lora_config.max_loras"),
-    "draft_model": FlagMeaning("runtime.draft_model", "str"),
-    "speculative_model": FlagMeaning("runtime.draft_model", "str"),
-    "other_processes": FlagMeaning("option.other_processes", "size"),
+    name: FlagMeaning(fact, kind)
+    for kind, facts in FLAGS_OF_FACTS.items()
+    for fact, names in facts.items()
+    for name in names.split()
 }
 # Flags of trtllm-build that mean nothing to the PyTorch backend.
 OF_ENGINES = (
@@ -137,9 +118,9 @@ def taken_apart(words: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]
             continue
         name, equals, value = word.partition("=")
         if not equals:
-            found = _value_of(name, words[at : at + 1])
-            at += found is not True
-            pairs.append((name, found))
+            flag_value = _value_of(name, words[at : at + 1])
+            at += flag_value is not True
+            pairs.append((name, flag_value))
         else:
             pairs.append((name, value))
     return alone, pairs
@@ -203,7 +184,7 @@ def _list(name: str, text: str) -> list[Any]:
         raise InputError(
             f"{name} {text!r} is not a plain list", fix="write such an option into a file for --config"
         )
-    return [coerced("int", each.strip(" '\"")) for each in inner.split(",") if each.strip()]
+    return [coerced("int", item.strip(" '\"")) for item in inner.split(",") if item.strip()]
 
 
 def parse_count(name: str, text: str) -> int:

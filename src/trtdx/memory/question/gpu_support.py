@@ -1,4 +1,4 @@
-"""What a GPU does not have, whatever its memory."""
+"""Which GPUs lack fused attention, by release."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def lacks_fused_attention(device: Device | None, version: str) -> bool:
 
 
 def must_be_told(setup: Setup) -> bool:
-    """Return whether such an engine has to be built without fused attention by a flag."""
-    release = setup.running.version or LAST_STABLE
+    """Return whether a flag has to turn fused attention off, because the build fails with it."""
+    release = setup.release
     return lacks_fused_attention(setup.device, release) and at_least(release, REFUSED_SINCE)

@@ -75,11 +75,11 @@ class UnknownGpuError(UnknownNameError):
 
     def __init__(self, name: str) -> None:
         super().__init__("GPU", name, ())
-        known = {spelt.lower(): row.name for row in _rows() for spelt in (row.name, *row.also)}
-        alike = difflib.get_close_matches(name.lower(), list(known), n=6, cutoff=0.6)
-        near = list(dict.fromkeys(known[each] for each in alike))[:3]
-        given = "give its memory with --gpu-memory 80GiB"
-        self.fix = f"did you mean {' or '.join(near)}? Or {given}" if near else given
+        names = {spelt.lower(): row.name for row in _rows() for spelt in (row.name, *row.also)}
+        alike = difflib.get_close_matches(name.lower(), list(names), n=6, cutoff=0.6)
+        near = list(dict.fromkeys(names[spelling] for spelling in alike))[:3]
+        memory_hint = "give its memory with --gpu-memory 80GiB"
+        self.fix = f"did you mean {' or '.join(near)}? Or {memory_hint}" if near else memory_hint
 
 
 def _found(text: str) -> _Row | None:
@@ -100,11 +100,11 @@ def _spellings(row: _Row) -> tuple[frozenset[str], ...]:
 
 
 def _words(text: str) -> frozenset[str]:
-    found = set()
+    words = set()
     for token in _TOKEN.findall(_apart(text.lower())):
         size = _SIZE.fullmatch(token)
-        found.add(f"{size[1]}gb" if size else token)
-    return frozenset(found - NOISE)
+        words.add(f"{size[1]}gb" if size else token)
+    return frozenset(words - NOISE)
 
 
 def _apart(text: str) -> str:
@@ -116,5 +116,5 @@ def _apart(text: str) -> str:
 
 def _same_size(words: frozenset[str], spelt: frozenset[str]) -> bool:
     """A size that was said must be one the spelling knows."""
-    said = {word for word in words if _SIZE.fullmatch(word)}
-    return not said or bool(said & spelt)
+    sizes = {word for word in words if _SIZE.fullmatch(word)}
+    return not sizes or bool(sizes & spelt)

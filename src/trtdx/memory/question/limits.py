@@ -1,4 +1,4 @@
-"""The limits that are asked about: batch, tokens and lengths, as stated or as the release sets them."""
+"""Limits of batch, tokens and lengths: as stated, or the release's defaults."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 from trtdx.inspect.facts.build_defaults import UNKNOWN
 from trtdx.inspect.facts.options import table
-from trtdx.memory.nouns import Limits, Running
+from trtdx.memory.nouns import DEFAULT_SOURCE, Limits, Running
 from trtdx.memory.question.build_defaults import build_default
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trtdx.memory.nouns import Dims
-
-from trtdx.memory.question.settings import DEFAULT, Chosen
+    from trtdx.memory.question.settings import Chosen
 
 MOST = {"max_batch_size": 10**6, "max_num_tokens": 10**8, "max_seq_len": 10**8, "max_input_len": 10**8}
 
@@ -33,11 +32,8 @@ def limits_of(chosen: Chosen, running: Running, dims: Dims) -> Limits:
     tokens = _limit(chosen, "max_num_tokens", max(usual, 1) if engine else 8192, release)
     block = usual_of("tokens_per_block", 32)
     window = chosen.find("runtime.attention_window")
-    windows = (
-        [each for each in window.value if isinstance(each, int)]
-        if window and isinstance(window.value, list)
-        else []
-    )
+    sizes = window.value if window and isinstance(window.value, list) else []
+    windows = [size for size in sizes if isinstance(size, int)]
     return Limits(
         max_batch_size=batch,
         max_attention_window=tuple(windows),
@@ -64,7 +60,7 @@ def _limit(chosen: Chosen, name: str, default: int, release: str) -> int:
 
 
 def _usual_in(running: Running, dims: Dims) -> Callable[[str, int], int]:
-    """Return what tells the limits that a release sets by itself; 0 where it deduces one."""
+    """Return a function that looks up a release's default limits; 0 where it deduces one."""
 
     def usual(name: str, otherwise: int) -> int:
         if running.backend == "tensorrt":
@@ -87,9 +83,13 @@ def _sequence(chosen: Chosen, engine: bool, release: str, dims: Dims) -> int:
         prompt = chosen.number(
             "max_input_len", "max_input_len", default=own_prompt, most=MOST["max_input_len"]
         )
-        chosen.said["max_seq_len"] = answer.where if answer else f"{DEFAULT}: max_input_len + {length}"
+        chosen.said["max_seq_len"] = answer.where if answer else f"{DEFAULT_SOURCE}: max_input_len + {length}"
         return prompt + length
-    own = dims.max_positions or 2048
+    model_length = dims.max_positions or 2048
     return chosen.number(
-        "max_seq_len", "max_seq_len", default=own, why="what the model was made for", most=MOST["max_seq_len"]
+        "max_seq_len",
+        "max_seq_len",
+        default=model_length,
+        why="what the model was made for",
+        most=MOST["max_seq_len"],
     )

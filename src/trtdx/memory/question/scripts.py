@@ -1,13 +1,13 @@
-"""Shell text of several stages (convert or quantise, build, serve), read as one question.
+"""Reads shell text of several stages (convert or quantise, build, serve) as layers of settings.
 
-What serves a model rules over what built its engine, and that over what converted its weights.
+Serve flags override build flags, and these override flags of the conversion.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
 from trtdx.inspect.facts.artifact import Artifact, Facts
 from trtdx.inspect.readers.server.commands import PROGRAMS, command_lines, demand_command
@@ -42,12 +42,12 @@ WORDS = {"int4_gptq": "gptq", "int8_gptq": "W8A16_GPTQ"}
 
 
 def layers_from_script(host: Host, text: str, version: str) -> tuple[Artifact, ...]:
-    """Return what each command of a text states, what is started last first."""
+    """Return the settings of each command in a text, the last stage first."""
     lines, script = command_lines(text, KNOWN)
     demand_command(lines, script)
-    made = {output: source for line in lines for output, source in _made(line)}
+    source_of_output = {output: source for line in lines for output, source in _made(line)}
     started = sorted(lines, key=_rank)
-    layers = [_layer(host, line, script, text, version, made) for line in started[::-1]]
+    layers = [_layer(host, line, script, text, version, source_of_output) for line in started[::-1]]
     if not any(line.program in (BUILDER, OLD_BUILDER) for line in lines):
         return tuple(layers)
     return tuple(_of_engine(layer) for layer in layers)
@@ -57,7 +57,7 @@ def _of_engine(layer: Artifact) -> Artifact:
     """Return a layer of a text that builds an engine: what is served after that is the engine."""
     facts = Facts()
     facts.put("runtime.backend", "tensorrt", f"--command: {BUILDER}")
-    return msgspec.structs.replace(layer, facts=facts.done() | layer.facts)
+    return replace(layer, facts=facts.done() | layer.facts)
 
 
 def _rank(line: CommandLine) -> int:
@@ -65,32 +65,25 @@ def _rank(line: CommandLine) -> int:
 
 
 def _made(line: CommandLine) -> Iterator[tuple[str, str]]:
-    """Yield the folder a command makes, and the one it makes it of."""
+    """Yield a command's output folder with its input folder."""
     source, output = _named(line, INPUTS), _named(line, OUTPUTS)
     if source and output:
         yield output, source
 
 
 def _named(line: CommandLine, names: tuple[str, ...]) -> str:
-    found = (given.value for given in line.given if given.name in names and given.is_known)
-    return next((value for value in found if value), "")
+    values = (argument.value for argument in line.given if argument.name in names and argument.is_known)
+    return next((value for value in values if value), "")
 
 
 def _layer(
-    host: Host,
-    line: CommandLine,
-    script: Script,
-    text: str,
-    version: str,
-    made: dict[str, str],
+    host: Host, line: CommandLine, script: Script, text: str, version: str, made: dict[str, str]
 ) -> Artifact:
     if line.program in (*OF_CHECKPOINTS, OLD_BUILDER, TEMPLATE):
         return _stated(line, own_facts(line), made)
     artifact = read_line(host, line, script, "--command", version=version, text=text)
     facts = artifact.facts | (own_facts(line) if line.program == BUILDER else {})
-    return msgspec.structs.replace(
-        _stated(line, facts, made), refers_to=artifact.refers_to, unread=artifact.unread
-    )
+    return replace(_stated(line, facts, made), refers_to=artifact.refers_to, unread=artifact.unread)
 
 
 def _stated(line: CommandLine, facts: dict[str, Fact], made: dict[str, str]) -> Artifact:
@@ -104,7 +97,7 @@ def _stated(line: CommandLine, facts: dict[str, Fact], made: dict[str, str]) -> 
 
 
 def _origin(name: str, made: dict[str, str]) -> tuple[str, bool]:
-    """Return what a folder was made of in the end, and whether the text makes it."""
+    """Return the model a folder was originally made from, and whether the text makes that folder."""
     is_made = name in made
     for _ in made:
         name = made.get(name, name)
@@ -112,7 +105,7 @@ def _origin(name: str, made: dict[str, str]) -> tuple[str, bool]:
 
 
 def own_facts(line: CommandLine) -> dict[str, Fact]:
-    """Return what the flags of a builder or converter state; those that cost no memory are passed over."""
+    """Return the facts that a builder's or converter's flags state, without those that cost no memory."""
     facts = Facts()
     for name, value in _pairs(line):
         plain = MEANT.get(name, name)
@@ -130,9 +123,12 @@ def own_facts(line: CommandLine) -> dict[str, Fact]:
 
 
 def _pairs(line: CommandLine) -> Iterator[tuple[str, Any]]:
-    for given in line.given:
-        if given.is_known:
-            yield given.name.lstrip("-").replace("-", "_"), True if given.value is None else given.value
+    for argument in line.given:
+        if argument.is_known:
+            yield (
+                argument.name.lstrip("-").replace("-", "_"),
+                True if argument.value is None else argument.value,
+            )
     if line.program == TEMPLATE:
         for word in line.arguments:
             for part in word.text.split(","):

@@ -1,7 +1,8 @@
-"""Layout, formats, limits and switches that are asked about; what nobody said is the release's default."""
+"""Layout, formats and switches: as stated, or the release's defaults."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from trtdx.errors import InputError
@@ -9,7 +10,7 @@ from trtdx.inspect.facts.build_defaults import UNKNOWN
 from trtdx.knowledge.versions import at_least, has_engine_flow
 from trtdx.memory.model.format_names import FORMATS, dtype_from, format_from, kv_type_from
 from trtdx.memory.model.mixed_formats import formats_by_module
-from trtdx.memory.nouns import LAST_STABLE, Formats, Layout, Running
+from trtdx.memory.nouns import DEFAULT_SOURCE, LAST_STABLE, Formats, Layout, Running
 from trtdx.memory.question.build_defaults import build_default
 from trtdx.memory.question.flags import OF_ENGINES
 
@@ -18,10 +19,33 @@ if TYPE_CHECKING:
     from trtdx.memory.nouns import Dims
 
 PYTORCH_SINCE = "1.0.0"  # trtllm-serve and the LLM API use it unless told otherwise
-DEFAULT = "default"  # how `said` begins where nobody said a thing
 MOST_RANKS = 4096
 # What `--use_inflight_batching` switched on (examples/llama/build.py@v0.7.1).
 IN_FLIGHT = ("gpt_attention_plugin", "remove_input_padding", "paged_kv_cache")
+
+
+# Fields of `Running`: for those that are amounts the largest that makes sense, then the facts that state them.
+AMOUNTS: dict[str, tuple[Any, ...]] = {
+    "max_tokens": (10**12, "runtime.max_tokens_in_cache"),
+    "max_kv_bytes": (10**15, "option.kv_cache_config.max_gpu_total_bytes"),
+    "host_cache_bytes": (10**15, "option.kv_cache_config.host_cache_size"),
+    "moe_max_tokens": (10**9, "option.moe_config.max_num_tokens", "option.moe_max_num_tokens"),
+    "disaggregated_tokens": (10**9, "option.cache_transceiver_config.max_tokens_in_buffer"),
+    "max_loras": (MOST_RANKS, "option.lora_config.max_loras"),
+    "max_lora_rank": (10**5, "lora.max_rank"),
+}
+SWITCHES = {
+    "multiple_profiles": ("multiple_profiles",),
+    "gather_context_logits": ("gather_context_logits",),
+    "gather_generation_logits": ("gather_generation_logits", "runtime.gather_generation_logits"),
+    "piecewise_graphs": ("option.torch_compile_config.enable_piecewise_cuda_graph",),
+    "chunked": ("runtime.chunked_context",),
+    "lora": ("lora.enabled", "option.lora_plugin"),
+}
+ENGINE_PLUGINS = {
+    "gemm_plugin": "gemm_plugin", "attention_plugin": "gpt_attention_plugin", "context_fmha": "context_fmha",
+    "packed": "remove_input_padding", "paged_kv": "paged_kv_cache",
+}  # fmt: skip
 
 
 class Chosen:
@@ -32,13 +56,13 @@ class Chosen:
         self.said: dict[str, str] = {}
 
     def find(self, *facts: str) -> Fact | None:
-        found = (layer.facts[fact] for layer in self.layers for fact in facts if fact in layer.facts)
-        return next(found, None)
+        matches = (layer.facts[fact] for layer in self.layers for fact in facts if fact in layer.facts)
+        return next(matches, None)
 
     def take(self, key: str, *facts: str, default: Any, why: str = "") -> Any:
         """Return what is stated under any of these facts, or the default."""
         fact = self.find(*facts)
-        self.said[key] = fact.where if fact else f"{DEFAULT}{': ' if why else ''}{why}"
+        self.said[key] = fact.where if fact else f"{DEFAULT_SOURCE}{': ' if why else ''}{why}"
         return fact.value if fact else default
 
     def number(
@@ -96,16 +120,13 @@ def layout_of(chosen: Chosen, gpus: int, dims: Dims) -> Layout:
 
 
 def _check_world(chosen: Chosen, tp: int, pp: int, cp: int) -> None:
-    """Raise where one and the same source states ranks and sizes that do not go together."""
+    """Raise where one source states a world size that is not the product of its parallel sizes."""
     for layer in chosen.layers:
         world = layer.facts.get("world_size")
-        if (
-            world is not None
-            and (layer.has("tp_size") or layer.has("pp_size"))
-            and world.value != tp * pp * cp
-        ):
-            own = [layer.integer(name) or 1 for name in ("tp_size", "pp_size", "cp_size")]
-            if own[0] * own[1] * own[2] == world.value:
+        has_sizes = layer.has("tp_size") or layer.has("pp_size")
+        if world is not None and has_sizes and world.value != tp * pp * cp:
+            sizes = [layer.integer(name) or 1 for name in ("tp_size", "pp_size", "cp_size")]
+            if math.prod(sizes) == world.value:
                 continue  # another layout is asked about than the files have
             raise InputError(
                 f"world_size {world.value} ({world.where}) is not tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp}",
@@ -132,7 +153,7 @@ def formats_of(chosen: Chosen, dims: Dims) -> Formats:
     if chosen.switch("kv", "option.int8_kv_cache", default=False):
         kv = "int8"
     excluded = chosen.find("quant.excluded")
-    names = tuple(each for each in excluded.value if isinstance(each, str)) if excluded else ()
+    names = tuple(name for name in excluded.value if isinstance(name, str)) if excluded else ()
     mixed = chosen.find("quant.per_layer") if weights == "MIXED_PRECISION" else None
     return Formats(
         dtype=dtype_from(dtype),
@@ -152,7 +173,9 @@ def _format(quant: Fact) -> tuple[str, str]:
     except InputError:
         if quant.where.startswith("--"):
             raise
-    return str(quant.value).upper(), f"{DEFAULT}: it is not known, and taken for eight bits ({quant.where})"
+    return str(
+        quant.value
+    ).upper(), f"{DEFAULT_SOURCE}: it is not known, and taken for eight bits ({quant.where})"
 
 
 def _packed(chosen: Chosen) -> tuple[str, str]:
@@ -160,25 +183,25 @@ def _packed(chosen: Chosen) -> tuple[str, str]:
     bits, method = chosen.find("quant.bits"), chosen.find("quant.method")
     nearest = {4: "W4A16_AWQ", 8: "W8A16"}.get(bits.value, "") if bits and type(bits.value) is int else ""
     where = method.where if method else ""
-    return nearest, f"{DEFAULT}: the nearest to what it has ({where})" if nearest else where
+    return nearest, f"{DEFAULT_SOURCE}: the nearest to what it has ({where})" if nearest else where
 
 
 def _dtype(chosen: Chosen) -> str:
-    asked = chosen.text("dtype", "runtime.dtype")
-    if asked and asked != "auto":
-        return asked
+    stated = chosen.text("dtype", "runtime.dtype")
+    if stated and stated != "auto":
+        return stated
     fact = chosen.find("dtype")
     value = str(fact.value).lower() if fact else "bfloat16"
-    chosen.said["dtype"] = fact.where if fact else f"{DEFAULT}: what most models are"
+    chosen.said["dtype"] = fact.where if fact else f"{DEFAULT_SOURCE}: what most models are"
     return "bfloat16" if value == "auto" else value
 
 
 def _plain_dtype(chosen: Chosen) -> str:
     """Return the model's own type where `--dtype` named a format."""
     model = chosen.layers[-1] if chosen.layers else None
-    own = model.text("dtype") if model else ""
-    chosen.said["dtype"] = f"{DEFAULT}: the model's" if own else DEFAULT
-    return own or "bfloat16"
+    model_dtype = model.text("dtype") if model else ""
+    chosen.said["dtype"] = f"{DEFAULT_SOURCE}: the model's" if model_dtype else DEFAULT_SOURCE
+    return model_dtype or "bfloat16"
 
 
 def _group(weights: str) -> int:
@@ -191,7 +214,7 @@ def running_of(chosen: Chosen, version: str, kind: str, model_type: str = "") ->
     backend = _backend(chosen, version, kind)
     if not version:
         version = LAST_STABLE
-        chosen.said["version"] = f"{DEFAULT}: the last stable release"
+        chosen.said["version"] = f"{DEFAULT_SOURCE}: the last stable release"
     else:
         chosen.said.setdefault("version", "--trtllm-version")
     fraction = chosen.take("free_fraction", "runtime.free_gpu_memory_fraction", default=0.9)
@@ -203,71 +226,37 @@ def running_of(chosen: Chosen, version: str, kind: str, model_type: str = "") ->
         )
     chosen.text("attn_backend", "option.attn_backend", "option.pytorch_backend_config.attn_backend")
     build = _EngineSwitches(chosen, version, model_type) if backend == "tensorrt" else None
+    plugins: dict[str, Any] = {
+        field: build.on(name) if build else True for field, name in ENGINE_PLUGINS.items()
+    }
+    amounts: dict[str, Any] = {name: _read_amount(chosen, name, *row) for name, row in AMOUNTS.items()}
     everything = chosen.switch("gather_context_logits", "option.gather_all_token_logits", default=False)
     graphs = chosen.find(
         "option.cuda_graph_config", "option.use_cuda_graph", "option.pytorch_backend_config.use_cuda_graph"
     )
-    most = 10**15
+    switches: dict[str, Any] = {
+        name: chosen.switch(name, *facts, default=False) for name, facts in SWITCHES.items()
+    }
     return Running(
         backend=backend,
         version=version,
         free_fraction=float(fraction),
-        max_tokens=chosen.number(
-            "max_tokens", "runtime.max_tokens_in_cache", default=0, least=0, most=10**12
-        ),
-        max_kv_bytes=chosen.number(
-            "max_kv_bytes", "option.kv_cache_config.max_gpu_total_bytes", default=0, least=0, most=most
-        ),
-        host_cache_bytes=chosen.number(
-            "host_cache_bytes", "option.kv_cache_config.host_cache_size", default=0, least=0, most=most
-        ),
+        **amounts,
         block_reuse=chosen.switch("block_reuse", "runtime.block_reuse", default=True)
         and not chosen.switch("block_reuse", "option.disable_kv_cache_reuse", default=False),
-        gemm_plugin=build.on("gemm_plugin") if build else True,
-        attention_plugin=build.on("gpt_attention_plugin") if build else True,
-        context_fmha=build.on("context_fmha") if build else True,
-        packed=build.on("remove_input_padding") if build else True,
-        paged_kv=_is_paged(chosen, build.on("paged_kv_cache") if build else True),
-        multiple_profiles=chosen.switch("multiple_profiles", "multiple_profiles", default=False),
-        gather_context_logits=everything
-        or chosen.switch("gather_context_logits", "gather_context_logits", default=False),
-        gather_generation_logits=everything
-        or chosen.switch(
-            "gather_generation_logits",
-            "gather_generation_logits",
-            "runtime.gather_generation_logits",
-            default=False,
-        ),
+        **plugins | {"paged_kv": _is_paged(chosen, plugins["paged_kv"])},
+        **switches | {name: everything or switches[name] for name in switches if name.startswith("gather")},
         moe_backend=chosen.text("moe_backend", "option.moe_config.backend", "option.moe_backend").upper(),
-        moe_max_tokens=chosen.number(
-            "moe_max_tokens",
-            "option.moe_config.max_num_tokens",
-            "option.moe_max_num_tokens",
-            default=0,
-            least=0,
-            most=10**9,
-        ),
         cuda_graphs=_captures(backend, version) if graphs is None else graphs.value not in ("null", False),
         cuda_graph_max_batch=_graph_batch(chosen),
-        piecewise_graphs=chosen.switch(
-            "piecewise_graphs", "option.torch_compile_config.enable_piecewise_cuda_graph", default=False
-        ),
         torch_compile=_compiles(chosen),
-        chunked=chosen.switch("chunked", "runtime.chunked_context", default=False),
-        disaggregated_tokens=chosen.number(
-            "disaggregated_tokens",
-            "option.cache_transceiver_config.max_tokens_in_buffer",
-            default=0,
-            least=0,
-            most=10**9,
-        ),
-        lora=chosen.switch("lora", "lora.enabled", "option.lora_plugin", default=False),
-        max_loras=chosen.number("max_loras", "option.lora_config.max_loras", default=0, least=0),
-        max_lora_rank=chosen.number("max_lora_rank", "lora.max_rank", default=0, least=0, most=10**5),
-        other_process_bytes=chosen.number(
-            "other_processes", "option.other_processes", default=0, least=0, most=most
-        ),
+        other_process_bytes=_read_amount(chosen, "other_processes", 10**15, "option.other_processes"),
     )
+
+
+def _read_amount(chosen: Chosen, key: str, most: int, *facts: str) -> int:
+    """Return a number that is 0 where nobody states it."""
+    return chosen.number(key, *facts, default=0, least=0, most=most)
 
 
 def _stated_version(chosen: Chosen, kind: str) -> str:
@@ -283,17 +272,16 @@ def _backend(chosen: Chosen, version: str, kind: str) -> str:
     if word:
         raise InputError(f"no backend is called {word!r}", fix="--backend pytorch or --backend tensorrt")
     command = chosen.text("command", "runtime.command")
-    if kind in ("engine", "checkpoint") or command.startswith(
-        ("trtllm-build", "launch_triton", "tritonserver")
-    ):
-        chosen.said["backend"] = f"{DEFAULT}: engines run on it"
+    engine_programs = ("trtllm-build", "launch_triton", "tritonserver")
+    if kind in ("engine", "checkpoint") or command.startswith(engine_programs):
+        chosen.said["backend"] = f"{DEFAULT_SOURCE}: engines run on it"
         return "tensorrt"
     build = chosen.find(*OF_ENGINES)
     if build is not None and has_engine_flow(version or LAST_STABLE):
-        chosen.said["backend"] = f"{DEFAULT}: {build.where} is of engines"
+        chosen.said["backend"] = f"{DEFAULT_SOURCE}: {build.where} is of engines"
         return "tensorrt"
     older = bool(version) and not at_least(version, PYTORCH_SINCE)
-    chosen.said["backend"] = f"{DEFAULT} of TensorRT-LLM {version or 'since 1.0'}"
+    chosen.said["backend"] = f"{DEFAULT_SOURCE} of TensorRT-LLM {version or 'since 1.0'}"
     return "tensorrt" if older else "pytorch"
 
 
@@ -332,15 +320,9 @@ def _is_paged(chosen: Chosen, by_plugin: bool) -> bool:
 def _graph_batch(chosen: Chosen) -> int:
     sizes = chosen.find("option.cuda_graph_config.batch_sizes", "option.cuda_graph_batch_sizes")
     if sizes is not None and isinstance(sizes.value, list):
-        return max((each for each in sizes.value if isinstance(each, int)), default=0)
-    return chosen.number(
-        "cuda_graph_max_batch",
-        "option.cuda_graph_config.max_batch_size",
-        "option.cuda_graph_max_batch_size",
-        default=0,
-        least=0,
-        most=10**6,
-    )
+        return max((size for size in sizes.value if isinstance(size, int)), default=0)
+    facts = ("option.cuda_graph_config.max_batch_size", "option.cuda_graph_max_batch_size")
+    return _read_amount(chosen, "cuda_graph_max_batch", 10**6, *facts)
 
 
 def _compiles(chosen: Chosen) -> bool:

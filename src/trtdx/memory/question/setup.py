@@ -1,4 +1,4 @@
-"""What is asked about: a Setup from whatever the user gave, with the place each thing was taken from."""
+"""Resolves a request into a `Setup`, with the source of each value."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.errors import InputError, TrtdxError, UnknownNameError
 from trtdx.inspect.facts.artifact import Artifact, Facts
@@ -14,13 +15,13 @@ from trtdx.knowledge.versions import has_engine_flow, parsed, sm_of_gpu
 from trtdx.memory.model.backend_support import newer_release
 from trtdx.memory.model.hybrid_dims import with_state_type
 from trtdx.memory.model.source import HOW, NO_MODEL, UnknownModelError, read_model, without_format
-from trtdx.memory.nouns import LAST_STABLE, Device, Setup
+from trtdx.memory.nouns import DEFAULT_SOURCE, LAST_STABLE, Device, Setup
 from trtdx.memory.question.dims import dims_from
 from trtdx.memory.question.flags import OF_ENGINES
 from trtdx.memory.question.gpu_support import lacks_fused_attention
 from trtdx.memory.question.gpus import device_from
 from trtdx.memory.question.limits import limits_of
-from trtdx.memory.question.settings import DEFAULT, Chosen, formats_of, layout_of, running_of
+from trtdx.memory.question.settings import Chosen, formats_of, layout_of, running_of
 from trtdx.words import parse_size
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ VARIABLE = re.compile(r"\b((?:TRTLLM|TLLM|FORCE|NCCL)_\w+)=['\"]?([^\s'\"]+)")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands on the command line."""
+    """What the command line asks for."""
 
     model: str = ""
     dims: str = ""
@@ -52,7 +53,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(NamedTuple):
-    """A set-up, and what it was made from."""
+    """A set-up, and what it was resolved from."""
 
     setup: Setup
     model: ModelSource
@@ -61,37 +62,39 @@ class Answer(NamedTuple):
 
 
 def setup_from(host: Host, asked: Asked) -> Answer:
-    """Return everything a plan needs; what is missing is asked for by name."""
+    """Return everything a plan needs, or raise naming what is missing."""
     version = _release(asked.version)
-    given = _options(host, asked, version)
-    model = _model(host, _model_named(host, asked, given), asked.dims, version)
-    layers = (asked.flags, *given, *_format_in_name(host, asked, given), model.artifact)
-    chosen = Chosen(layers)
+    option_layers = _options(host, asked, version)
+    model = _model(host, _model_named(host, asked, option_layers), asked.dims, version)
+    layers = (asked.flags, *option_layers, *_format_in_name(host, asked, option_layers), model.artifact)
+    settings = Chosen(layers)
     count, gpu = _gpus(asked.gpu)
-    dims = dims_from(model, asked.dims, chosen)
-    running = running_of(chosen, version, model.artifact.kind, dims.model_type)
+    dims = dims_from(model, asked.dims, settings)
+    running = running_of(settings, version, model.artifact.kind, dims.model_type)
     newer = newer_release(model.artifact, dims.model_type)
-    if newer and running.backend == "pytorch" and chosen.said["version"].startswith(DEFAULT):
-        running = running_of(chosen, newer, model.artifact.kind, dims.model_type)
-        chosen.said["version"] = f"{DEFAULT}: the first release that has this model"
+    if newer and running.backend == "pytorch" and settings.said["version"].startswith(DEFAULT_SOURCE):
+        running = running_of(settings, newer, model.artifact.kind, dims.model_type)
+        settings.said["version"] = f"{DEFAULT_SOURCE}: the first release that has this model"
     _check_backend(running.backend, running.version)
-    if dims.model_type in ADDS_TO_SCORES and chosen.said.get("context_fmha", DEFAULT).startswith(DEFAULT):
-        running = msgspec.structs.replace(running, context_fmha=False)
-    limits = limits_of(chosen, running, dims)
-    layout = layout_of(chosen, count, dims)
+    if dims.model_type in ADDS_TO_SCORES and settings.said.get("context_fmha", DEFAULT_SOURCE).startswith(
+        DEFAULT_SOURCE
+    ):
+        running = replace(running, context_fmha=False)
+    limits = limits_of(settings, running, dims)
+    layout = layout_of(settings, count, dims)
     if running.backend == "tensorrt":
-        layout = msgspec.structs.replace(layout, attention_dp=False)
-    formats = formats_of(chosen, dims)
+        layout = replace(layout, attention_dp=False)
+    formats = formats_of(settings, dims)
     if dims.state_numbers and "state_bytes_per_sequence" not in asked.dims:
-        kind = chosen.text("state_dtype", "option.kv_cache_config.mamba_ssm_cache_dtype")
+        kind = settings.text("state_dtype", "option.kv_cache_config.mamba_ssm_cache_dtype")
         dims = with_state_type(dims, kind, formats.dtype, running.version or LAST_STABLE)
-    device = _device(gpu, asked.gpu_memory, chosen)
+    device = _device(gpu, asked.gpu_memory, settings)
     if running.backend == "tensorrt" and lacks_fused_attention(device, running.version):
         if running.context_fmha:
-            chosen.said["fused_attention"] = chosen.said.get("context_fmha", DEFAULT)
-        running = msgspec.structs.replace(running, context_fmha=False)
-    draft, unread = _draft(host, chosen.text("draft_model", "runtime.draft_model"), version)
-    running = msgspec.structs.replace(running, env=_environment(asked.commands))
+            settings.said["fused_attention"] = settings.said.get("context_fmha", DEFAULT_SOURCE)
+        running = replace(running, context_fmha=False)
+    draft, unread = _draft(host, settings.text("draft_model", "runtime.draft_model"), version)
+    running = replace(running, env=_environment(asked.commands))
     setup = Setup(
         model=model.name,
         dims=dims,
@@ -101,15 +104,15 @@ def setup_from(host: Host, asked: Asked) -> Answer:
         running=running,
         device=device,
         draft=draft,
-        said=chosen.said,
+        said=settings.said,
     )
     exact = _exact_weights(host, model, setup)
     notes = (
         *unread,
-        *_idle(setup, Chosen((asked.flags, *given))),
-        *(f"{each.path}: {note}" for each in layers for note in each.unread),
+        *_idle(setup, Chosen((asked.flags, *option_layers))),
+        *(f"{layer.path}: {note}" for layer in layers for note in layer.unread),
     )
-    return Answer(msgspec.structs.replace(setup, weights_by_rank=exact), model, layers, notes)
+    return Answer(replace(setup, weights_by_rank=exact), model, layers, notes)
 
 
 def _draft(host: Host, name: str, version: str) -> tuple[Dims | None, tuple[str, ...]]:
@@ -124,10 +127,10 @@ def _draft(host: Host, name: str, version: str) -> tuple[Dims | None, tuple[str,
 
 def _format_in_name(host: Host, asked: Asked, given: tuple[Artifact, ...]) -> Iterator[Artifact]:
     """Yield the format that a command's name of the model has and the model itself has not: `NAME-FP8` of NAME."""
-    named = next(filter(None, (each.text("runtime.model") for each in given)), "")
+    named = next(filter(None, (layer.text("runtime.model") for layer in given)), "")
     name, weights = without_format(named.rstrip("/").rpartition("/")[2])
-    own = asked.model.rstrip("/").rpartition("/")[2]
-    if weights and name.lower() == own.lower() and host.kind(named) == "absent":
+    model_name = asked.model.rstrip("/").rpartition("/")[2]
+    if weights and name.lower() == model_name.lower() and host.kind(named) == "absent":
         facts = Facts()
         facts.put("quant.algo", weights, f"the name {named}")
         yield Artifact("command", named, facts.done())
@@ -139,7 +142,7 @@ def _idle(setup: Setup, given: Chosen) -> Iterator[str]:
     if setup.running.backend == "pytorch" and build is not None:
         yield f"{build.where} is of trtllm-build: it does nothing on the PyTorch backend"
     apart = given.find("attention_dp")
-    if setup.running.backend == "tensorrt" and apart is not None and apart.value:
+    if setup.is_engine and apart is not None and apart.value:
         yield "attention data parallelism is of the PyTorch backend: an engine has none"
     experts = given.find("moe_ep_size")
     if experts is not None and experts.value != 1 and not setup.dims.num_experts:
@@ -148,7 +151,7 @@ def _idle(setup: Setup, given: Chosen) -> Iterator[str]:
 
 def _environment(commands: tuple[str, ...]) -> dict[str, str]:
     """Return the variables that command lines set and that TensorRT-LLM reads."""
-    return dict(found for text in commands for found in VARIABLE.findall(text))
+    return dict(variable for text in commands for variable in VARIABLE.findall(text))
 
 
 def _model(host: Host, name: str, dims: str, version: str) -> ModelSource:
@@ -213,8 +216,8 @@ def _model_named(host: Host, asked: Asked, given: tuple[Artifact, ...]) -> str:
 
 def _gpus(text: str) -> tuple[int, str]:
     """Return how many GPUs, and which: "2xH100"."""
-    found = COUNTED.fullmatch(text.strip())
-    return (int(found[1]), found[2].strip()) if found else (0, text.strip())
+    match = COUNTED.fullmatch(text.strip())
+    return (int(match[1]), match[2].strip()) if match else (0, text.strip())
 
 
 def _device(gpu: str, memory: str, chosen: Chosen) -> Device | None:
@@ -229,13 +232,13 @@ def _device(gpu: str, memory: str, chosen: Chosen) -> Device | None:
     if not gpu:
         return Device(name=f"a GPU with {memory}", total_bytes=size, source="given")
     try:
-        known = device_from(gpu)
+        device = device_from(gpu)
     except UnknownNameError:
         sm = sm_of_gpu(gpu)  # a GPU the table does not have, or a bare compute capability
         if sm is None:
             raise
-        known = Device(name=gpu, total_bytes=size, sm=sm)
-    return msgspec.structs.replace(known, total_bytes=size, source="given")
+        device = Device(name=gpu, total_bytes=size, sm=sm)
+    return replace(device, total_bytes=size, source="given")
 
 
 def _check_backend(backend: str, version: str) -> None:

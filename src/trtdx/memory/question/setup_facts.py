@@ -1,11 +1,11 @@
-"""What a set-up can be changed in, under the names that artifacts have for it."""
+"""The facts of a set-up that can be changed, under the names that artifacts use."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from trtdx.knowledge.versions import at_least
-from trtdx.memory.nouns import LAST_STABLE
 from trtdx.model import Stage
 
 if TYPE_CHECKING:
@@ -26,62 +26,49 @@ STARTED = (
 )  # fmt: skip
 
 
+# The field of a set-up that each fact is about.
+FIELD_OF_FACT = {
+    "tp_size": "layout.tp", "pp_size": "layout.pp", "moe_ep_size": "layout.ep", "moe_tp_size": "layout.moe_tp",
+    "quant.algo": "formats.weights", "runtime.kv_cache_dtype": "formats.kv", "max_batch_size": "limits.max_batch_size",
+    "max_num_tokens": "limits.max_num_tokens", "max_seq_len": "limits.max_seq_len",
+    "max_beam_width": "limits.max_beam_width", "runtime.free_gpu_memory_fraction": "running.free_fraction",
+    "runtime.max_tokens_in_cache": "running.max_tokens", "runtime.chunked_context": "running.chunked",
+}  # fmt: skip
+ENGINE_FIELDS = {
+    "use_parallel_embedding": "layout.parallel_embedding", "plugin.gemm_plugin": "running.gemm_plugin",
+    "plugin.gpt_attention_plugin": "running.attention_plugin", "plugin.context_fmha": "running.context_fmha",
+    "plugin.remove_input_padding": "running.packed", "plugin.paged_kv_cache": "running.paged_kv",
+    "multiple_profiles": "running.multiple_profiles", "gather_context_logits": "running.gather_context_logits",
+}  # fmt: skip
+TORCH_FIELDS = {GRAPHS: "running.cuda_graphs", PIECEWISE: "running.piecewise_graphs"}
+# What nobody has to say where it is empty.
+OPTIONAL_FACTS = (
+    "moe_ep_size", "moe_tp_size", "quant.algo", "runtime.kv_cache_dtype", "runtime.max_tokens_in_cache",
+    "runtime.chunked_context", "gather_context_logits",
+)  # fmt: skip
+
+
 def facts_of(setup: Setup) -> Facts:
-    """Return what can be changed; None is what nobody has to say."""
-    layout, formats, limits, running = setup.layout, setup.formats, setup.limits, setup.running
-    facts: Facts = {
-        "tp_size": layout.tp,
-        "pp_size": layout.pp,
-        "moe_ep_size": layout.ep or None,
-        "moe_tp_size": layout.moe_tp or None,
-        "quant.algo": formats.weights or None,
-        "runtime.kv_cache_dtype": formats.kv or None,
-        "max_batch_size": limits.max_batch_size,
-        "max_num_tokens": limits.max_num_tokens,
-        "max_seq_len": limits.max_seq_len,
-        "max_beam_width": limits.max_beam_width,
-        "runtime.free_gpu_memory_fraction": running.free_fraction,
-        "runtime.max_tokens_in_cache": running.max_tokens or None,
-        "runtime.chunked_context": running.chunked or None,
-    }
-    return facts | (_of_engine(setup) if running.backend == "tensorrt" else _of_torch(setup))
-
-
-def _of_engine(setup: Setup) -> Facts:
-    running = setup.running
-    return {
-        "use_parallel_embedding": setup.layout.parallel_embedding,
-        "plugin.gemm_plugin": running.gemm_plugin,
-        "plugin.gpt_attention_plugin": running.attention_plugin,
-        "plugin.context_fmha": running.context_fmha,
-        "plugin.remove_input_padding": running.packed,
-        "plugin.paged_kv_cache": running.paged_kv,
-        "multiple_profiles": running.multiple_profiles,
-        "gather_context_logits": running.gather_context_logits or None,
-    }
-
-
-def _of_torch(setup: Setup) -> Facts:
-    return {GRAPHS: setup.running.cuda_graphs, PIECEWISE: setup.running.piecewise_graphs}
+    """Return the facts that can be changed; None where a fact need not be stated."""
+    fields = FIELD_OF_FACT | (ENGINE_FIELDS if setup.is_engine else TORCH_FIELDS)
+    facts = {fact: attrgetter(field)(setup) for fact, field in fields.items()}
+    return {fact: value or None if fact in OPTIONAL_FACTS else value for fact, value in facts.items()}
 
 
 def differences(before: Facts, after: Facts) -> Facts:
-    """Return what is another in the second of two, as it is there."""
+    """Return the facts of the second that differ from the first."""
     return {name: value for name, value in after.items() if before.get(name) != value}
 
 
 def stages_of(setup: Setup, names: Facts) -> frozenset[Stage]:
-    """Return the stages that have to be gone through again for changes of these."""
-    found: set[Stage] = set()
-    for name in names:
-        found |= _stages(setup, name)
-    return frozenset(found)
+    """Return the stages that have to be run again when these facts change."""
+    return frozenset(stage for name in names for stage in _stages(setup, name))
 
 
 def _stages(setup: Setup, name: str) -> set[Stage]:
-    if setup.running.backend != "tensorrt":
+    if not setup.is_engine:
         return {Stage.CONVERT, Stage.LAUNCH} if name == "quant.algo" else {Stage.LAUNCH}
     if name in STARTED:
         return {Stage.LAUNCH}
-    converts = name in CONVERTED and at_least(setup.running.version or LAST_STABLE, BUILD_SINCE)
+    converts = name in CONVERTED and at_least(setup.release, BUILD_SINCE)
     return {Stage.CONVERT, Stage.BUILD} if converts else {Stage.BUILD}

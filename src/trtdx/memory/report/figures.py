@@ -50,8 +50,8 @@ def on_what(setup: Setup) -> str:
 def layout_in_words(setup: Setup) -> str:
     layout = setup.layout
     sizes = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "ep": layout.ep}
-    told = [f"{name} {size}" for name, size in sizes.items() if size > 1]
-    return ", ".join([*told, *(["attention dp"] if layout.attention_dp else [])])
+    parts = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    return ", ".join([*parts, *(["attention dp"] if layout.attention_dp else [])])
 
 
 def formats_in_words(setup: Setup) -> str:

@@ -23,17 +23,17 @@ td:last-child,th:last-child{text-align:left}
 
 def chart_of(points: Sequence[FrontierPoint], title: str) -> Chart:
     """Return the frontier as a chart; where nothing fits there is a gap."""
-    steps = sorted({each.max_num_tokens for each in points})
+    steps = sorted({point.max_num_tokens for point in points})
     curves = []
     for number, step in enumerate(steps):
-        own = sorted(
-            (each for each in points if each.max_num_tokens == step), key=lambda each: each.max_seq_len
+        step_points = sorted(
+            (point for point in points if point.max_num_tokens == step), key=lambda point: point.max_seq_len
         )
         curves.append(
             Curve(
                 f"max_num_tokens {step}",
-                [each.max_seq_len for each in own],
-                [each.max_batch_size or None for each in own],
+                [point.max_seq_len for point in step_points],
+                [point.max_batch_size or None for point in step_points],
                 color=COLORS[number % len(COLORS)],
                 line="-" if number < len(COLORS) else "--",
                 marker="o",
@@ -60,9 +60,9 @@ def write_frontier(points: Sequence[FrontierPoint], path: str, title: str, text:
 
 def _page(points: Sequence[FrontierPoint], title: str, text: str) -> str:
     rows = "".join(
-        f"<tr><td>{each.max_seq_len}<td>{each.max_num_tokens}<td>{each.max_batch_size}<td>{each.kv_tokens}"
-        f"<td>{html.escape(each.binding)}"
-        for each in points
+        f"<tr><td>{point.max_seq_len}<td>{point.max_num_tokens}<td>{point.max_batch_size}<td>{point.kv_tokens}"
+        f"<td>{html.escape(point.binding)}"
+        for point in points
     )
     head = "<tr><th>max_seq_len<th>max_num_tokens<th>max_batch_size<th>KV tokens<th>what stands in the way"
     picture = inline_svg(chart_of(points, title))

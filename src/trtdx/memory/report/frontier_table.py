@@ -22,13 +22,13 @@ SHORT = {
 
 def frontier_section(points: Sequence[FrontierPoint]) -> Section:
     """Return the frontier as a table: a row for each length, a column for each step."""
-    steps = sorted({each.max_num_tokens for each in points})
-    lengths = sorted({each.max_seq_len for each in points})
-    cells = {(each.max_seq_len, each.max_num_tokens): each for each in points}
+    steps = sorted({point.max_num_tokens for point in points})
+    lengths = sorted({point.max_seq_len for point in points})
+    cells = {(point.max_seq_len, point.max_num_tokens): point for point in points}
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (length, *(_cell(cells[length, step]) for step in steps)) for length in lengths
     )
-    words = sorted({each.binding for each in points})
+    words = sorted({point.binding for point in points})
     legend = ", ".join(f"{SHORT.get(word, word)}: {word}" for word in words if SHORT.get(word, word) != word)
     return Section(
         "frontier",

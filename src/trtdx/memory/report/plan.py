@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from trtdx.inspect.readers.server.command_text import folded
 from trtdx.knowledge.violation import Violation, finding_from
@@ -21,9 +22,8 @@ from trtdx.memory.ledger.capacity import (
     used,
     usual_length,
 )
-from trtdx.memory.ledger.plan import is_assumed
 from trtdx.memory.ledger.weight_storage import known
-from trtdx.memory.nouns import COMPONENTS, RankLedger
+from trtdx.memory.nouns import COMPONENTS, ZERO, RankLedger
 from trtdx.memory.report.figures import (
     band,
     formats_in_words,
@@ -72,12 +72,12 @@ def verdict(ledger: Ledger, lengths: Sequence[int] = ()) -> str:
             f"does not fit on {where}: short by {gib(worst.short_bytes)}{rank}; {_what_fills(setup, worst)}"
         )
     length = next(iter(lengths), 0) or usual_length(setup)
-    each = " on each" if setup.layout.world > 1 else ""
+    per_gpu = " on each" if setup.layout.world > 1 else ""
     narrow = "fits narrowly" if is_narrow(worst) else "fits"
     many = counted(requests(ledger, length), "request") if requests(ledger, length) else "not one request"
     beams = f" with {setup.limits.max_beam_width} beams" if setup.limits.max_beam_width > 1 else ""
     cache = gib(worst.bytes_of("kv_pool"))
-    text = f"{narrow} on {where} with {cache} of KV cache{each}: {cache_in_words(ledger)}, {many} of {length}{beams}"
+    text = f"{narrow} on {where} with {cache} of KV cache{per_gpu}: {cache_in_words(ledger)}, {many} of {length}{beams}"
     at_once = setup.limits.max_batch_size * setup.layout.pp * caches(setup)
     if at_once < requests(ledger, length):
         text = f"{text}, of which max_batch_size lets {at_once} run at once"
@@ -86,10 +86,12 @@ def verdict(ledger: Ledger, lengths: Sequence[int] = ()) -> str:
 
 def cache_in_words(ledger: Ledger) -> str:
     """Return how many tokens the caches hold; with attention data parallelism each GPU has its own requests."""
-    tokens, own = ledger.kv_tokens.value, caches(ledger.setup)
-    if own == 1:
+    tokens, cache_total = ledger.kv_tokens.value, caches(ledger.setup)
+    if cache_total == 1:
         return f"{short_count(tokens)} tokens"
-    return f"{short_count(tokens)} tokens on each of {own}, {short_count(tokens * own)} together"
+    return (
+        f"{short_count(tokens)} tokens on each of {cache_total}, {short_count(tokens * cache_total)} together"
+    )
 
 
 def _cache(ledger: Ledger) -> str:
@@ -100,7 +102,7 @@ def _too_long(ledger: Ledger) -> str:
     """Return what a default length comes to: a request that the cache does not hold is refused, whatever the model can."""
     limits = ledger.setup.limits
     longest = ledger.kv_tokens.value // limits.max_beam_width
-    if not is_assumed(ledger.setup, "max_seq_len") or longest >= limits.max_seq_len:
+    if not ledger.setup.is_assumed("max_seq_len") or longest >= limits.max_seq_len:
         return ""
     return f"; none can be longer than {longest}, though max_seq_len is {limits.max_seq_len} by default"
 
@@ -123,14 +125,16 @@ def _what_fills(setup: Setup, rank: RankLedger) -> str:
         name = in_the_way(rank)
         if name == COMPONENTS["weights"]:
             return f"weights are {gib(weights)} of its {gib(rank.capacity)}, beside {gib(used(rank) - weights)} of the rest"
-        largest = next((each for each in rank.components if COMPONENTS[each.name] == name), None)
+        largest = next(
+            (component for component in rank.components if COMPONENTS[component.name] == name), None
+        )
         size = gib(largest.bytes.value) if largest else ""
         verb = "are" if largest and largest.name in MANY else "is"
         return f"{name} {verb} {size} beside {gib(weights)} of weights"
     room = rank.capacity - used(rank)
     if not setup.running.paged_kv:
-        whole = gib(sequences_held(setup) * sequence_bytes(setup, rank))
-        return f"{gib(room)} are left for a KV cache of {whole}, which is not paged"
+        needed = gib(sequences_held(setup) * sequence_bytes(setup, rank))
+        return f"{gib(room)} are left for a KV cache of {needed}, which is not paged"
     return f"{gib(room)} are left for the KV cache, at {_per_token(rank)}"
 
 
@@ -138,21 +142,24 @@ def ledger_section(ledger: Ledger) -> Section:
     """Return the ledger of the tightest rank: what it holds, how sure that is, and why so much."""
     setup, worst = ledger.setup, ledger.worst
     rows = [
-        (COMPONENTS[each.name], in_gib(each.bytes.value), band(each.bytes), _why(each.why, each.bytes))
-        for each in worst.components
-        if each.bytes.value or each.name != "kv_pool"
+        (
+            COMPONENTS[component.name],
+            in_gib(component.bytes.value),
+            band(component.bytes),
+            _why(component.why, component.bytes),
+        )
+        for component in worst.components
+        if component.bytes.value or component.name != "kv_pool"
     ]
     rows.append(("together", in_gib(worst.total_bytes.value), band(worst.total_bytes), _of_capacity(worst)))
     world = setup.layout.world
-    whose = (
-        f"rank {worst.rank} of {world} (the tightest)"
-        if _differ(ledger)
-        else "each GPU"
-        if world > 1
-        else "the GPU"
+    whose = "each GPU" if world > 1 else "the GPU"
+    if _differ(ledger):
+        whose = f"rank {worst.rank} of {world} (the tightest)"
+    settings = ", ".join(
+        filter(None, (layout_in_words(setup), formats_in_words(setup), setup.running.backend))
     )
-    made = ", ".join(filter(None, (layout_in_words(setup), formats_in_words(setup), setup.running.backend)))
-    title = f"what {whose} holds, in GiB ({made})"
+    title = f"what {whose} holds, in GiB ({settings})"
     note = ". ".join(filter(None, (*ledger.notes, assumed_note(setup), build_note(ledger))))
     return Section("ledger", title, ("component", "GiB", "band", "why"), tuple(rows), note=note)
 
@@ -160,8 +167,8 @@ def ledger_section(ledger: Ledger) -> Section:
 def _why(words: str, figure: Figure) -> str:
     source = "" if figure.source == "formula" else figure.source
     source = re.sub(r"^measured: formula x ([\d.]+), calibrated on (.+)$", r"x \1 by your \2", source)
-    told = "; ".join(filter(None, (source, words)))
-    return re.sub(r"(?<=\d) (?=\d{3}\b)", "", told)  # a line must not end inside a number
+    text = "; ".join(filter(None, (source, words)))
+    return re.sub(r"(?<=\d) (?=\d{3}\b)", "", text)  # a line must not end inside a number
 
 
 def _of_capacity(rank: RankLedger) -> str:
@@ -172,7 +179,7 @@ def _of_capacity(rank: RankLedger) -> str:
 
 
 def _differ(ledger: Ledger) -> bool:
-    return len({each.total_bytes.value for each in ledger.ranks}) > 1
+    return len({rank.total_bytes.value for rank in ledger.ranks}) > 1
 
 
 def ranks_section(ledger: Ledger) -> Iterator[Section]:
@@ -181,10 +188,10 @@ def ranks_section(ledger: Ledger) -> Iterator[Section]:
         return
     kinds: dict[tuple[int, ...], list[RankLedger]] = {}
     for rank in ledger.ranks:
-        kinds.setdefault(tuple(each.bytes.value for each in rank.components), []).append(rank)
+        kinds.setdefault(tuple(component.bytes.value for component in rank.components), []).append(rank)
     rows = tuple(
         (
-            _span([each.rank for each in alike]),
+            _span([rank.rank for rank in alike]),
             in_gib(alike[0].bytes_of("weights")),
             in_gib(used(alike[0]) - alike[0].bytes_of("weights")),
             in_gib(alike[0].bytes_of("kv_pool")),
@@ -230,8 +237,8 @@ def _taken_for(setup: Setup) -> str:
 
 def assumed_note(setup: Setup) -> str:
     hidden = ("backend",) if setup.said.get("version", "").endswith("this model") else ("backend", "version")
-    told = [each for each in assumed(setup) if each.partition(" ")[0] not in hidden]
-    return f"not said, so the defaults: {', '.join(told)}" if told else ""
+    assumptions = [assumption for assumption in assumed(setup) if assumption.partition(" ")[0] not in hidden]
+    return f"not said, so the defaults: {', '.join(assumptions)}" if assumptions else ""
 
 
 def requests_section(ledger: Ledger, lengths: Sequence[int]) -> Iterator[Section]:
@@ -239,15 +246,13 @@ def requests_section(ledger: Ledger, lengths: Sequence[int]) -> Iterator[Section
     if not ledger.fits:
         return
     longest = ledger.setup.dims.max_positions or ledger.setup.limits.max_seq_len
-    asked = sorted({*lengths} or {each for each in LENGTHS if each <= longest})
-    rows = tuple((each, requests(ledger, each)) for each in asked)
+    shown_lengths = sorted({*lengths} or {length for length in LENGTHS if length <= longest})
+    rows = tuple((length, requests(ledger, length)) for length in shown_lengths)
     figure = ledger.kv_tokens
-    each = " on each GPU" if caches(ledger.setup) > 1 else ""
-    bounds = (
-        f"; {short_count(figure.low)} to {short_count(figure.high)} tokens{each}"
-        if figure.low != figure.high
-        else ""
-    )
+    per_gpu = " on each GPU" if caches(ledger.setup) > 1 else ""
+    bounds = ""
+    if figure.low != figure.high:
+        bounds = f"; {short_count(figure.low)} to {short_count(figure.high)} tokens{per_gpu}"
     note = f"{ledger.worst.kv_bytes_per_token.value:,} bytes a token{bounds}"
     yield Section("requests", "requests at once", ("tokens each", "requests"), rows, note=note)
 
@@ -257,9 +262,9 @@ def advice_section(advice: Sequence[Advice], title: str = "what would give more 
     if not advice:
         return
     rows: list[tuple[str, str]] = []
-    for number, each in enumerate(advice, 1):
-        rows.append((f"{number}.", f"{each.words}: {gain_in_words(each)}; {each.speed}"))
-        rows += command_rows(each.advised)
+    for number, suggestion in enumerate(advice, 1):
+        rows.append((f"{number}.", f"{suggestion.words}: {gain_in_words(suggestion)}; {suggestion.speed}"))
+        rows += command_rows(suggestion.advised)
     yield Section("advice", title, ("", ""), tuple(rows))
 
 
@@ -277,22 +282,27 @@ def gain_in_words(advice: Advice) -> str:
     if not ledger.fits:
         return f"{gib(advice.gain_bytes)} less, still short by {gib(ledger.worst.short_bytes)}"
     tokens = _cache(ledger)
-    before = max(advice.tokens_before, 1)
-    times = ledger.kv_tokens.value / before
+    times = ledger.kv_tokens.value / max(advice.tokens_before, 1)
     return f"{tokens} ({times:.1f} times)" if times < 100 else tokens
 
 
+def fix_with_commands(text: str, advised: Advised | None) -> Fix:
+    """Return a fix at the first stage that has to be gone through again."""
+    lines = advised.commands if advised else ()
+    stage = min((line.stage for line in lines), key=list(Stage).index, default=Stage.LAUNCH)
+    return Fix(stage, text, "\n".join(line.text for line in lines) or None)
+
+
 def fixes(advice: Sequence[Advice]) -> tuple[Fix, ...]:
-    """Return advice as fixes of a finding, at the first stage that has to be gone through again."""
-    found = []
-    for each in advice:
-        lines = each.advised.commands if each.advised else ()
-        stage = min((line.stage for line in lines), key=list(Stage).index, default=Stage.LAUNCH)
-        after = "fits" if each.ledger.fits else f"still short by {gib(each.ledger.worst.short_bytes)}"
-        tokens = f" with {_cache(each.ledger)}" if each.ledger.fits else ""
-        text = f"{each.words}: {after}{tokens}; {each.speed}"
-        found.append(Fix(stage, text, "\n".join(line.text for line in lines) or None))
-    return tuple(found)
+    """Return advice as fixes of a finding."""
+    return tuple(
+        fix_with_commands(f"{item.words}: {_outcome_in_words(item.ledger)}; {item.speed}", item.advised)
+        for item in advice
+    )
+
+
+def _outcome_in_words(ledger: Ledger) -> str:
+    return f"fits with {_cache(ledger)}" if ledger.fits else f"still short by {gib(ledger.worst.short_bytes)}"
 
 
 def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again: str) -> Iterator[Finding]:
@@ -317,17 +327,20 @@ def does_not_fit(ledger: Ledger, advice: Sequence[Advice], book: RuleBook, again
         "again": advice[0].advised.verify if advice and advice[0].advised else again,
     }
     evidence = tuple(
-        Evidence(f"rank {worst.rank}: {COMPONENTS[each.name]}", f"{gib(each.bytes.value)} {each.why}".strip())
-        for each in sorted(worst.components, key=lambda each: -each.bytes.value)
-        if each.name != "kv_pool"
+        Evidence(
+            f"rank {worst.rank}: {COMPONENTS[component.name]}",
+            f"{gib(component.bytes.value)} {component.why}".strip(),
+        )
+        for component in sorted(worst.components, key=lambda component: -component.bytes.value)
+        if component.name != "kv_pool"
     )
     # The nearer the bands come to the limit, the less sure the verdict is.
-    low = sum(each.bytes.low for each in worst.components if each.name != "kv_pool")
+    low = sum(component.bytes.low for component in worst.components if component.name != "kv_pool")
     confidence = 0.95 if low >= worst.capacity or code == "DX890" else 0.75
     finding = finding_from(book.get(code), Violation(evidence[:4], values, confidence=confidence))
     # The page's own commands are of another model: without advice its words are all there is to say.
-    plain = tuple(msgspec.structs.replace(each, command=None) for each in finding.fixes)
-    yield msgspec.structs.replace(finding, fixes=fixes(advice) or plain)
+    plain = tuple(replace(fix, command=None) for fix in finding.fixes)
+    yield replace(finding, fixes=fixes(advice) or plain)
 
 
 def memory_json(ledger: Ledger) -> dict[str, Any]:
@@ -335,7 +348,7 @@ def memory_json(ledger: Ledger) -> dict[str, Any]:
     return {
         "fits": ledger.fits,
         "kv_tokens": figure_json(ledger.kv_tokens),
-        "ranks": [rank_json(each) for each in ledger.ranks],
+        "ranks": [rank_json(rank) for rank in ledger.ranks],
         "assumed": [*ledger.notes, *assumed(ledger.setup)],
         "setup": msgspec.to_builtins(ledger.setup),
     }
@@ -343,11 +356,12 @@ def memory_json(ledger: Ledger) -> dict[str, Any]:
 
 def rank_json(rank: RankLedger) -> dict[str, Any]:
     parts = {
-        f"{name}_bytes": figure_json(each.bytes) for name in COMPONENTS if (each := rank.component(name))
+        f"{name}_bytes": figure_json(component.bytes)
+        for name in COMPONENTS
+        if (component := rank.component(name))
     }
-    zero = {"value": 0, "low": 0, "high": 0, "source": "formula"}
     for name in ("weights_bytes", "activation_bytes", "kv_pool_bytes"):
-        parts.setdefault(name, dict(zero))
+        parts.setdefault(name, figure_json(ZERO))
     return {
         "rank": rank.rank,
         "fits": rank.fits,
@@ -367,15 +381,15 @@ def figure_json(figure: Figure) -> dict[str, Any]:
 def advice_json(advice: Sequence[Advice]) -> tuple[dict[str, Any], ...]:
     return tuple(
         {
-            "change": each.words,
-            "gain_bytes": each.gain_bytes,
-            "fits": each.ledger.fits,
-            "kv_tokens": each.ledger.kv_tokens.value,
-            "harm": round(each.cost, 2),
-            "speed": each.speed,
-            **commands_json(each.advised),
+            "change": suggestion.words,
+            "gain_bytes": suggestion.gain_bytes,
+            "fits": suggestion.ledger.fits,
+            "kv_tokens": suggestion.ledger.kv_tokens.value,
+            "harm": round(suggestion.cost, 2),
+            "speed": suggestion.speed,
+            **commands_json(suggestion.advised),
         }
-        for each in advice
+        for suggestion in advice
     )
 
 
