@@ -66,21 +66,21 @@ def book() -> Book:
 @cache
 def defaults_of(version: str) -> dict[str, Any]:
     """Return every setting of a release with its default; None means that the builder deduces it."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for era in book().era:
         if not versions.at_least(version, era.since):
             break
-        found |= era.default | dict.fromkeys(era.unset)
+        defaults |= era.default | dict.fromkeys(era.unset)
         for name in era.gone:
-            found.pop(name, None)
-    return found
+            defaults.pop(name, None)
+    return defaults
 
 
 def default_of(version: str, setting: str) -> Any:
     """Return the default of a setting ("plugin.gemm_plugin", or "max_batch_size"), or UNKNOWN."""
-    known = defaults_of(version)
+    defaults = defaults_of(version)
     names = (setting, *(f"{family}.{setting}" for family in FAMILIES))
-    return next((known[name] for name in names if name in known), UNKNOWN)
+    return next((defaults[name] for name in names if name in defaults), UNKNOWN)
 
 
 def settings_of(artifact: Artifact) -> dict[str, Any]:

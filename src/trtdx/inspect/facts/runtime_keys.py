@@ -77,8 +77,8 @@ def demands(version: str, dotted: str) -> bool:
     """Return whether a release's runtime demands a key."""
     last = dotted.rpartition(".")[2]
     keys = (*MODEL_KEYS, *OLD_MODEL_KEYS, LORA_KEY, GLM_KEY, EAGLE_KEY)
-    found = next((key for key in keys if key.dotted == dotted), None)
-    key = found or next((key for key in PLUGIN_KEYS if key.dotted == last), None)
+    model_key = next((key for key in keys if key.dotted == dotted), None)
+    key = model_key or next((key for key in PLUGIN_KEYS if key.dotted == last), None)
     return (
         key is not None
         and versions.at_least(version, key.since)

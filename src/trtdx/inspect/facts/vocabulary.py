@@ -29,10 +29,10 @@ def known_term(name: str) -> Term | None:
 
 def term(name: str) -> Term:
     """Return the term of a name, or raise: a misspelt fact would otherwise be silently absent."""
-    known = known_term(name)
-    if known is None:
+    found_term = known_term(name)
+    if found_term is None:
         raise UnknownNameError("fact", name, TERMS)
-    return known
+    return found_term
 
 
 def fitted(name: str, value: Any) -> Any:

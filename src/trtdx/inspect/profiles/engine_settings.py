@@ -264,5 +264,5 @@ def _is_medusa(engine: Artifact) -> bool:
 
 
 def _kv_dtype(engine: Artifact) -> str:
-    known = {"FP8": "fp8", "INT8": "int8", "NVFP4": "fp4"}
-    return known.get(engine.text("quant.kv_algo"), engine.text("dtype") or "float16")
+    dtype_by_algo = {"FP8": "fp8", "INT8": "int8", "NVFP4": "fp4"}
+    return dtype_by_algo.get(engine.text("quant.kv_algo"), engine.text("dtype") or "float16")

@@ -32,15 +32,18 @@ MOST_PROFILES = 16
 def with_shapes_checked(host: Host, deployment: Deployment) -> Deployment:
     """Return the deployment whose models and profiles know the nodes that cannot work, or why nobody does."""
     artifacts = tuple(
-        graph_checked(host, each) if each.kind == "onnx" else each for each in deployment.artifacts
+        graph_checked(host, artifact) if artifact.kind == "onnx" else artifact
+        for artifact in deployment.artifacts
     )
-    told = {each.path for each in artifacts if any(NOT_CHECKED in note for note in each.unread)}
+    unchecked_paths = {
+        artifact.path for artifact in artifacts if any(NOT_CHECKED in note for note in artifact.unread)
+    }
     checked = {
         case.given.path: _checked(host, case)
         for case in cases(Deployment(artifacts), "profiles")
-        if case.onnx.path not in told  # why not is told once
+        if case.onnx.path not in unchecked_paths  # why not is told once
     }
-    return Deployment(tuple(checked.get(each.path, each) for each in artifacts))
+    return Deployment(tuple(checked.get(artifact.path, artifact) for artifact in artifacts))
 
 
 def _checked(host: Host, case: Case) -> Artifact:
@@ -77,7 +80,7 @@ def unmet_nodes(host: Host, case: Case) -> Iterator[dict[str, Any]]:
 
 def _sizes(case: Case, profile: Profile, selector: str) -> dict[str, list[int]]:
     """Return the shapes to try; a named dimension that is left one size has it, as TensorRT fixes it there."""
-    sizes = {each.tensor: list(getattr(each, selector)) for each in profile.ranges}
+    sizes = {span.tensor: list(getattr(span, selector)) for span in profile.ranges}
     for spans in named_spans(case, profile).values():
         if is_one_size(spans):
             for span in spans:
@@ -87,7 +90,7 @@ def _sizes(case: Case, profile: Profile, selector: str) -> dict[str, list[int]]:
 
 def _is_whole(case: Case, profile: Profile) -> bool:
     """Return whether every dynamic input has a sound range; otherwise that is told, and shapes follow from it."""
-    ranges = {each.tensor: each for each in profile.ranges}
+    ranges = {span.tensor: span for span in profile.ranges}
     return all(
         name in ranges and not fault(ranges[name], dims)[0]
         for name, dims in case.inputs.items()
@@ -104,8 +107,8 @@ def _problem(package: Any, model: Any, sizes: dict[str, list[int]]) -> dict[str,
         for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
             dim.dim_value = size
     message = failure(package, trial)
-    found = failed_node(message)
-    if message and found.get("kind") != "ShapeInferenceError":
+    failed = failed_node(message)
+    if message and failed.get("kind") != "ShapeInferenceError":
         # an operator without a schema, say: nothing that shapes could mend
         raise ShapesUnknownError(" ".join(message.split())[:200])
-    return {name: found[name] for name in ("node", "operator", "why") if found}
+    return {name: failed[name] for name in ("node", "operator", "why") if failed}

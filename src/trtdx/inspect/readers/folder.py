@@ -129,11 +129,11 @@ class Folder:
 
     def put_list(self, name: str, items: Iterable[str], where: str) -> None:
         """Keep a list as a fact where it has items; a very long one is cut and says so."""
-        kept = list(items)
-        if len(kept) > MOST_NAMED:
-            kept[MOST_NAMED:] = [f"and {len(kept) - MOST_NAMED:,} more"]
-        if kept:
-            self.facts.put(name, kept, where)
+        entries = list(items)
+        if len(entries) > MOST_NAMED:
+            entries[MOST_NAMED:] = [f"and {len(entries) - MOST_NAMED:,} more"]
+        if entries:
+            self.facts.put(name, entries, where)
 
 
 def _reason(err: Exception) -> str:

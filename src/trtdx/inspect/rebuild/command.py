@@ -130,10 +130,10 @@ EXAMPLES = {
 def _script(engine: Artifact, output: str, raised: Mapping[str, int]) -> str:
     name = str(engine.get("build.name") or "MODEL")
     folder = EXAMPLES.get(name, name if name.isidentifier() else "MODEL")
-    limits = {each: _stated(engine, each) for each in LIMITS if _stated(engine, each)}
+    limits = {limit: _stated(engine, limit) for limit in LIMITS if _stated(engine, limit)}
     limits.pop("max_seq_len", None)
-    limits |= {each: max(value, _stated(engine, each)) for each, value in raised.items()}
-    words = [f"--{each} {value}" for each, value in limits.items()]
+    limits |= {limit: max(value, _stated(engine, limit)) for limit, value in raised.items()}
+    words = [f"--{limit} {value}" for limit, value in limits.items()]
     return " ".join(
         [
             f"python3 examples/{folder}/build.py --model_dir {MODEL} --output_dir {output}",

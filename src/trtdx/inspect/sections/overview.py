@@ -251,7 +251,7 @@ def _gpu(a: Artifact) -> str:
 
 
 def _io(a: Artifact) -> str:
-    ins = sum(each.mode == "in" for each in a.tensors)
+    ins = sum(tensor.mode == "in" for tensor in a.tensors)
     profiles = counted(len(a.profiles), "optimization profile") if a.profiles else ""
     return joined(f"{ins} in, {len(a.tensors) - ins} out" if a.tensors else "", profiles)
 

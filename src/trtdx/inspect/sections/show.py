@@ -25,8 +25,8 @@ def tensors(artifact: Artifact, _: Deployment) -> Iterator[Section]:
     if not artifact.tensors:
         return
     rows = tuple(
-        (each.mode, each.name, each.dtype, f"({', '.join(map(str, each.shape))})")
-        for each in artifact.tensors
+        (tensor.mode, tensor.name, tensor.dtype, f"({', '.join(map(str, tensor.shape))})")
+        for tensor in artifact.tensors
     )
     yield Section("tensors", f"tensors of {artifact.path}", ("", "name", "type", "shape"), rows)
 
@@ -35,7 +35,7 @@ def profiles(artifact: Artifact, _: Deployment) -> Iterator[Section]:
     """Yield the optimization profiles: smallest, best and largest shape of each tensor."""
     for profile in artifact.profiles:
         rows = tuple(
-            (each.tensor, _shape(each.min), _shape(each.opt), _shape(each.max)) for each in profile.ranges
+            (span.tensor, _shape(span.min), _shape(span.opt), _shape(span.max)) for span in profile.ranges
         )
         title = f"optimization profile {profile.index} of {artifact.path}"
         yield Section("profiles", title, ("tensor", "min", "opt", "max"), rows, note=profile.source)
@@ -73,8 +73,8 @@ def _rank_row(artifact: Artifact, rank: int, tp: int, cp: int) -> tuple[Cell, ..
     file_rank = rank if artifact.kind == "engine" else rank // cp
     name = f"rank{file_rank}.{'engine' if artifact.kind == 'engine' else 'safetensors'}"
     size = artifact.table("weights.sizes").get(name)
-    told = "is missing" if size is None else size_in_words(size)
-    return rank, rank // cp % tp, rank // (cp * tp), rank % cp, name, told
+    size_text = "is missing" if size is None else size_in_words(size)
+    return rank, rank // cp % tp, rank // (cp * tp), rank % cp, name, size_text
 
 
 def quantization(artifact: Artifact, _: Deployment) -> Iterator[Section]:
@@ -148,11 +148,11 @@ def sections_from(host: Host, deployment: Deployment, wanted: list[str]) -> Iter
     shown = set()
     for artifact in deployment.artifacts:
         for name in names:
-            found = list(SHOWS[name](artifact, deployment))
+            sections = list(SHOWS[name](artifact, deployment))
             if name == "tensors" and artifact.kind in STORING:
-                found.append(stored_tensors(host, artifact))
-            shown |= {name} if found else set()
-            yield from found
+                sections.append(stored_tensors(host, artifact))
+            shown |= {name} if sections else set()
+            yield from sections
     for name in names if "all" not in wanted else ():
         if name not in shown:
             yield Section(

@@ -46,7 +46,7 @@ def _files(host: Host, path: str) -> list[str]:
 
 def _spanned(names: list[str]) -> str:
     """Return names that differ in numbers as one, with the spans: model.layers.{0..31}.mlp.up_proj.weight."""
-    columns = zip(*([int(each) for each in NUMBER.findall(name)] for name in names), strict=True)
+    columns = zip(*([int(number) for number in NUMBER.findall(name)] for name in names), strict=True)
     spans = iter([(min(column), max(column)) for column in columns])
 
     def span(_: re.Match[str]) -> str:

@@ -35,17 +35,17 @@ class Histogram:
             self._coarsen()
 
     def _coarsen(self) -> None:
-        known, self._counts, self._coarse = self._counts, {}, True
-        for value, count in known.items():
+        counts, self._counts, self._coarse = self._counts, {}, True
+        for value, count in counts.items():
             rounded = _rounded(value)
             self._counts[rounded] = self._counts.get(rounded, 0) + count
 
     def percentile(self, share: float) -> int:
         """Return the size that so large a share of the executions does not exceed."""
-        total, seen = sum(self._counts.values()), 0
+        total, cumulative = sum(self._counts.values()), 0
         for value in sorted(self._counts):
-            seen += self._counts[value]
-            if seen >= share * total:
+            cumulative += self._counts[value]
+            if cumulative >= share * total:
                 return value
         return self.high or 0
 

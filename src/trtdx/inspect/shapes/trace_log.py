@@ -66,7 +66,7 @@ class ShapeLog(NamedTuple):
 
     @property
     def executions(self) -> int:
-        return sum(each.executions for each in self.engines)
+        return sum(engine.executions for engine in self.engines)
 
 
 def read_shape_log(host: Host, path: str) -> ShapeLog:
@@ -106,10 +106,14 @@ def _is_log(name: str) -> bool:
 
 def artifact_from(log: ShapeLog) -> Artifact:
     """Return the inputs, outputs and profiles a log tells of as an artifact."""
-    known = next((each for each in log.engines if each.profiles), None) or next(iter(log.engines), None)
-    if known is None:
+    described = next((engine for engine in log.engines if engine.profiles), None) or next(
+        iter(log.engines), None
+    )
+    if described is None:
         return Artifact("profiles", log.path, unread=log.notes)
-    return Artifact("profiles", log.path, tensors=known.tensors, profiles=known.profiles, unread=log.notes)
+    return Artifact(
+        "profiles", log.path, tensors=described.tensors, profiles=described.profiles, unread=log.notes
+    )
 
 
 class _Table:
@@ -136,8 +140,8 @@ class _Reader:
 
     def starts(self, name: str) -> None:
         self._name = name
-        told = _RANK_IN_NAME.search(name.rpartition("/")[2])
-        self._rank_of_file = int(told[1]) if told else None
+        rank = _RANK_IN_NAME.search(name.rpartition("/")[2])
+        self._rank_of_file = int(rank[1]) if rank else None
 
     def ends(self) -> None:
         """Forget tables that a file's end has cut."""
@@ -172,8 +176,8 @@ class _Reader:
         if before not in self._ranks:
             if len(self._ranks) >= MOST_REMEMBERED:  # a time stamp makes each of them different
                 self._ranks.clear()
-            told = _LAUNCHER.search(before)
-            number = next(filter(None, told.groups())) if told else None
+            launcher = _LAUNCHER.search(before)
+            number = next(filter(None, launcher.groups())) if launcher else None
             self._ranks[before] = int(number) if number else self._rank_of_file
         return self._ranks[before]
 
@@ -183,11 +187,11 @@ class _Reader:
         elif text.startswith(b"Information of engine input"):
             self._start(_Table("engine", number), rank)
         elif text.startswith((b"Optimization Profile ", b"Using Optimization Profile")):
-            told = _PROFILE.match(text)
-            if told and text.startswith(b"U") and rank in self._open:
-                self._open[rank].index = int(told[1])
-            elif told and text.startswith(b"O"):
-                self._start(_Table("profile", number, int(told[1])), rank)
+            profile = _PROFILE.match(text)
+            if profile and text.startswith(b"U") and rank in self._open:
+                self._open[rank].index = int(profile[1])
+            elif profile and text.startswith(b"O"):
+                self._start(_Table("profile", number, int(profile[1])), rank)
 
     def _start(self, table: _Table, rank: int | None) -> None:
         before = self._open.get(rank)
@@ -196,10 +200,10 @@ class _Reader:
             self._open[rank] = table
 
     def _row(self, table: _Table, rank: int | None, text: bytes) -> None:
-        known = self._parts(text)
-        if known is None or len(table.rows) >= MOST_ROWS:
+        parts = self._parts(text)
+        if parts is None or len(table.rows) >= MOST_ROWS:
             return
-        name, cells = known
+        name, cells = parts
         if name in table.rows:  # two ranks write into one stream and nothing tells them apart
             self._mixed += 1
             del self._open[rank]
@@ -219,13 +223,13 @@ class _Reader:
         return parts
 
     def _shape(self, cell: bytes) -> Shape | None:
-        known = self._shapes.get(cell)
-        if known is None and _SHAPE.fullmatch(cell):
+        shape = self._shapes.get(cell)
+        if shape is None and _SHAPE.fullmatch(cell):
             if len(self._shapes) >= MOST_REMEMBERED:
                 self._shapes.clear()
-            known = tuple(int(part) for part in cell.strip(b"()").split(b",") if part.strip())
-            self._shapes[cell] = known
-        return known
+            shape = tuple(int(part) for part in cell.strip(b"()").split(b",") if part.strip())
+            self._shapes[cell] = shape
+        return shape
 
     def _done(self, table: _Table, rank: int | None) -> None:
         if table.kind == "context":
@@ -245,9 +249,9 @@ class _Reader:
 
     def _profile(self, table: _Table, rank: int | None) -> None:
         engine = self._engine(tuple(table.rows))
-        if engine is None or any(each.index == table.index for each in engine.profiles):
+        if engine is None or any(profile.index == table.index for profile in engine.profiles):
             return  # another rank's, or loaded again
-        inputs = {each.name for each in self._tensors.get(rank, ()) if each.mode == "in"}
+        inputs = {tensor.name for tensor in self._tensors.get(rank, ()) if tensor.mode == "in"}
         ranges = tuple(self._ranges(table, inputs))
         engine.tensors = engine.tensors or self._tensors.get(rank, ())
         source = f"read from {self._name}:{table.line}"
@@ -267,11 +271,11 @@ class _Reader:
         if engine is None or None in shapes:
             self._left_out += 1
             return
-        known = tuple(shape for shape in shapes if shape is not None)
-        if any(size < 0 for shape in known for size in shape):
+        sizes = tuple(shape for shape in shapes if shape is not None)
+        if any(size < 0 for shape in sizes for size in shape):
             self._unsized += 1
             return
-        engine.ran(f"{self._name}:{table.line}", rank, table.index, known)
+        engine.ran(f"{self._name}:{table.line}", rank, table.index, sizes)
 
     def _engine(self, names: tuple[str, ...]) -> LoggedEngine | None:
         """Return the engine with these inputs and outputs; ranks that cut the same layers share one."""

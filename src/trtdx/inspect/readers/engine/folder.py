@@ -169,39 +169,41 @@ def put_sequence_length(facts: Facts, config: Document, at: str) -> None:
 
 def _put_mode(facts: Facts, config: Document) -> None:
     """Put the kind of speculative decoding, which is stored as a bit (0.10 and later)."""
-    at = "build_config.speculative_decoding_mode"
-    value = config.at(at)
+    key = "build_config.speculative_decoding_mode"
+    value = config.at(key)
     if isinstance(value, int) and not isinstance(value, bool):
         bit = value.bit_length() - 1
         value = MODES[bit] if 0 <= bit < len(MODES) and value == 1 << bit else str(value)
-    facts.put("speculative_mode", value.upper() if isinstance(value, str) else value, config.where(at))
+    facts.put("speculative_mode", value.upper() if isinstance(value, str) else value, config.where(key))
 
 
 def _put_cache_type(facts: Facts, config: Document) -> None:
     """Put the kind of cache; before 0.13 a plugin setting said it."""
-    at, paged = "build_config.kv_cache_type", "build_config.plugin_config.paged_kv_cache"
-    value = config.at(at)
+    key, paged = "build_config.kv_cache_type", "build_config.plugin_config.paged_kv_cache"
+    value = config.at(key)
     if isinstance(value, str):
-        facts.put("kv_cache_type", value.rpartition(".")[2].lower(), config.where(at))
+        facts.put("kv_cache_type", value.rpartition(".")[2].lower(), config.where(key))
     elif value is not None:
-        facts.put("kv_cache_type", value, config.where(at))
+        facts.put("kv_cache_type", value, config.where(key))
     elif isinstance(config.at(paged), bool):
         facts.put("kv_cache_type", "paged" if config.at(paged) else "continuous", config.where(paged))
 
 
 def _put_lora(facts: Facts, config: Document) -> None:
     """Put what adapters the engine takes; its other settings stay with build.lora_config."""
-    at = "build_config.lora_config"
+    section = "build_config.lora_config"
     plugin = "build_config.plugin_config.lora_plugin"
     table = config.at("build_config.plugin_config")
     if isinstance(table, dict) and "lora_plugin" in table:
         facts.put("lora.enabled", bool(table["lora_plugin"]), config.where(plugin))
     if facts.get("lora.enabled"):  # a rank of 64 stands there in every engine
-        facts.put("lora.max_rank", config.at(f"{at}.max_lora_rank"), config.where(f"{at}.max_lora_rank"))
+        facts.put(
+            "lora.max_rank", config.at(f"{section}.max_lora_rank"), config.where(f"{section}.max_lora_rank")
+        )
         facts.put(
             "lora.target_modules",
-            config.at(f"{at}.lora_target_modules"),
-            config.where(f"{at}.lora_target_modules"),
+            config.at(f"{section}.lora_target_modules"),
+            config.where(f"{section}.lora_target_modules"),
         )
 
 
@@ -224,20 +226,22 @@ def _put_plans(main: Folder, folders: list[Folder]) -> None:
     ]
     headers = {path: read_header(main.host, path) for path in paths[:MOST_PLANS]}
     put_plan_facts(main.facts, headers)
-    main.unread += [f"{path}: {each.problem}" for path, each in headers.items() if each.fault == UNREADABLE]
+    main.unread += [
+        f"{path}: {header.problem}" for path, header in headers.items() if header.fault == UNREADABLE
+    ]
     unread = {
-        path.rpartition("/")[2]: each.problem
-        for path, each in headers.items()
-        if each.fault == UNREADABLE and path == main.at(path.rpartition("/")[2])
+        path.rpartition("/")[2]: header.problem
+        for path, header in headers.items()
+        if header.fault == UNREADABLE and path == main.at(path.rpartition("/")[2])
     }
-    found = (PLAN_FILE.fullmatch(name) for name in main.names if name not in unread)
-    ranks = sorted(int(each[1]) for each in found if each)
+    plan_files = (PLAN_FILE.fullmatch(name) for name in main.names if name not in unread)
+    ranks = sorted(int(plan_file[1]) for plan_file in plan_files if plan_file)
     where = main.at("config.json")
     if paths:
         main.facts.put("weights.format", "engine", paths[0])
         main.facts.put("weights.files", len(paths), main.path)
-        main.facts.put("weights.bytes", sum(each.bytes for each in headers.values()), main.path)
-        sizes = {path.rpartition("/")[2]: each.bytes for path, each in headers.items()}
+        main.facts.put("weights.bytes", sum(header.bytes for header in headers.values()), main.path)
+        sizes = {path.rpartition("/")[2]: header.bytes for path, header in headers.items()}
         main.facts.put("weights.sizes", sizes, main.path)
     main.facts.put("weights.ranks", ranks or None, main.path)
     missing = (f"rank{rank}.engine" for rank in _missing_ranks(main, ranks))
@@ -270,8 +274,8 @@ def _put_managed_weights(folder: Folder) -> None:
         if header is None:
             folder.facts.add("weights.missing", name, folder.at("config.json"))
         elif header.fault in FACT_OF_FAULT:
-            told = name if header.fault == LFS_POINTER else f"{name}: {header.problem}"
-            folder.facts.add(FACT_OF_FAULT[header.fault], told, folder.at(name))
+            fault_text = name if header.fault == LFS_POINTER else f"{name}: {header.problem}"
+            folder.facts.add(FACT_OF_FAULT[header.fault], fault_text, folder.at(name))
 
 
 def _adapters(folder: Folder, config: Document | None) -> tuple[str, ...]:

@@ -136,7 +136,7 @@ class ModelConfig:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        sections = [each for each in TEXT_SECTIONS if isinstance(document.at(each), dict)]
+        sections = [section for section in TEXT_SECTIONS if isinstance(document.at(section), dict)]
         self.section = sections[0] if sections else ""
 
     def find(self, *keys: str) -> Stated | None:
@@ -150,8 +150,8 @@ class ModelConfig:
         return None
 
     def get(self, *keys: str) -> Any:
-        found = self.find(*keys)
-        return found.value if found else None
+        stated = self.find(*keys)
+        return stated.value if stated else None
 
     @property
     def model_type(self) -> str:

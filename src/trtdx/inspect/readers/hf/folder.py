@@ -96,8 +96,8 @@ def _read_repository(folder: Folder) -> Artifact:
 def _put_remote_code(facts: Facts, config: Document) -> None:
     """Put whether code from the model's own directory is run; transformers prefers its own where it has it."""
     if isinstance(config.at("auto_map"), dict) and "AutoConfig" in config.at("auto_map"):
-        own = str(config.at("model_type")) not in known_model_types()
-        facts.put("remote_code", own, config.where("auto_map"))
+        is_remote = str(config.at("model_type")) not in known_model_types()
+        facts.put("remote_code", is_remote, config.where("auto_map"))
 
 
 @cache

@@ -87,7 +87,11 @@ def _highest_rank(config: Document) -> Any:
     rank = config.at("r")
     pattern = config.at("rank_pattern")
     others = list(pattern.values()) if isinstance(pattern, dict) else []
-    return max([rank, *(each for each in others if _is_whole(each))]) if _is_whole(rank) else rank
+    return (
+        max([rank, *(other_rank for other_rank in others if _is_whole(other_rank))])
+        if _is_whole(rank)
+        else rank
+    )
 
 
 def _is_whole(value: object) -> bool:
@@ -95,7 +99,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _put_weights(folder: Folder, config: Document | None) -> None:
-    name = next((each for each in WEIGHTS if each in folder.names), None)
+    name = next((candidate for candidate in WEIGHTS if candidate in folder.names), None)
     if name is None:
         return
     where = folder.at(name)
@@ -115,8 +119,8 @@ def _put_weights(folder: Folder, config: Document | None) -> None:
 def _put_fault(folder: Folder, name: str, header: Header) -> None:
     fact = FACT_OF_FAULT.get(header.fault)
     if fact is not None:
-        told = name if fact == "weights.lfs_pointers" else f"{name}: {header.problem}"
-        folder.facts.put(fact, [told], folder.at(name))
+        fault_text = name if fact == "weights.lfs_pointers" else f"{name}: {header.problem}"
+        folder.facts.put(fact, [fault_text], folder.at(name))
     elif header.fault:
         folder.unread.append(f"{name}: {header.problem}")
 
@@ -124,7 +128,9 @@ def _put_fault(folder: Folder, name: str, header: Header) -> None:
 def _put_tensors(folder: Folder, header: Header, where: str) -> None:
     """Put the type, and the sizes of the model the tensors fit."""
     pairs = [
-        (found[1], found[2], entry) for name, entry in header.tensors.items() if (found := PAIR.search(name))
+        (lora_name[1], lora_name[2], entry)
+        for name, entry in header.tensors.items()
+        if (lora_name := PAIR.search(name))
     ]
     if header.tensors:
         folder.facts.put(

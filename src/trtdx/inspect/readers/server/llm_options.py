@@ -87,8 +87,8 @@ def _leaves(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 def put_settings(facts: Facts, settings: list[Setting], version: str = "") -> None:
     """Put each option under the name that all artifacts share; a value the release does not take is told, not kept."""
-    backend = next((str(each.value) for each in settings if each.key == "backend"), "")
-    has_own_values = is_for_autodeploy((each.key for each in settings), backend)
+    backend = next((str(setting.value) for setting in settings if setting.key == "backend"), "")
+    has_own_values = is_for_autodeploy((setting.key for setting in settings), backend)
     for setting in settings:
         reason = wrong_value(setting.key, setting.value, version)
         if reason and not (has_own_values and "one of" in reason):

@@ -42,8 +42,8 @@ def is_options_file(host: Host, found: Found) -> bool:
     keys = _top_level_keys(found)
     if OTHER_FILES & set(keys):
         return False
-    known = [key for key in keys if key == TRITON_SECTION or is_option(key) or _is_nearly(key)]
-    return bool(known) and 2 * len(known) >= len(keys)
+    option_keys = [key for key in keys if key == TRITON_SECTION or is_option(key) or _is_nearly(key)]
+    return bool(option_keys) and 2 * len(option_keys) >= len(keys)
 
 
 def _top_level_keys(found: Found) -> list[str]:

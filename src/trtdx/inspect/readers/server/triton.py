@@ -73,17 +73,17 @@ class Parameter(NamedTuple):
 
 def _whole(text: str) -> int:
     """Return the number a text begins with, as C++'s stoi reads it."""
-    found = re.match(r"\s*([+-]?\d{1,18})", text)
-    if found is None:
+    number = re.match(r"\s*([+-]?\d{1,18})", text)
+    if number is None:
         raise ValueError("takes a whole number")
-    return int(found[1])
+    return int(number[1])
 
 
 def _number(text: str) -> float:
-    found = re.match(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", text[:60])
-    if found is None:
+    number = re.match(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", text[:60])
+    if number is None:
         raise ValueError("takes a number")
-    return float(found[0])
+    return float(number[0])
 
 
 def _truth(text: str) -> bool:
@@ -321,11 +321,11 @@ class _Reading:
                 any(here.values()) or (len(parent) > 1 and self._kind(parent) == "directory")
             ):
                 self._add("triton.paths_missing", f"{value} ({where.rpartition(': ')[2]})", where)
-        known = [value for value in places if here[value]]
+        present_paths = [value for value in places if here[value]]
         model = self._facts.get("runtime.model")
         if isinstance(model, str) and self._kind(model) == "directory":
-            known.append(model)
-        return tuple(dict.fromkeys(known))
+            present_paths.append(model)
+        return tuple(dict.fromkeys(present_paths))
 
     def _kind(self, path: str) -> str:
         try:
