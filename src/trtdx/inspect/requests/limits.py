@@ -120,9 +120,7 @@ def takers(deployment: Deployment) -> Iterator[Taker]:
             yield Taker(engine, settings, requests, _chunked(running), running)
 
 
-def each_taker(
-    check: Callable[[Taker], Iterator[Violation]],
-) -> Callable[[Deployment], Iterator[Violation]]:
+def each_taker(check: Callable[[Taker], Iterator[Violation]]) -> Callable[[Deployment], Iterator[Violation]]:
     """Make a check of one engine and its requests a check of a deployment."""
 
     @wraps(check)

@@ -172,8 +172,5 @@ def _put_sizes(folder: Folder, header: Header, pairs: list[tuple[str, str, Tenso
 
 
 READER = Reader(
-    "lora",
-    "a LoRA adapter directory (adapter_config.json and adapter_model.safetensors)",
-    recognise,
-    read,
+    "lora", "a LoRA adapter directory (adapter_config.json and adapter_model.safetensors)", recognise, read
 )

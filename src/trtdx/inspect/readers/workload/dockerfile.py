@@ -183,9 +183,5 @@ def read_dockerfile(host: Host, path: str, version: str = "") -> Artifact:
 
 
 READER = Reader(
-    "command",
-    "a Dockerfile whose image starts TensorRT-LLM",
-    is_dockerfile,
-    read_dockerfile,
-    by_version=True,
+    "command", "a Dockerfile whose image starts TensorRT-LLM", is_dockerfile, read_dockerfile, by_version=True
 )
