@@ -68,7 +68,6 @@ class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     releases: tuple[str, ...]
     build_releases: tuple[str, ...]
     top_level_ignored_until: str
-    nested_ignored_until: str
     autodeploy: tuple[str, ...]
     option: dict[str, Option]
     flag: dict[str, dict[str, Flag]]
@@ -358,37 +357,28 @@ def _flag_meant(name: str, known: Mapping[str, Flag], usable: Mapping[str, Flag]
     An option that has no flag is named as a key of the options file.
     """
     spelling = name.replace("-", "_")
-    same = [flag_name for flag_name in usable if flag_name.replace("-", "_") == spelling]
+    by_spelling = {flag_name.replace("-", "_"): flag_name for flag_name in reversed(list(usable))}
+    if spelling in by_spelling:
+        return by_spelling[spelling]
     key = spelling.lstrip("_")
     option = known[name].option if name in known else table().meant.get(key, key)
-    alike = sorted(
-        (
-            flag_name
-            for flag_name, flag in usable.items()
-            if flag.option == option and flag_name.startswith("--")
-        ),
-        key=lambda flag_name: Version(usable[flag_name].since or "0"),  # what more releases have comes first
-    )
-    if same or (option and alike):
-        return (same or alike)[0]
+    alike = [
+        flag_name
+        for flag_name, flag in usable.items()
+        if flag.option == option and flag_name.startswith("--")
+    ]
+    if option and alike:  # what more releases have comes first
+        return min(alike, key=lambda flag_name: Version(usable[flag_name].since or "0"))
     if option in table().option and "--config" in known:
         return f"{option} in the --config file"
-    near = difflib.get_close_matches(spelling, _spellings(usable), n=1, cutoff=0.75)
-    return known_by_spelling(usable, near[0]) if near else ""
+    near = difflib.get_close_matches(spelling, list(by_spelling), n=1, cutoff=0.75)
+    return by_spelling[near[0]] if near else ""
 
 
 def _abbreviated(program: str, name: str, known: Mapping[str, Flag]) -> Flag | None:
     """Return the flag that a beginning stands for: trtllm-build takes one where it is the only one."""
     longer = [flag for flag in known if flag.startswith(name)] if program == "trtllm-build" else []
     return known[longer[0]] if len(longer) == 1 else None
-
-
-def _spellings(known: Mapping[str, Flag]) -> list[str]:
-    return [name.replace("-", "_") for name in known]
-
-
-def known_by_spelling(known: Mapping[str, Flag], spelling: str) -> str:
-    return next(name for name in known if name.replace("-", "_") == spelling)
 
 
 LIMITS = ("max_batch_size", "max_num_tokens", "max_beam_width", "max_seq_len")

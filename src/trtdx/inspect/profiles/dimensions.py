@@ -99,3 +99,7 @@ def _axes_of(tensor: str, dims: int) -> tuple[str, ...]:
     if tensor.startswith(("past_key_value_", "present_key_value_")):
         return ("batch_size_beam_width", "kv", "num_heads", "past_key_len", "head_size")
     return ()
+
+
+def shape_text(shape: tuple[object, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"

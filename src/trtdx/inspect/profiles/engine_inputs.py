@@ -55,6 +55,11 @@ class Maker:
         return Axis("", ((axis, axis, axis),) * self.profiles)
 
 
+def blocks_span(span: Span, tokens_per_block: int) -> Span:
+    low, best, high = (-(-size // tokens_per_block) for size in span)
+    return low, best, high
+
+
 def layers_of(settings: Settings, pp_rank: int) -> range:
     """Return the layers of a pipeline rank; since 0.20 the first ranks take what division leaves over."""
     per_rank, over = divmod(settings.num_layers, settings.pp_size)

@@ -129,7 +129,7 @@ def spans_of(settings: Settings) -> dict[str, tuple[Span, ...]]:
         "max_seq_len": (middle(s.max_seq_len),) * count,
         "mask_len": _by_phase(s, middle(s.max_input_len), middle(s.max_seq_len), count),
         "past_key_len": cache,
-        "max_blocks_per_seq": tuple(_blocks(span, s.tokens_per_block) for span in cache),
+        "max_blocks_per_seq": tuple(engine_inputs.blocks_span(span, s.tokens_per_block) for span in cache),
         "prompt_embedding_table_size": ((1, s.prompt_table // 2, s.prompt_table),) * count,
         "last_token_ids": ((1, step, step),) * count,
         "spec_decoding_position_ids_dim0": ((1, step, step),) * count,
@@ -194,8 +194,3 @@ def _cache_spans(s: Settings, count: int) -> tuple[Span, ...]:
         return (middle(longest),) * count
     low, best, high = middle(s.max_seq_len)
     return ((0, 0, 0), (low - 1, best - 1, high - 1))[:count]
-
-
-def _blocks(span: Span, tokens_per_block: int) -> Span:
-    low, best, high = (ceil(size / tokens_per_block) for size in span)
-    return low, best, high

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.formats.tensorrt.nouns import Profile, Range
+from trtdx.inspect.profiles.dimensions import shape_text
 from trtdx.model import Evidence
 
 if TYPE_CHECKING:
@@ -46,17 +47,17 @@ class Case(NamedTuple):
 
     def _said_of(self, profile: Profile, tensor: str) -> list[Evidence]:
         span = profile.range_of(tensor)
-        words = f"min {shape(span.min)}, opt {shape(span.opt)}, max {shape(span.max)}" if span else "absent"
+        words = (
+            f"min {shape_text(span.min)}, opt {shape_text(span.opt)}, max {shape_text(span.max)}"
+            if span
+            else "absent"
+        )
         evidence = [Evidence(self.where(profile, tensor), words)]
         if tensor in self.inputs:
             evidence.append(
-                Evidence(f"{self.onnx.path}: graph.input", f"{tensor} {shape(self.inputs[tensor])}")
+                Evidence(f"{self.onnx.path}: graph.input", f"{tensor} {shape_text(self.inputs[tensor])}")
             )
         return evidence
-
-
-def shape(dims: tuple[Any, ...]) -> str:
-    return f"({', '.join(map(str, dims))})"
 
 
 def case_from(onnx: Artifact, given: Artifact) -> Case:
@@ -100,7 +101,7 @@ def fault(each: Range, dims: Dims | None) -> tuple[str, str]:
     has_rank = dims is not None and dims != UNKNOWN_RANK
     if dims is not None and has_rank and len(each.min) != len(dims):
         ranks = f"{len(each.min)} dimensions, the input has {len(dims)}"
-        return f"has {ranks}", f"write shapes of the form {shape(dims)}"
+        return f"has {ranks}", f"write shapes of the form {shape_text(dims)}"
     for axis, values in enumerate(zip(*shapes, strict=True)):
         problem, remedy = _axis_fault(axis, values, dims[axis] if dims is not None and has_rank else "?")
         if problem:

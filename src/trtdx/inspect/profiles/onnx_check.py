@@ -29,13 +29,8 @@ MOST_TOLD = 50
 MOST_NODES = 100_000
 # Faults the reader has found already; what inference would say of them is only their consequence.
 TOLD = (
-    "onnx.truncated",
-    "onnx.corrupt",
-    "onnx.empty",
-    "onnx.dangling",
-    "onnx.duplicate_names",
-    "weights.lfs_pointers",
-)
+    "onnx.truncated", "onnx.corrupt", "onnx.empty", "onnx.dangling", "onnx.duplicate_names", "weights.lfs_pointers",
+)  # fmt: skip
 # Operators that TensorRT refuses when a required attribute, or (the second set) an input, is missing.
 NEED_ATTRIBUTES = {
     "AveragePool", "Cast", "Concat", "DepthToSpace", "Einsum", "If", "LRN", "Loop", "MaxPool", "Pad", "Scan", "Slice",

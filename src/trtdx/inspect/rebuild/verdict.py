@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.compatibility import (
     builders_of,
     capability,
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
     from trtdx.inspect.facts.artifact import Artifact
     from trtdx.inspect.facts.compatibility import Writer
-    from trtdx.model import Finding
-    from trtdx.rule import RuleBook
 
 YES, NO, UNKNOWN = "yes", "no", "is not known"
 BROKEN = ("plan.truncated", "plan.overlong", "plan.foreign", "weights.missing", "weights.lfs_pointers")
@@ -50,13 +46,6 @@ def rebuild_section(engine: Artifact, machine: Artifact) -> Section:
         tuple(tuple(answer) for answer in (verdict(answers), *answers)),
         note="a rebuild starts from the checkpoint; for another release the model is converted again first",
     )
-
-
-def rebuild_answer(engine: Artifact, machine: Artifact, book: RuleBook) -> tuple[Section, list[Finding]]:
-    """Return the verdict, and the findings of everything that keeps the engine from running there."""
-    from trtdx.inspect.agreements.engine.machine import ROWS
-
-    return rebuild_section(engine, machine), findings_from(ROWS, Deployment((engine, machine)), book)
 
 
 def verdict(answers: list[Answer]) -> Answer:

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.inspect.profiles.dimensions import dimension
+from trtdx.inspect.profiles.dimensions import dimension, shape_text
 from trtdx.inspect.profiles.engine_profiles import TOKEN_CUTS, inputs_of, profiles_of, why_not_derived
 from trtdx.inspect.profiles.engine_settings import settings_of
 from trtdx.inspect.requests.requests import requests_in
@@ -340,9 +340,11 @@ def _grouped(fits: Iterator[Fit]) -> Iterator[Fit]:
 
 
 def _row(fit: Fit) -> tuple[str | int | bool, ...]:
-    allowed = _shape(fit.low) if fit.low == fit.high else f"{_shape(fit.low)} to {_shape(fit.high)}"
+    allowed = (
+        shape_text(fit.low) if fit.low == fit.high else f"{shape_text(fit.low)} to {shape_text(fit.high)}"
+    )
     wrong = "; ".join(misfit_in_words(fit, axis) for axis in fit.misfits)
-    return fit.step, fit.profile, fit.tensor, _shape(fit.shape), allowed, not fit.misfits, wrong
+    return fit.step, fit.profile, fit.tensor, shape_text(fit.shape), allowed, not fit.misfits, wrong
 
 
 def misfit_in_words(fit: Fit, axis: int) -> str:
@@ -353,10 +355,6 @@ def misfit_in_words(fit: Fit, axis: int) -> str:
         f"axis {axis} ({what.meaning}) is {fit.shape[axis]}, "
         f"allowed {fit.low[axis]} to {fit.high[axis]}{flags}"
     )
-
-
-def _shape(shape: Shape) -> str:
-    return f"({', '.join(map(str, shape))})"
 
 
 def _notes(

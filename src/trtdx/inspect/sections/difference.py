@@ -25,20 +25,11 @@ CONSEQUENCES = {
 ABSENT = "(not stated)"
 # What two files of one model never share: where they lie, how they are cut.
 _NOT_COMPARED = (
-    "weights.files",
-    "weights.sizes",
-    "tokenizer.files",
-    "quant.source",
-    "tokenizer.template_source",
-)
+    "weights.files", "weights.sizes", "tokenizer.files", "quant.source", "tokenizer.template_source",
+)  # fmt: skip
 _OF_ONE_KIND = (
-    "weights.bytes",
-    "weights.format",
-    "weights.bytes_by_dtype",
-    "weights.dtypes",
-    "malformed",
-    "unparsed",
-)
+    "weights.bytes", "weights.format", "weights.bytes_by_dtype", "weights.dtypes", "malformed", "unparsed",
+)  # fmt: skip
 
 MODELS = {"hf", "checkpoint", "engine"}
 NONE_IF_UNSAID = ("rope_scaling",)  # facts that every model with the thing states, in files of all kinds
@@ -144,13 +135,9 @@ def same(here: Any, there: Any) -> bool:
     """Whether two values say the same; numbers may differ in the last digits of their notation."""
     if {here is None or here is False, there is None or there is False} == {True}:
         return True  # what is off is often not written down
-    if _is_number(here) and _is_number(there):
+    if {type(here), type(there)} <= {int, float}:
         return bool(abs(here - there) <= 1e-9 * max(abs(here), abs(there)))
     return bool(here == there)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _weight(name: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.facts.artifact import shortened
+from trtdx.inspect.profiles.dimensions import shape_text
 from trtdx.inspect.profiles.engine_profiles import why_not_derived
 from trtdx.inspect.sections.stored_tensors import STORING, stored_tensors
 from trtdx.model import Section
@@ -25,8 +26,7 @@ def tensors(artifact: Artifact, _: Deployment) -> Iterator[Section]:
     if not artifact.tensors:
         return
     rows = tuple(
-        (tensor.mode, tensor.name, tensor.dtype, f"({', '.join(map(str, tensor.shape))})")
-        for tensor in artifact.tensors
+        (tensor.mode, tensor.name, tensor.dtype, shape_text(tensor.shape)) for tensor in artifact.tensors
     )
     yield Section("tensors", f"tensors of {artifact.path}", ("", "name", "type", "shape"), rows)
 
@@ -35,14 +35,11 @@ def profiles(artifact: Artifact, _: Deployment) -> Iterator[Section]:
     """Yield the optimization profiles: smallest, best and largest shape of each tensor."""
     for profile in artifact.profiles:
         rows = tuple(
-            (span.tensor, _shape(span.min), _shape(span.opt), _shape(span.max)) for span in profile.ranges
+            (span.tensor, shape_text(span.min), shape_text(span.opt), shape_text(span.max))
+            for span in profile.ranges
         )
         title = f"optimization profile {profile.index} of {artifact.path}"
         yield Section("profiles", title, ("tensor", "min", "opt", "max"), rows, note=profile.source)
-
-
-def _shape(dims: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, dims))})"
 
 
 def settings(artifact: Artifact, _: Deployment) -> Iterator[Section]:

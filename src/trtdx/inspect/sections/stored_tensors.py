@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.errors import InputError
 from trtdx.formats.safetensors import DTYPES, read_header
+from trtdx.inspect.profiles.dimensions import shape_text
 from trtdx.model import Section
 from trtdx.words import counted
 
@@ -30,8 +31,7 @@ def stored_tensors(host: Host, artifact: Artifact) -> Section:
             key = (NUMBER.sub("{}", tensor), DTYPES.get(entry.dtype, entry.dtype), tuple(entry.shape))
             groups.setdefault(key, []).append(tensor)
     rows = tuple(
-        (_spanned(alike), dtype, f"({', '.join(map(str, shape))})", len(alike))
-        for (_, dtype, shape), alike in groups.items()
+        (_spanned(alike), dtype, shape_text(shape), len(alike)) for (_, dtype, shape), alike in groups.items()
     )
     note = "; ".join(faults) or _why_none(artifact, names) if faults or not rows else _total(rows, names)
     return Section("tensors", f"tensors of {artifact.path}", COLUMNS, rows, note)

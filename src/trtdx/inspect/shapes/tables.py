@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from trtdx.inspect.profiles.dimensions import dimension_of
+from trtdx.inspect.profiles.dimensions import dimension_of, shape_text
 from trtdx.inspect.profiles.engine_profiles import profiles_of
 from trtdx.model import Section
 from trtdx.words import counted
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trtdx.formats.tensorrt.nouns import Profile
     from trtdx.inspect.facts.artifact import Artifact
     from trtdx.inspect.profiles.dimensions import Dimension
-    from trtdx.inspect.shapes.distribution import Execution, Histogram, LoggedEngine, Shape
+    from trtdx.inspect.shapes.distribution import Execution, Histogram, LoggedEngine
     from trtdx.inspect.shapes.trace_log import ShapeLog
 
 MOST_CHANGES_SHOWN = 8
@@ -63,7 +63,15 @@ def _executions(log: ShapeLog, engine: LoggedEngine, which: str) -> Section:
     for change in changes:
         groups = _grouped({name: (new, old) for name, (old, new) in change.changed.items()})
         rows += [
-            (change.number, change.where, change.rank, change.profile, names, _shape(new), _shape(old))
+            (
+                change.number,
+                change.where,
+                change.rank,
+                change.profile,
+                names,
+                shape_text(new),
+                shape_text(old),
+            )
             for names, (new, old) in groups
         ]
     rows += [row for execution in list(engine.last)[-1:] for row in _whole(engine, execution)]
@@ -83,7 +91,7 @@ def _whole(engine: LoggedEngine, execution: Execution) -> Iterator[Cells]:
         name: shape for name, shape in zip(engine.names, execution.shapes, strict=True) if name in shown
     }
     for names, shape in _grouped(shapes):
-        yield (*execution[:4], names, _shape(shape), "")
+        yield (*execution[:4], names, shape_text(shape), "")
 
 
 def _grouped(shapes: dict[str, Same]) -> Iterator[tuple[str, Same]]:
@@ -98,10 +106,6 @@ def _grouped(shapes: dict[str, Same]) -> Iterator[tuple[str, Same]]:
 def _names(names: list[str]) -> str:
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _shape(shape: Shape) -> str:
-    return f"({', '.join(map(str, shape))})"
 
 
 class SeenAxis(NamedTuple):

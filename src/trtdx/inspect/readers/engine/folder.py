@@ -30,25 +30,15 @@ MOST_PLANS = 1024
 PARTS = (("decoder", "encoder"), ("llm", "vision"), ("llm", "visual_encoder"))
 
 # Build settings under the names facts have; what is not here keeps its own spelling as build.*.
-BUILD = {
-    "max_batch_size": "max_batch_size",
-    "max_input_len": "max_input_len",
-    "max_seq_len": "max_seq_len",
-    "max_output_len": "max_output_len",
-    "max_beam_width": "max_beam_width",
-    "max_num_tokens": "max_num_tokens",
-    "opt_num_tokens": "opt_num_tokens",
-    "opt_batch_size": "opt_batch_size",
-    "max_draft_len": "max_draft_len",
-    "max_encoder_input_len": "max_encoder_input_len",
+SAME_NAMES = (
+    "max_batch_size", "max_input_len", "max_seq_len", "max_output_len", "max_beam_width", "max_num_tokens",
+    "opt_num_tokens", "opt_batch_size", "max_draft_len", "max_encoder_input_len", "gather_context_logits",
+    "gather_generation_logits", "strongly_typed", "profiling_verbosity", "weight_streaming",
+)  # fmt: skip
+BUILD = {name: name for name in SAME_NAMES} | {
     "max_prompt_embedding_table_size": "max_prompt_table",
-    "gather_context_logits": "gather_context_logits",
-    "gather_generation_logits": "gather_generation_logits",
-    "strongly_typed": "strongly_typed",
-    "profiling_verbosity": "profiling_verbosity",
     "enable_debug_output": "debug_outputs",
     "use_refit": "refit",
-    "weight_streaming": "weight_streaming",
     "use_strip_plan": "strip_plan",
     "input_timing_cache": "timing_cache",
 }
@@ -119,6 +109,7 @@ def _put_config(folder: Folder, config: Document) -> None:
     else:
         put_pretrained(facts, config, "pretrained_config.")
         _put_build(facts, config)
+    _put_sequence_length(facts, config, "builder_config" if old else "build_config")
     put_plugins(facts, config, "plugin_config" if old else "build_config.plugin_config")
     missing = missing_keys(config, old)
     facts.put("build.missing_keys", missing or None, config.path)
@@ -154,13 +145,12 @@ def _put_build(facts: Facts, config: Document) -> None:
     for key, value in build.items():
         if key not in TABLES:
             facts.put(BUILD.get(key, f"build.{key}"), value, config.where(f"build_config.{key}"))
-    put_sequence_length(facts, config, "build_config")
     _put_mode(facts, config)
     _put_cache_type(facts, config)
     _put_lora(facts, config)
 
 
-def put_sequence_length(facts: Facts, config: Document, at: str) -> None:
+def _put_sequence_length(facts: Facts, config: Document, at: str) -> None:
     """Put the longest sequence where only its parts are stated, as the runtime sums them up (before 0.11)."""
     prompt, answer = facts.get("max_input_len"), facts.get("max_output_len")
     if prompt is not None and answer is not None and not facts.has("max_seq_len"):
@@ -191,20 +181,14 @@ def _put_cache_type(facts: Facts, config: Document) -> None:
 
 def _put_lora(facts: Facts, config: Document) -> None:
     """Put what adapters the engine takes; its other settings stay with build.lora_config."""
-    section = "build_config.lora_config"
+    lora = "build_config.lora_config"
     plugin = "build_config.plugin_config.lora_plugin"
     table = config.at("build_config.plugin_config")
     if isinstance(table, dict) and "lora_plugin" in table:
         facts.put("lora.enabled", bool(table["lora_plugin"]), config.where(plugin))
     if facts.get("lora.enabled"):  # a rank of 64 stands there in every engine
-        facts.put(
-            "lora.max_rank", config.at(f"{section}.max_lora_rank"), config.where(f"{section}.max_lora_rank")
-        )
-        facts.put(
-            "lora.target_modules",
-            config.at(f"{section}.lora_target_modules"),
-            config.where(f"{section}.lora_target_modules"),
-        )
+        for name, key in (("max_rank", "max_lora_rank"), ("target_modules", "lora_target_modules")):
+            facts.put(f"lora.{name}", config.at(f"{lora}.{key}"), config.where(f"{lora}.{key}"))
 
 
 def put_plugins(facts: Facts, config: Document, at: str) -> None:

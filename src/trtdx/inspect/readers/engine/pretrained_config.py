@@ -8,52 +8,31 @@ if TYPE_CHECKING:
     from trtdx.formats.documents import Document
     from trtdx.inspect.facts.artifact import Facts
 
-MODEL = {
-    "architecture": "architecture",
-    "dtype": "dtype",
-    "logits_dtype": "logits_dtype",
-    "hidden_size": "hidden_size",
+SAME_NAMES = (
+    "architecture", "dtype", "logits_dtype", "hidden_size", "head_size", "intermediate_size", "vocab_size",
+    "rotary_base", "hidden_act", "norm_epsilon", "sliding_window", "use_parallel_embedding",
+    "embedding_sharding_dim", "moe_intermediate_size", "q_lora_rank", "kv_lora_rank", "qk_rope_head_dim",
+    "qk_nope_head_dim", "v_head_dim",
+)  # fmt: skip
+MODEL = {name: name for name in SAME_NAMES} | {
     "num_hidden_layers": "num_layers",
     "num_attention_heads": "num_heads",
     "num_key_value_heads": "num_kv_heads",
-    "head_size": "head_size",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
     "max_position_embeddings": "max_positions",
     "position_embedding_type": "position_embedding",
-    "rotary_base": "rotary_base",
     "rotary_embedding_dim": "rotary_dim",
-    "hidden_act": "hidden_act",
-    "norm_epsilon": "norm_epsilon",
     "qk_layernorm": "qk_norm",
     "attn_bias": "attention_bias",
     "add_qkv_bias": "attention_bias",  # ChatGLM
-    "sliding_window": "sliding_window",
     "tie_word_embeddings": "tie_embeddings",
-    "use_parallel_embedding": "use_parallel_embedding",
-    "embedding_sharding_dim": "embedding_sharding_dim",
-    "moe_intermediate_size": "moe_intermediate_size",
     "moe_inter_size": "moe_intermediate_size",  # DeepSeek
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_rope_head_dim": "qk_rope_head_dim",
-    "qk_nope_head_dim": "qk_nope_head_dim",
-    "v_head_dim": "v_head_dim",
 }
 EXPERTS = (
     ("num_experts", ("moe.num_experts", "moe_num_experts")),  # a table since 0.11, flat before
     ("experts_per_token", ("moe.top_k", "moe_top_k")),
 )
-MAPPING = {
-    "world_size": "world_size",
-    "tp_size": "tp_size",
-    "pp_size": "pp_size",
-    "cp_size": "cp_size",
-    "moe_tp_size": "moe_tp_size",
-    "moe_ep_size": "moe_ep_size",
-    "gpus_per_node": "gpus_per_node",
-    "enable_attention_dp": "attention_dp",
-}
+SIZES = ("world_size", "tp_size", "pp_size", "cp_size", "moe_tp_size", "moe_ep_size", "gpus_per_node")
+MAPPING = {name: name for name in SIZES} | {"enable_attention_dp": "attention_dp"}
 QUANTISATION = {
     "quant_algo": "quant.algo",
     "kv_cache_quant_algo": "quant.kv_algo",

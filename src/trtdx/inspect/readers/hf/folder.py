@@ -137,17 +137,13 @@ def put_generation(folder: Folder, config: Document | None) -> None:
 
 def _put_ids(facts: Facts, document: Document, key: str, name: str) -> None:
     value: Any = document.at(key)
-    facts.put(name, [value] if _is_id(value) else value, document.where(key))
+    facts.put(name, [value] if type(value) is int else value, document.where(key))
 
 
 def _put_id(facts: Facts, document: Document, key: str, name: str) -> None:
     """Put one id; a list of them says that any will do, and the first is taken as transformers does."""
     value: Any = document.at(key)
     facts.put(name, value[0] if isinstance(value, list) and value else value, document.where(key))
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def recognise_tokenizer(host: Host, found: Found) -> bool:

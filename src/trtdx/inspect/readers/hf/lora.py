@@ -29,15 +29,8 @@ PLAIN = {
 }
 PAIR = re.compile(r"(?:^|\.)(\w+)\.lora_(A|B|embedding_A|embedding_B)(?:\.\w+)?(?:\.weight)?$")
 READS_HIDDEN = {
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "qkv_proj",
-    "gate_proj",
-    "up_proj",
-    "gate_up_proj",
-    "query_key_value",
-}
+    "q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "query_key_value",
+}  # fmt: skip
 HEADS = ("lm_head", "embed_out", "output_layer")
 EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "embed_in")
 WHOLE_TABLE = re.compile(
@@ -57,7 +50,7 @@ def read(host: Host, path: str) -> Artifact:
     config = folder.document("adapter_config.json")
     if config is not None:
         _put_config(folder, config)
-    _put_weights(folder, config)
+    _put_weights(folder)
     missing = [name for name in ("adapter_config.json",) if name not in folder.names]
     if not any(name in folder.names for name in WEIGHTS):
         missing.append(WEIGHTS[0])
@@ -86,19 +79,13 @@ def _highest_rank(config: Document) -> Any:
     """Return the rank memory must be kept for: the highest of all modules'."""
     rank = config.at("r")
     pattern = config.at("rank_pattern")
-    others = list(pattern.values()) if isinstance(pattern, dict) else []
-    return (
-        max([rank, *(other_rank for other_rank in others if _is_whole(other_rank))])
-        if _is_whole(rank)
-        else rank
-    )
+    others = pattern.values() if isinstance(pattern, dict) else ()
+    if type(rank) is not int:
+        return rank
+    return max([rank, *(other_rank for other_rank in others if type(other_rank) is int)])
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _put_weights(folder: Folder, config: Document | None) -> None:
+def _put_weights(folder: Folder) -> None:
     name = next((candidate for candidate in WEIGHTS if candidate in folder.names), None)
     if name is None:
         return

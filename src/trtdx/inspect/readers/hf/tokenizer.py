@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.formats.documents import LFS_MARK
 from trtdx.formats.sentencepiece import is_tiktoken, pieces_from_model, size_from_tiktoken
 from trtdx.inspect.readers.hf.chat_template import put_template
 
@@ -157,7 +156,7 @@ def read_vocabulary(folder: Folder, files: list[str]) -> Vocabulary:
         "tekken.json": _read_tekken,
     }
     for name in [*(name for name in readers if name in files), *(f for f in files if "tiktoken" in f)]:
-        readers.get(name, _read_tiktoken)(folder, name, vocabulary)
+        readers.get(name, _read_pieces)(folder, name, vocabulary)
         if vocabulary.size:
             break
     return vocabulary
@@ -192,23 +191,15 @@ def _read_pieces(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
     data = folder.content(name, MOST_VOCABULARY_BYTES)
     if data is None:
         return
-    if data.startswith(LFS_MARK):
-        folder.unparsed(name, "is a Git-LFS pointer, not the file itself")
-    elif is_tiktoken(data[:256]):
+    if "tiktoken" in name or is_tiktoken(data[:256]):
         vocabulary.grow(size_from_tiktoken(data), folder.at(name))
-    else:
-        pieces = pieces_from_model(data)
-        if pieces.problem:
-            folder.unparsed(name, pieces.problem)
-            return
-        vocabulary.grow(pieces.count, folder.at(name))
-        vocabulary.special.update(pieces.special)
-
-
-def _read_tiktoken(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
-    data = folder.content(name, MOST_VOCABULARY_BYTES)
-    if data is not None:
-        vocabulary.grow(size_from_tiktoken(data), folder.at(name))
+        return
+    pieces = pieces_from_model(data)
+    if pieces.problem:
+        folder.unparsed(name, pieces.problem)
+        return
+    vocabulary.grow(pieces.count, folder.at(name))
+    vocabulary.special.update(pieces.special)
 
 
 def _read_lines(folder: Folder, name: str, vocabulary: Vocabulary) -> None:

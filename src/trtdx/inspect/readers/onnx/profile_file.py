@@ -11,15 +11,20 @@ from trtdx.formats.tensorrt.nouns import Profile, Range
 from trtdx.formats.yaml_documents import YamlDocument, parse_yaml
 from trtdx.inspect.facts.artifact import Artifact, Facts
 from trtdx.inspect.readers import Found, Reader
-from trtdx.inspect.readers.onnx.profile_options import OPTION, profiles_from_options
+from trtdx.inspect.readers.onnx.profile_options import (
+    KEYS,
+    MOST_DIMS,
+    MOST_PROFILES,
+    MOST_RANGES,
+    OPTION,
+    profiles_from_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.host import Host
 
-KEYS = ("min", "opt", "max")
-MOST_PROFILES, MOST_RANGES, MOST_DIMS = 256, 4096, 16
 LOG_LINE = re.compile(rb"^(?:\[[\d/:.-]+\] )?\[[VIWEFD]\] |^\[TensorRT|\[TRT(?:-LLM)?\]|^&&&& ", re.MULTILINE)
 # What tells a mapping of profiles: the list's name, or all three names of shapes.
 LIST = re.compile(rb"""^\{?\s*["']?profiles["']?\s*:""", re.MULTILINE)
@@ -119,9 +124,7 @@ def _shape(value: Any) -> tuple[int, ...] | None:
         return tuple(map(int, value.split("x")))
     if not isinstance(value, list) or len(value) > MOST_DIMS:
         return None
-    are_integers = all(
-        isinstance(dim, int) and not isinstance(dim, bool) and abs(dim) < 2**63 for dim in value
-    )
+    are_integers = all(type(dim) is int and abs(dim) < 2**63 for dim in value)
     return tuple(value) if are_integers else None
 
 

@@ -21,29 +21,14 @@ if TYPE_CHECKING:
 
 CONFIG_FLAGS = ("--config", "--extra_llm_api_options")
 PATH_FLAGS = (
-    "--engine_dir",
-    "--model_path",
-    "--checkpoint_dir",
-    "--model_repo",
-    "--model-repository",
-    "--tokenizer_dir",
-)
+    "--engine_dir", "--model_path", "--checkpoint_dir", "--model_repo", "--model-repository", "--tokenizer_dir",
+)  # fmt: skip
 NAMES = {"runtime.model": "model", "runtime.tokenizer": "tokenizer", "runtime.draft_model": "draft model"}
 # Folders that every machine has: that they are here says nothing about what lies in them elsewhere.
 EVERYWHERE = (
-    "/",
-    "/tmp",  # noqa: S108
-    "/root",
-    "/home",
-    "/mnt",
-    "/opt",
-    "/srv",
-    "/usr",
-    "/var",
-    "/media",
-    "/data",
+    "/", "/tmp", "/root", "/home", "/mnt", "/opt", "/srv", "/usr", "/var", "/media", "/data",  # noqa: S108
     "/workspace",
-)
+)  # fmt: skip
 NAMING = (
     *NAMES,
     "triton.engine_dir",
@@ -66,15 +51,13 @@ class Named(NamedTuple):
 
 def existing(host: Host, name: str, where: str) -> str | None:
     """Return a path as it can be opened: as it stands, or beside the file that names it."""
-    if "\0" in name or len(name) > LONGEST:
-        return None
     beside = posixpath.join(posixpath.dirname(where), name)
     return next((path for path in (name, beside) if kind_of(host, path) in ("file", "directory")), None)
 
 
 def kind_of(host: Host, path: str) -> str:
     try:
-        return host.kind(path)
+        return host.kind(path) if len(path) <= LONGEST else "absent"
     except (InputError, OSError, ValueError):
         return "absent"
 
@@ -127,7 +110,7 @@ def put_absent(host: Host, facts: Facts, named: Iterable[Named], where: str) -> 
 
 def _folder_is_here(host: Host, path: str) -> bool:
     folder = posixpath.dirname(path.rstrip("/"))
-    return folder not in EVERYWHERE and len(path) <= LONGEST and kind_of(host, folder) == "directory"
+    return folder not in EVERYWHERE and kind_of(host, folder) == "directory"
 
 
 def put_draft(host: Host, facts: Facts, where: str) -> None:
@@ -141,5 +124,5 @@ def put_draft(host: Host, facts: Facts, where: str) -> None:
     except (UnreadableError, InputError):
         return
     size = config.at("vocab_size")
-    if isinstance(size, int) and not isinstance(size, bool):
+    if type(size) is int:
         facts.put("runtime.draft_vocab_size", size, config.where("vocab_size"))

@@ -24,14 +24,8 @@ SUFFIXES = (".yaml", ".yml", ".json")
 # Of other configurations that share some names: `trtllm-serve disaggregated` (several servers in one file), and
 # visual generation (--visual_gen_args).
 OTHER_FILES = {
-    "context_servers",
-    "generation_servers",
-    "attention_config",
-    "parallel_config",
-    "compilation_config",
-}
-
-
+    "context_servers", "generation_servers", "attention_config", "parallel_config", "compilation_config",
+}  # fmt: skip
 LOG_LINE = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT|[IWEVD])\]")
 
 

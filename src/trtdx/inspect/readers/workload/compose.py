@@ -24,21 +24,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.formats.yaml_documents import YamlDocument
-    from trtdx.host import Host
 
 MOST_SERVICES = 64
 VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?")
 
 
-def services_of(host: Host, document: YamlDocument) -> Iterator[Workload]:
+def services_of(document: YamlDocument) -> Iterator[Workload]:
     """Yield each service with a command of its own."""
     services = document.data.get("services")
     for name, service in list(services.items() if isinstance(services, dict) else ())[:MOST_SERVICES]:
         if isinstance(service, dict):
-            yield _workload(host, document, str(name), service)
+            yield _workload(document, str(name), service)
 
 
-def _workload(host: Host, document: YamlDocument, name: str, service: dict[str, Any]) -> Workload:
+def _workload(document: YamlDocument, name: str, service: dict[str, Any]) -> Workload:
     path = f"services.{name}"
     surroundings = Surroundings(system="compose", unit=f"service {name}", asks_for_gpus=True)
     if isinstance(service.get("image"), str):
@@ -47,7 +46,7 @@ def _workload(host: Host, document: YamlDocument, name: str, service: dict[str, 
     _put_gpus(surroundings, document, path, service)
     _put_limits(surroundings, document, path, service)
     _put_volumes(surroundings, document, service)
-    _put_configs(surroundings, document, path, service)
+    _put_configs(surroundings, document, service)
     _put_ports(surroundings, document, path, service)
     words = [*_words(document, f"{path}.entrypoint", service), *_words(document, f"{path}.command", service)]
     surroundings.no_shell += shell_faults(words, document.where(f"{path}.command"))
@@ -121,7 +120,7 @@ def _put_limits(around: Surroundings, document: YamlDocument, path: str, service
         around.shm = None
     memlock = document.at(f"{path}.ulimits.memlock")
     soft = memlock.get("soft") if isinstance(memlock, dict) else memlock
-    if isinstance(soft, int) and not isinstance(soft, bool):
+    if type(soft) is int:
         around.memlock = Fact(soft, document.where(f"{path}.ulimits.memlock"))
     limit = service.get("mem_limit") or document.at(f"{path}.deploy.resources.limits.memory")
     if limit is not None and size_in_bytes(limit):
@@ -150,7 +149,7 @@ def _put_volumes(around: Surroundings, document: YamlDocument, service: dict[str
             around.mounts.append(Mount(mount.target, source))
 
 
-def _put_configs(around: Surroundings, document: YamlDocument, path: str, service: dict[str, Any]) -> None:
+def _put_configs(around: Surroundings, document: YamlDocument, service: dict[str, Any]) -> None:
     """Put configs whose content stands in the same file under the paths they are mounted at."""
     for config in _items(service, "configs"):
         source = config.get("source") if isinstance(config, dict) else config

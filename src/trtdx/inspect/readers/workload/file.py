@@ -154,7 +154,7 @@ def read_manifest(host: Host, path: str, version: str = "") -> Artifact:
     documents, notes = read_documents(host, path)
     is_template = any("Helm" in note for note in notes)
     if any("services" in document.data and "kind" not in document.data for document in documents):
-        workloads = [workload for document in documents for workload in services_of(host, document)]
+        workloads = [workload for document in documents for workload in services_of(document)]
         return artifact_from(host, path, workloads, version, notes)
     workloads = list(Manifest(documents).workloads())
     for work in workloads if is_template else ():

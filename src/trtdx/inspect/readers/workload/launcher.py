@@ -28,13 +28,8 @@ SWITCHES = re.compile(
     r"-[itdP]+|--(?:rm|tty|interactive|detach|privileged|init|read-only|publish-all|no-healthcheck|sig-proxy|oom-kill-disable)(?:=.*)?"
 )
 SHORT = {
-    "-v": "--volume",
-    "-e": "--env",
-    "-p": "--publish",
-    "-m": "--memory",
-    "-u": "--user",
-    "-w": "--workdir",
-}
+    "-v": "--volume", "-e": "--env", "-p": "--publish", "-m": "--memory", "-u": "--user", "-w": "--workdir",
+}  # fmt: skip
 DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(.+)$", re.MULTILINE)
 SLURM_SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus", "-c": "--cpus-per-task"}
 VISIBLE = re.compile(r"^\s*(?:export\s+)?CUDA_VISIBLE_DEVICES=([\d,]+)\s*(?:$|;)", re.MULTILINE)
