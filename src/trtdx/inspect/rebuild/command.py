@@ -109,9 +109,7 @@ def _chosen(engine: Artifact, setting: str, value: Any, default: Any) -> bool:
 
 
 def _word(value: Any) -> str:
-    return (
-        {True: "enable", False: "disable"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    )
+    return {True: "enable", False: "disable"}[value] if isinstance(value, bool) else str(value)
 
 
 def _adapters(engine: Artifact) -> Iterator[tuple[str, str]]:

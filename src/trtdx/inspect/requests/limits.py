@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from functools import wraps
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from trtdx.inspect.agreements.serving import engine_of, servers
 from trtdx.inspect.profiles.engine_profiles import why_not_derived
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.requests.requests import Request
     from trtdx.knowledge.violation import Violation
 
+Subject = TypeVar("Subject")
 MOST_MISFITS = 4  # inputs named as further evidence
 
 
@@ -122,11 +123,16 @@ def takers(deployment: Deployment) -> Iterator[Taker]:
 
 def each_taker(check: Callable[[Taker], Iterator[Violation]]) -> Callable[[Deployment], Iterator[Violation]]:
     """Make a check of one engine and its requests a check of a deployment."""
+    return _check_each(takers, check)
 
+
+def _check_each(
+    subjects: Callable[[Deployment], Iterator[Subject]], check: Callable[[Subject], Iterator[Violation]]
+) -> Callable[[Deployment], Iterator[Violation]]:
     @wraps(check)
     def checked(deployment: Deployment) -> Iterator[Violation]:
-        for load in takers(deployment):
-            yield from check(load)
+        for subject in subjects(deployment):
+            yield from check(subject)
 
     return checked
 
@@ -194,13 +200,7 @@ def each_server(
     check: Callable[[Server], Iterator[Violation]],
 ) -> Callable[[Deployment], Iterator[Violation]]:
     """Make a check of one server of the PyTorch backend and its requests a check of a deployment."""
-
-    @wraps(check)
-    def checked(deployment: Deployment) -> Iterator[Violation]:
-        for server in servers_of(deployment):
-            yield from check(server)
-
-    return checked
+    return _check_each(servers_of, check)
 
 
 def prompts_are_cut(options: Artifact) -> bool:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from trtdx.inspect.requests.requests import Request
 
 MOST_SHOWN = 3  # requests whose shapes are shown; of a trace the first, and those that do not fit
+TOKEN_DIMENSIONS = (
+    "num_tokens", "position_ids_num_tokens_range", "input_len_task", "decoder_num_tokens", "decoder_num_tokens_2",
+)  # fmt: skip
 Shape = tuple[int, ...]
 
 
@@ -221,11 +224,7 @@ def _prompt_sizes(s: Settings, request: Request, total: int, tokens: int, drafts
         length = encoder or length
         tokens = batch * length
     return {
-        "num_tokens": tokens,
-        "position_ids_num_tokens_range": tokens,
-        "input_len_task": tokens,
-        "decoder_num_tokens": tokens,
-        "decoder_num_tokens_2": tokens,
+        **dict.fromkeys(TOKEN_DIMENSIONS, tokens),
         "batch_size_beam_width": batch,
         "batch_size_beam_width_0": 0,
         "batch_size_last_token_ids": batch * (1 + drafts * s.drafts_from_outside),
@@ -246,11 +245,7 @@ def _answer_sizes(s: Settings, request: Request, total: int, past: int, drafts: 
     step = 1 + drafts * (not s.drafts_from_outside)
     tokens = sequences * step
     return {
-        "num_tokens": tokens,
-        "position_ids_num_tokens_range": tokens,
-        "input_len_task": tokens,
-        "decoder_num_tokens": tokens,
-        "decoder_num_tokens_2": tokens,
+        **dict.fromkeys(TOKEN_DIMENSIONS, tokens),
         "batch_size_beam_width": sequences,
         "batch_size_beam_width_0": sequences,
         "batch_size_last_token_ids": tokens,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.inspect.facts.artifact import shortened
 from trtdx.inspect.profiles.dimensions import shape_text
@@ -127,15 +127,26 @@ def _cell(value: object) -> Cell:
     return value if isinstance(value, (int, float, bool)) else shortened(value, 200)
 
 
-SHOWS: dict[str, Callable[[Artifact, Deployment], Iterator[Section]]] = {
-    "tensors": tensors,
-    "profiles": profiles,
-    "settings": settings,
-    "mapping": mapping,
-    "quantization": quantization,
-    "debug": debug,
-    "kernels": kernels,
-    "facts": facts,
+class ShownSection(NamedTuple):
+    """One word of `--show`: what makes its sections, and what to give where there are none."""
+
+    sections: Callable[[Artifact, Deployment], Iterator[Section]]
+    need: str
+
+
+SHOWS = {
+    "tensors": ShownSection(
+        tensors, "give a model, a checkpoint, an engine of 0.8 or later, or an ONNX file"
+    ),
+    "profiles": ShownSection(
+        profiles, "give an engine of 0.8 or later, a verbose build log or a file of profiles"
+    ),
+    "settings": ShownSection(settings, "give an engine directory"),
+    "mapping": ShownSection(mapping, "give a checkpoint, an engine or a model"),
+    "quantization": ShownSection(quantization, "none of it is quantised"),
+    "debug": ShownSection(debug, "give an engine directory"),
+    "kernels": ShownSection(kernels, "give a verbose build log"),
+    "facts": ShownSection(facts, "give an artifact"),
 }
 
 
@@ -145,25 +156,12 @@ def sections_from(host: Host, deployment: Deployment, wanted: list[str]) -> Iter
     shown = set()
     for artifact in deployment.artifacts:
         for name in names:
-            sections = list(SHOWS[name](artifact, deployment))
+            sections = list(SHOWS[name].sections(artifact, deployment))
             if name == "tensors" and artifact.kind in STORING:
                 sections.append(stored_tensors(host, artifact))
             shown |= {name} if sections else set()
             yield from sections
     for name in names if "all" not in wanted else ():
         if name not in shown:
-            yield Section(
-                name, f"{name}: nothing to show", (), (), f"Nothing that was given has any: {NEEDS[name]}."
-            )
-
-
-NEEDS = {
-    "tensors": "give a model, a checkpoint, an engine of 0.8 or later, or an ONNX file",
-    "profiles": "give an engine of 0.8 or later, a verbose build log or a file of profiles",
-    "settings": "give an engine directory",
-    "mapping": "give a checkpoint, an engine or a model",
-    "quantization": "none of it is quantised",
-    "debug": "give an engine directory",
-    "kernels": "give a verbose build log",
-    "facts": "give an artifact",
-}
+            note = f"Nothing that was given has any: {SHOWS[name].need}."
+            yield Section(name, f"{name}: nothing to show", (), (), note)

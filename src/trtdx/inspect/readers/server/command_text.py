@@ -6,12 +6,11 @@ import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.inspect.readers.server.commands import values_of
+from trtdx.inspect.readers.server.commands import flag_groups, quoted_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trtdx.formats.shell import Word
     from trtdx.inspect.readers.server.commands import CommandLine
 
 WIDTH = 92
@@ -36,9 +35,12 @@ class CommandText:
         editor = cls(line.program)
         shells = [at for at, word in enumerate(line.before) if re.fullmatch(r"-\w*c", word.text)]
         before = line.before[shells[-1] + 1 :] if shells else line.before  # what is inside of bash -c "..."
-        started = [*map(_quoted, before), line.program]
+        started = [*map(quoted_word, before), line.program]
         editor._head = started
-        editor._parts = _parts(line)
+        editor._parts = [
+            _Part(name, " ".join(map(quoted_word, words)))
+            for name, words in flag_groups(line.program, line.after)
+        ]
         return editor
 
     def value(self, *names: str) -> str:
@@ -84,26 +86,6 @@ class CommandText:
 
     def __str__(self) -> str:
         return " ".join([*self._head, *(part.text for part in self._parts)])
-
-
-def _parts(line: CommandLine) -> list[_Part]:
-    parts: list[_Part] = []
-    at = 0
-    while at < len(line.after):
-        word = line.after[at]
-        at += 1
-        if not word.text.startswith("-") or word.text in ("-", "--"):
-            parts.append(_Part("", _quoted(word)))
-            continue
-        name, equals, _ = word.text.partition("=")
-        values = () if equals else values_of(line.program, name, line.after[at:])
-        at += len(values)
-        parts.append(_Part(name, " ".join(_quoted(word) for word in (word, *values))))
-    return parts
-
-
-def _quoted(word: Word) -> str:
-    return shlex.quote(word.text) if word.is_known else word.text
 
 
 def folded(text: str, width: int = WIDTH) -> list[str]:

@@ -87,7 +87,7 @@ class CommandLine(NamedTuple):
     def spelled(self) -> str:
         """Return the command line alone, ready to be pasted: no redirections, and none of its neighbours."""
         words = (*self.before, Word(self.called, self.line), *self.after)
-        return " ".join(shlex.quote(word.text) if word.is_known else word.text for word in words)
+        return " ".join(map(quoted_word, words))
 
     def settings(self, place: str) -> Iterator[Setting]:
         """Yield the flags that set an option of the LLM API; a value that only the shell knows is not one."""
@@ -228,22 +228,32 @@ def _launchers(words: tuple[Word, ...]) -> tuple[str, ...]:
 def _flags_of(program: str, words: tuple[Word, ...]) -> tuple[list[Given], list[Word]]:
     flags: list[Given] = []
     arguments: list[Word] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if not word.text.startswith("-") or word.text in ("-", "--"):
+    for name, (word, *values) in flag_groups(program, words):
+        if not name:
             arguments.append(word)
             continue
-        name, equals, value = word.text.partition("=")
-        if equals:
-            flags.append(Given(name, value, word.line, word.is_known))
-            continue
-        values = values_of(program, name, words[at:])
-        at += len(values)
-        text = " ".join(value_word.text for value_word in values) if values else None
-        flags.append(Given(name, text, word.line, all(value_word.is_known for value_word in (word, *values))))
+        _, equals, joined = word.text.partition("=")
+        text = joined if equals else " ".join(value.text for value in values) if values else None
+        flags.append(Given(name, text, word.line, all(part.is_known for part in (word, *values))))
     return flags, arguments
+
+
+def flag_groups(program: str, words: tuple[Word, ...]) -> Iterator[tuple[str, tuple[Word, ...]]]:
+    """Yield each flag's name with its word and those of its value; an argument's name is empty."""
+    start = 0
+    while start < len(words):
+        word = words[start]
+        name, equals, _ = word.text.partition("=")
+        if not word.text.startswith("-") or word.text in ("-", "--"):
+            name, equals = "", "="
+        end = start + 1 + (0 if equals else len(values_of(program, name, words[start + 1 :])))
+        yield name, words[start:end]
+        start = end
+
+
+def quoted_word(word: Word) -> str:
+    """Return a word as a shell takes it; one that only the shell knows keeps its spelling."""
+    return shlex.quote(word.text) if word.is_known else word.text
 
 
 def values_of(program: str, name: str, rest: tuple[Word, ...]) -> tuple[Word, ...]:

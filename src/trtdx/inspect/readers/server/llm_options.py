@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.inspect.facts.options import is_for_autodeploy, judged, table, wrong_value
@@ -16,24 +17,21 @@ if TYPE_CHECKING:
 MOST_SETTINGS = 2000  # a file of options has some dozens
 
 # The names that every artifact shares, by the key of the LLM API.
+SAME_NAMES = (
+    "gpus_per_node", "max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "max_num_tokens",
+)  # fmt: skip
+DRAFT_MODEL_KEYS = (
+    "speculative_model_dir", "speculative_model", "pytorch_weights_path", "pytorch_eagle_weights_path",
+)  # fmt: skip
 FACT_OF = {
-    "model": "runtime.model",
-    "tokenizer": "runtime.tokenizer",
-    "backend": "runtime.backend",
-    "dtype": "runtime.dtype",
-    "trust_remote_code": "runtime.trust_remote_code",
+    **{name: name for name in SAME_NAMES},
+    **{name: f"runtime.{name}" for name in ("model", "tokenizer", "backend", "dtype", "trust_remote_code")},
     "tensor_parallel_size": "tp_size",
     "pipeline_parallel_size": "pp_size",
     "context_parallel_size": "cp_size",
     "moe_tensor_parallel_size": "moe_tp_size",
     "moe_expert_parallel_size": "moe_ep_size",
-    "gpus_per_node": "gpus_per_node",
     "enable_attention_dp": "attention_dp",
-    "max_batch_size": "max_batch_size",
-    "max_input_len": "max_input_len",
-    "max_seq_len": "max_seq_len",
-    "max_beam_width": "max_beam_width",
-    "max_num_tokens": "max_num_tokens",
     "enable_chunked_prefill": "runtime.chunked_context",
     "guided_decoding_backend": "runtime.guided_decoding",
     "gather_generation_logits": "runtime.gather_generation_logits",
@@ -47,10 +45,7 @@ FACT_OF = {
     "kv_cache_config.cross_kv_cache_fraction": "runtime.cross_kv_cache_fraction",
     "kv_cache_config.tokens_per_block": "tokens_per_block",
     "speculative_config.decoding_type": "runtime.speculative",
-    "speculative_config.speculative_model_dir": "runtime.draft_model",
-    "speculative_config.speculative_model": "runtime.draft_model",
-    "speculative_config.pytorch_weights_path": "runtime.draft_model",
-    "speculative_config.pytorch_eagle_weights_path": "runtime.draft_model",
+    **{f"speculative_config.{key}": "runtime.draft_model" for key in DRAFT_MODEL_KEYS},
     "speculative_config.max_draft_len": "max_draft_len",
     "speculative_config.num_nextn_predict_layers": "max_draft_len",
     "enable_lora": "lora.enabled",
@@ -143,14 +138,10 @@ def coerced(kind: str, value: Any) -> Any:
 
 
 def _number(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _plain(value: Any) -> Any:
