@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.inspect.facts.artifact import shortened
-from trtdx.inspect.readers.engine.folder import BUILD
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.knowledge import versions
 from trtdx.model import Section
 
@@ -33,7 +33,7 @@ class Unknown:
 
 UNKNOWN = Unknown()
 FAMILIES = ("build", "plugin")
-FACT_OF = {f"build.{key}": name for key, name in BUILD.items()} | {
+FACT_OF = {f"build.{key}": name for key, name in CONFIG_KEYS.build_config.items()} | {
     "build.kv_cache_type": "kv_cache_type",
     "build.speculative_decoding_mode": "speculative_mode",
 }

@@ -4,29 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
+
 if TYPE_CHECKING:
     from trtdx.formats.documents import Document
     from trtdx.inspect.facts.artifact import Facts
 
-SAME_NAMES = (
-    "num_layers", "num_heads", "num_kv_heads", "hidden_size", "head_size", "vocab_size", "hidden_act",
-    "use_parallel_embedding", "embedding_sharding_dim", "max_batch_size", "max_input_len", "max_output_len",
-    "max_beam_width", "max_num_tokens", "max_draft_len", "gather_context_logits", "gather_generation_logits",
-    "strongly_typed",
-)  # fmt: skip
-NAMES = {name: name for name in SAME_NAMES} | {
-    "precision": "dtype",
-    "mlp_hidden_size": "intermediate_size",
-    "inter_size": "intermediate_size",
-    "max_position_embeddings": "max_positions",
-    "cross_attention": "encoder_decoder",
-    "tensor_parallel": "tp_size",
-    "pipeline_parallel": "pp_size",
-    "context_parallel": "cp_size",
-    "max_prompt_embedding_table_size": "max_prompt_table",
-    "max_lora_rank": "lora.max_rank",
-    "lora_target_modules": "lora.target_modules",
-}
 LOGITS = "gather_all_token_logits"
 # QuantMode of 0.5 to 0.7
 INT4, INT8, ACTIVATIONS, PER_CHANNEL, PER_TOKEN, PER_GROUP, INT8_CACHE, FP8_CACHE, FP8 = (
@@ -41,7 +24,11 @@ def put_old_config(facts: Facts, config: Document) -> None:
         return
     for key, value in builder.items():
         if key != "quant_mode":
-            facts.put(NAMES.get(key, f"build.{key}"), value, config.where(f"builder_config.{key}"))
+            facts.put(
+                CONFIG_KEYS.builder_config.get(key, f"build.{key}"),
+                value,
+                config.where(f"builder_config.{key}"),
+            )
     if isinstance(builder.get(LOGITS), bool):
         for name in ("gather_context_logits", "gather_generation_logits"):
             facts.put(name, builder[LOGITS], config.where(f"builder_config.{LOGITS}"))

@@ -9,6 +9,7 @@ from trtdx.formats.safetensors import LFS_POINTER
 from trtdx.formats.safetensors import read_header as read_weights_header
 from trtdx.formats.tensorrt.plan import UNREADABLE, read_header
 from trtdx.inspect.facts.artifact import Artifact
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.facts.runtime_keys import missing_keys
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.engine.before_0_8 import put_old_config
@@ -29,19 +30,6 @@ MOST_PLANS = 1024
 # The parts of a model that is built as several engines: the one that answers first, then those before it.
 PARTS = (("decoder", "encoder"), ("llm", "vision"), ("llm", "visual_encoder"))
 
-# Build settings under the names facts have; what is not here keeps its own spelling as build.*.
-SAME_NAMES = (
-    "max_batch_size", "max_input_len", "max_seq_len", "max_output_len", "max_beam_width", "max_num_tokens",
-    "opt_num_tokens", "opt_batch_size", "max_draft_len", "max_encoder_input_len", "gather_context_logits",
-    "gather_generation_logits", "strongly_typed", "profiling_verbosity", "weight_streaming",
-)  # fmt: skip
-BUILD = {name: name for name in SAME_NAMES} | {
-    "max_prompt_embedding_table_size": "max_prompt_table",
-    "enable_debug_output": "debug_outputs",
-    "use_refit": "refit",
-    "use_strip_plan": "strip_plan",
-    "input_timing_cache": "timing_cache",
-}
 TABLES = ("plugin_config", "kv_cache_type", "speculative_decoding_mode")  # put in their own way
 MODES = (
     "NONE", "DRAFT_TOKENS_EXTERNAL", "MEDUSA", "LOOKAHEAD_DECODING", "EXPLICIT_DRAFT_TOKENS", "EAGLE",
@@ -144,7 +132,9 @@ def _put_build(facts: Facts, config: Document) -> None:
         return
     for key, value in build.items():
         if key not in TABLES:
-            facts.put(BUILD.get(key, f"build.{key}"), value, config.where(f"build_config.{key}"))
+            facts.put(
+                CONFIG_KEYS.build_config.get(key, f"build.{key}"), value, config.where(f"build_config.{key}")
+            )
     _put_mode(facts, config)
     _put_cache_type(facts, config)
     _put_lora(facts, config)

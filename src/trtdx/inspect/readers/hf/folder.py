@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.formats.documents import UnreadableError, parse_json, read_at
 from trtdx.inspect.facts.artifact import Artifact
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.folder import Folder
 from trtdx.inspect.readers.hf.config import put_config
@@ -32,14 +33,6 @@ WEIGHTS = re.compile(
 )
 HUB_FOLDERS = {"blobs", "snapshots"}  # of models--org--name in the hub cache
 RANK_FILE = re.compile(r"rank\d+\.safetensors")
-SAMPLING = {
-    "generation.temperature": "temperature",
-    "generation.top_p": "top_p",
-    "generation.top_k": "top_k",
-    "generation.repetition_penalty": "repetition_penalty",
-    "generation.do_sample": "do_sample",
-    "generation.max_length": "max_length",
-}
 
 
 def recognise(host: Host, found: Found) -> bool:
@@ -127,7 +120,7 @@ def put_generation(folder: Folder, config: Document | None) -> None:
         _put_ids(folder.facts, document, "eos_token_id", "generation.eos_ids")
         _put_id(folder.facts, document, "bos_token_id", "generation.bos_id")
         _put_id(folder.facts, document, "pad_token_id", "generation.pad_id")
-        for name, key in SAMPLING.items():
+        for key, name in CONFIG_KEYS.generation_config.items():
             folder.facts.put(name, document.at(key), document.where(key))
     if config is not None:
         for prefix in ("text_config.", ""):

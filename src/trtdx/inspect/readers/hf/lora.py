@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trtdx.formats.documents import LFS_MARK
 from trtdx.formats.safetensors import read_header
 from trtdx.inspect.facts.artifact import Artifact
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.folder import Folder
 from trtdx.inspect.readers.hf.tokenizer import VOCABULARIES, read_tokenizer
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
     from trtdx.host import Host
 
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-PLAIN = {
-    "lora.alpha": "lora_alpha",
-    "lora.base_model": "base_model_name_or_path",
-    "lora.dora": "use_dora",
-    "lora.rslora": "use_rslora",
-    "lora.bias": "bias",
-    "lora.modules_to_save": "modules_to_save",
-}
 PAIR = re.compile(r"(?:^|\.)(\w+)\.lora_(A|B|embedding_A|embedding_B)(?:\.\w+)?(?:\.weight)?$")
 READS_HIDDEN = {
     "q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "query_key_value",
@@ -67,7 +60,7 @@ def _base(config: Document | None) -> tuple[str, ...]:
 
 
 def _put_config(folder: Folder, config: Document) -> None:
-    for name, key in PLAIN.items():
+    for key, name in CONFIG_KEYS.adapter_config.items():
         folder.facts.put(name, config.at(key), config.where(key))
     folder.facts.put("lora.rank", _highest_rank(config), config.where("r"))
     modules = config.at("target_modules")

@@ -44,17 +44,6 @@ SUBCOMMANDS = {
 # Subcommands with flags of their own, which the table does not hold.
 OTHER_FLAGS = (*SUBCOMMANDS["trtllm-serve"][1:], "prepare-dataset", "visual-gen")
 
-SAME_NAMES = (
-    "max_batch_size", "max_input_len", "max_seq_len", "max_output_len", "max_beam_width", "max_num_tokens",
-    "opt_num_tokens", "max_draft_len", "max_encoder_input_len", "gather_context_logits", "gather_generation_logits",
-)  # fmt: skip
-BUILD_FACTS = {f"--{name}": name for name in SAME_NAMES} | {
-    "--max_decoder_seq_len": "max_seq_len",
-    "--max_prompt_embedding_table_size": "max_prompt_table",
-    "--max_multimodal_len": "max_prompt_table",
-    "--max_lora_rank": "lora.max_rank",
-}
-
 
 class Given(NamedTuple):
     """One flag with its value as it was written."""

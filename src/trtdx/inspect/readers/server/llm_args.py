@@ -11,10 +11,10 @@ from trtdx.formats.documents import Document, UnreadableError, read_bytes, read_
 from trtdx.formats.shell import MOST_TEXT
 from trtdx.formats.yaml_documents import parse_yaml, read_yaml
 from trtdx.inspect.facts.artifact import Artifact, Facts
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.facts.options import judged_flags, table, wrong_choice
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.server.commands import (
-    BUILD_FACTS,
     OTHER_FLAGS,
     PROGRAMS,
     TRITON,
@@ -329,7 +329,7 @@ class _Reading:
 
     def _put_build_flags(self) -> None:
         for given_flag in self._line.given:
-            name = BUILD_FACTS.get(given_flag.name)
+            name = CONFIG_KEYS.trtllm_build.get(given_flag.name)
             if name and given_flag.is_known:
                 kind = "bool" if given_flag.value is None else "int"
                 value = True if given_flag.value is None else coerced(kind, given_flag.value)

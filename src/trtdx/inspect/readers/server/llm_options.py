@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.facts.options import is_for_autodeploy, judged, table, wrong_value
 from trtdx.inspect.facts.vocabulary import term
 
@@ -17,42 +18,7 @@ if TYPE_CHECKING:
 MOST_SETTINGS = 2000  # a file of options has some dozens
 
 # The names that every artifact shares, by the key of the LLM API.
-SAME_NAMES = (
-    "gpus_per_node", "max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "max_num_tokens",
-)  # fmt: skip
-DRAFT_MODEL_KEYS = (
-    "speculative_model_dir", "speculative_model", "pytorch_weights_path", "pytorch_eagle_weights_path",
-)  # fmt: skip
-FACT_OF = {
-    **{name: name for name in SAME_NAMES},
-    **{name: f"runtime.{name}" for name in ("model", "tokenizer", "backend", "dtype", "trust_remote_code")},
-    "tensor_parallel_size": "tp_size",
-    "pipeline_parallel_size": "pp_size",
-    "context_parallel_size": "cp_size",
-    "moe_tensor_parallel_size": "moe_tp_size",
-    "moe_expert_parallel_size": "moe_ep_size",
-    "enable_attention_dp": "attention_dp",
-    "enable_chunked_prefill": "runtime.chunked_context",
-    "guided_decoding_backend": "runtime.guided_decoding",
-    "gather_generation_logits": "runtime.gather_generation_logits",
-    "kv_cache_config.dtype": "runtime.kv_cache_dtype",
-    "kv_cache_dtype": "runtime.kv_cache_dtype",
-    "pytorch_backend_config.kv_cache_dtype": "runtime.kv_cache_dtype",
-    "kv_cache_config.free_gpu_memory_fraction": "runtime.free_gpu_memory_fraction",
-    "kv_cache_config.max_tokens": "runtime.max_tokens_in_cache",
-    "kv_cache_config.max_attention_window": "runtime.attention_window",
-    "kv_cache_config.enable_block_reuse": "runtime.block_reuse",
-    "kv_cache_config.cross_kv_cache_fraction": "runtime.cross_kv_cache_fraction",
-    "kv_cache_config.tokens_per_block": "tokens_per_block",
-    "speculative_config.decoding_type": "runtime.speculative",
-    **{f"speculative_config.{key}": "runtime.draft_model" for key in DRAFT_MODEL_KEYS},
-    "speculative_config.max_draft_len": "max_draft_len",
-    "speculative_config.num_nextn_predict_layers": "max_draft_len",
-    "enable_lora": "lora.enabled",
-    "lora_config.max_lora_rank": "lora.max_rank",
-    "max_lora_rank": "lora.max_rank",
-    "lora_config.lora_target_modules": "lora.target_modules",
-}
+FACT_OF = CONFIG_KEYS.llm_api
 
 
 class Setting(NamedTuple):
