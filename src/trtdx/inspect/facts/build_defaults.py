@@ -112,7 +112,8 @@ def differs(artifact: Artifact, setting: str, value: Any) -> bool | None:
 def settings_section(artifact: Artifact) -> Section:
     """Return an engine's settings, those that differ from their release's default first."""
     version = artifact.text("version")
-    rows = sorted((_row(artifact, name, value) for name, value in settings_of(artifact).items()), key=_order)
+    rows = [_row(artifact, name, value) for name, value in settings_of(artifact).items()]
+    rows.sort(key=lambda row: (row[3] != "yes", str(row[0])))
     return Section(
         "settings",
         f"build settings: {artifact.path}",
@@ -144,10 +145,6 @@ def _row(artifact: Artifact, setting: str, value: Any) -> tuple[Cell, ...]:
 
 def _words(value: Any) -> str:
     return {"true": "on", "false": "off"}.get(shortened(value), shortened(value))
-
-
-def _order(row: tuple[Cell, ...]) -> tuple[bool, str]:
-    return row[3] != "yes", str(row[0])
 
 
 # What the builder itself makes of a default, given the model: such a value was not chosen either.

@@ -117,7 +117,8 @@ def judged(keys: Iterable[str], version: str | None = None, backend: str = "") -
         if any(parent in bad for parent in _with_parents(key)):
             continue  # a key below one that is wrong says nothing of its own
         verdict = _verdict(key, release, backend)
-        if verdict is None or (verdict.problem == "removed" and _has_children(key, written)):
+        has_children = any(other.startswith(f"{key}.") for other in written)
+        if verdict is None or (verdict.problem == "removed" and has_children):
             continue  # the keys of a section that is gone have names elsewhere
         bad.add(key)
         yield verdict
@@ -126,10 +127,6 @@ def judged(keys: Iterable[str], version: str | None = None, backend: str = "") -
 def _with_parents(key: str) -> list[str]:
     parts = key.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-
-
-def _has_children(key: str, written: list[str]) -> bool:
-    return any(other.startswith(key + ".") for other in written)
 
 
 def _verdict(key: str, release: Version | None, backend: str) -> Verdict | None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from trtdx.host import Host
     from trtdx.inspect.facts.artifact import Artifact
 
+UNCHECKED = (
+    MissingExtraError, BrokenExtraError, InputError, OSError, WireError, TooMuchError, ShapesUnknownError,
+)  # fmt: skip
 NOT_CHECKED = "the types and shapes inside the graph were not checked"
 MOST_TOLD = 50
 MOST_NODES = 100_000
@@ -65,28 +68,29 @@ def graph_checked(host: Host, onnx: Artifact) -> Artifact:
     """Return an ONNX artifact with the faults inside its graph, or with a note why nobody looked for them."""
     if any(onnx.has(name) for name in TOLD) or not onnx.get("onnx.nodes"):
         return onnx
-    opset = _opset(onnx.table("onnx.opset"))
+    opsets = onnx.table("onnx.opset")
+    opset = opsets.get("", opsets.get("ai.onnx", 0))
     if not 0 < opset <= NEWEST_OPSET:
         return onnx
     try:
         faults = dict(graph_faults(*_small(host, onnx.path, opset), opset))
-    except (MissingExtraError, BrokenExtraError) as err:
-        return _unchecked(onnx, f"{err.message} ({err.fix})")
-    except (InputError, OSError, WireError, TooMuchError, ShapesUnknownError) as err:
-        return _unchecked(onnx, str(err) or "the graph is too large")
+    except UNCHECKED as err:
+        return with_note(onnx, f"{NOT_CHECKED}: {unchecked_reason(err)}")
     facts = {
         name: Fact(problems[:MOST_TOLD], f"{onnx.path}: graph.node") for name, problems in faults.items()
     }
     return msgspec.structs.replace(onnx, facts=onnx.facts | facts) if facts else onnx
 
 
-def _opset(opsets: dict[str, int]) -> int:
-    return opsets.get("", opsets.get("ai.onnx", 0))
+def unchecked_reason(err: BaseException) -> str:
+    """Return in words why nobody looked into a graph."""
+    if isinstance(err, (MissingExtraError, BrokenExtraError)):
+        return f"{err.message} ({err.fix})"
+    return str(err) or "the graph is too large"
 
 
-def _unchecked(onnx: Artifact, why: str) -> Artifact:
-    note = f"{NOT_CHECKED}: {why}"
-    return msgspec.structs.replace(onnx, unread=(*onnx.unread, note))
+def with_note(artifact: Artifact, note: str) -> Artifact:
+    return msgspec.structs.replace(artifact, unread=(*artifact.unread, note))
 
 
 def _small(host: Host, path: str, opset: int) -> tuple[Any, Any]:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
 from trtdx.formats.onnx.weightless import ShapesUnknownError, failed_node, failure, weightless
-from trtdx.formats.wire import TooMuchError, WireError
 from trtdx.inspect.facts.artifact import Deployment, Fact
 from trtdx.inspect.profiles.onnx_case import cases, fault, is_one_size, named_spans, shared
-from trtdx.inspect.profiles.onnx_check import NOT_CHECKED, graph_checked
+from trtdx.inspect.profiles.onnx_check import (
+    NOT_CHECKED,
+    UNCHECKED,
+    graph_checked,
+    unchecked_reason,
+    with_note,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,19 +53,13 @@ def with_shapes_checked(host: Host, deployment: Deployment) -> Deployment:
 def _checked(host: Host, case: Case) -> Artifact:
     try:
         unmet = list(unmet_nodes(host, case))
-    except (MissingExtraError, BrokenExtraError) as err:
-        return _unchecked(case, f"{err.message} ({err.fix})")
-    except (InputError, OSError, WireError, TooMuchError, ShapesUnknownError) as err:
-        return _unchecked(case, str(err) or "the graph is too large")
+    except UNCHECKED as err:
+        note = f"what the shapes become inside {case.onnx.path} was not checked: {unchecked_reason(err)}"
+        return with_note(case.given, note)
     if not unmet:
         return case.given
     fact = Fact(unmet, f"{case.given.path}: profiles")
     return msgspec.structs.replace(case.given, facts=case.given.facts | {"profiles.unmet": fact})
-
-
-def _unchecked(case: Case, why: str) -> Artifact:
-    note = f"what the shapes become inside {case.onnx.path} was not checked: {why}"
-    return msgspec.structs.replace(case.given, unread=(*case.given.unread, note))
 
 
 def unmet_nodes(host: Host, case: Case) -> Iterator[dict[str, Any]]:

@@ -97,7 +97,7 @@ def _kept(engine: Artifact, release: str) -> Iterator[tuple[str, str]]:
         elif name in SWITCHES and value is True:
             yield name, ""
         elif family == "plugin" and name in PLUGINS:
-            yield name, _word(value)
+            yield name, {True: "enable", False: "disable"}[value] if isinstance(value, bool) else str(value)
     yield from _adapters(engine)
 
 
@@ -106,10 +106,6 @@ def _chosen(engine: Artifact, setting: str, value: Any, default: Any) -> bool:
     if differs(engine, setting, value):
         return True
     return setting.partition(".")[2] in LIMITS and default is not None and value != default
-
-
-def _word(value: Any) -> str:
-    return {True: "enable", False: "disable"}[value] if isinstance(value, bool) else str(value)
 
 
 def _adapters(engine: Artifact) -> Iterator[tuple[str, str]]:

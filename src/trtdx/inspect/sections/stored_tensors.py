@@ -33,7 +33,8 @@ def stored_tensors(host: Host, artifact: Artifact) -> Section:
     rows = tuple(
         (_spanned(alike), dtype, shape_text(shape), len(alike)) for (_, dtype, shape), alike in groups.items()
     )
-    note = "; ".join(faults) or _why_none(artifact, names) if faults or not rows else _total(rows, names)
+    total = f"{counted(sum(map(len, groups.values())), 'tensor')} in {counted(len(names), 'file')}"
+    note = "; ".join(faults) or (total if rows else _why_none(artifact, names))
     return Section("tensors", f"tensors of {artifact.path}", COLUMNS, rows, note)
 
 
@@ -54,10 +55,6 @@ def _spanned(names: list[str]) -> str:
         return str(low) if low == high else f"{{{low}..{high}}}"
 
     return NUMBER.sub(span, names[0])
-
-
-def _total(rows: tuple[tuple[str, str, str, int], ...], files: list[str]) -> str:
-    return f"{counted(sum(row[-1] for row in rows), 'tensor')} in {counted(len(files), 'file')}"
 
 
 def _why_none(artifact: Artifact, files: list[str]) -> str:

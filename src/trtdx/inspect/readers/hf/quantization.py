@@ -43,7 +43,8 @@ class Opinion(msgspec.Struct):
 
 def put_quantization(folder: Folder, config: Document | None) -> None:
     """Put what rules, and beside it what another file says of the same thing."""
-    ruling = _file_opinion(folder)
+    document = folder.document("hf_quant_config.json")
+    ruling = None if document is None else _modelopt_opinion(document, "")
     inline = _inline_opinion(config)
     beside = None
     if ruling is None:
@@ -79,11 +80,6 @@ def _put_beside(facts: Facts, ruling: Opinion, beside: Opinion) -> None:
     facts.put("quant.inline_kv_algo", beside.kv_algo, _place(beside, "kv_algo"))
     if ruling.method is None:
         facts.put("quant.method", beside.method, _place(beside, "method"))
-
-
-def _file_opinion(folder: Folder) -> Opinion | None:
-    document = folder.document("hf_quant_config.json")
-    return None if document is None else _modelopt_opinion(document, "")
 
 
 def _inline_opinion(config: Document | None) -> Opinion | None:

@@ -350,7 +350,9 @@ def read_weights(folder: Folder) -> None:
 def _read_safetensors(folder: Folder, files: list[str], index: Index | None) -> None:
     where = folder.at(index.name if index else files[0])
     dead = [name for name in files if not folder.is_file(name)]
-    folder.put_list("weights.dead", [f"{name}: {_deadness(folder, name)}" for name in dead], where)
+    is_link = {name: folder.host.kind(folder.at(name)) == "absent" for name in dead}
+    reasons = [f"{name}: is {'a link to nothing' if is_link[name] else 'not a plain file'}" for name in dead]
+    folder.put_list("weights.dead", reasons, where)
     files = [name for name in files if name not in dead]
     stray = unindexed(files, index)
     stray += doubled(folder, [name for name in files if name not in stray], index)
@@ -381,11 +383,6 @@ def survey_files(folder: Folder, files: list[str], index: Index | None = None) -
         if index and header.tensors:
             absent += [f"{tensor} ({name})" for tensor in index.files[name] if tensor not in header.tensors]
     return survey, absent
-
-
-def _deadness(folder: Folder, name: str) -> str:
-    other = folder.host.kind(folder.at(name)) != "absent"
-    return "is not a plain file" if other else "is a link to nothing"
 
 
 def _read_other_formats(folder: Folder) -> None:

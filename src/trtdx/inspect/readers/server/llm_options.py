@@ -66,7 +66,8 @@ def put_settings(facts: Facts, settings: list[Setting], version: str = "") -> No
 def put_spelled(facts: Facts, settings: Iterable[Setting]) -> None:
     """Put each option as it is spelled; `null` is a statement, so it is kept as that word."""
     for setting in settings:
-        value = "null" if setting.value is None else _plain(setting.value)
+        is_json = isinstance(setting.value, (bool, int, float, str, list, dict))
+        value = "null" if setting.value is None else setting.value if is_json else str(setting.value)
         facts.put(f"option.{setting.key}", value, setting.where)
 
 
@@ -108,7 +109,3 @@ def _number(text: str) -> Any:
         with suppress(ValueError):
             return kind(text)
     return text
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (bool, int, float, str, list, dict)) else str(value)

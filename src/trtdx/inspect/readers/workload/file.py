@@ -134,16 +134,11 @@ def is_manifest(host: Host, found: Found) -> bool:
     """Return whether a file is a Kubernetes manifest or a compose file."""
     if found.is_directory or not found.path.lower().endswith(YAML):
         return False
-    return is_kubernetes(found.start) or is_compose(found.start)
-
-
-def is_kubernetes(start: bytes) -> bool:
-    json = b'"apiVersion"' in start and b'"kind"' in start
-    return json or bool(re.search(rb"(?m)^apiVersion:", start) and re.search(rb"(?m)^kind:", start))
-
-
-def is_compose(start: bytes) -> bool:
-    return bool(re.search(rb"(?m)^services:\s*(?:#.*)?$", start))
+    start = found.start
+    is_json = b'"apiVersion"' in start and b'"kind"' in start
+    is_kubernetes = re.search(rb"(?m)^apiVersion:", start) and re.search(rb"(?m)^kind:", start)
+    is_compose = re.search(rb"(?m)^services:\s*(?:#.*)?$", start)
+    return bool(is_json or is_kubernetes or is_compose)
 
 
 def read_manifest(host: Host, path: str, version: str = "") -> Artifact:
