@@ -1,7 +1,7 @@
 """The inputs and optimization profiles an engine has, as TensorRT-LLM derives them from the build settings.
 
 A plan cannot be opened without a GPU, but its profiles follow from config.json. The rules were read at every
-stable tag from v0.9.0 to v1.2.1; what changed between them is asked by `Settings.since`.
+stable tag from v0.9.0 to v1.2.1; what changed between them is asked by `EngineSettings.since`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 TensorRT refuses a profile whose ranges are out of order, have another rank than the input or differ from a fixed
 dimension, one that leaves a dynamic input out, and one whose optima do not fit together. What it accepts without
-a word is in `onnx_silent`; tests/inspect/test_profiles_against_tensorrt.py holds both against the compiler.
+a word is in `onnx_silent_faults`; tests/inspect/profiles/test_against_tensorrt.py holds both against the compiler.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One reader for each kind of artifact, and the one place that decides what a path is."""
+"""One reader for each kind of artifact, and the one place that decides which kind a path is."""
 
 from __future__ import annotations
 

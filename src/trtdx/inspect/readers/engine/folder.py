@@ -140,11 +140,11 @@ def _put_build(facts: Facts, config: Document) -> None:
     _put_lora(facts, config)
 
 
-def _put_sequence_length(facts: Facts, config: Document, at: str) -> None:
+def _put_sequence_length(facts: Facts, config: Document, section: str) -> None:
     """Put the longest sequence where only its parts are stated, as the runtime sums them up (before 0.11)."""
     prompt, answer = facts.get("max_input_len"), facts.get("max_output_len")
     if prompt is not None and answer is not None and not facts.has("max_seq_len"):
-        facts.put("max_seq_len", prompt + answer, config.where(f"{at}.max_input_len + max_output_len"))
+        facts.put("max_seq_len", prompt + answer, config.where(f"{section}.max_input_len + max_output_len"))
 
 
 def _put_mode(facts: Facts, config: Document) -> None:
