@@ -9,9 +9,12 @@ import pytest
 
 from support.make_engine import make_engine, plan_bytes
 from trtdx.host import RealHost
+from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.engine.machine import ROWS
+from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.machine import machine_from
 from trtdx.inspect.readers.engine.folder import READER
-from trtdx.inspect.rebuild.verdict import rebuild_answer, rebuild_section
+from trtdx.inspect.rebuild.verdict import rebuild_section
 
 
 def answer(path, runtime="", gpu=""):
@@ -154,11 +157,13 @@ def test_a_release_nobody_knows_is_said_so(tmp_path):
 
 def test_the_findings_come_with_the_answer(tmp_path, book):
     engine = READER.read(RealHost(), str(make_engine(tmp_path, "0.12.0", sm=90)))
-    section, findings = rebuild_answer(engine, machine_from(runtime="1.2.1", gpu="L40S"), book)
-    assert section.rows[0][1] == "yes"
+    machine = machine_from(runtime="1.2.1", gpu="L40S")
+    findings = findings_from(ROWS, Deployment((engine, machine)), book)
+    assert rebuild_section(engine, machine).rows[0][1] == "yes"
     assert {finding.code for finding in findings} == {"DX200", "DX201"}
 
 
 def test_nothing_is_found_where_nothing_is_to_be_rebuilt(tmp_path, book):
     engine = READER.read(RealHost(), str(make_engine(tmp_path)))
-    assert rebuild_answer(engine, machine_from(runtime="1.2.1", gpu="L40S", gpus=1), book)[1] == []
+    machine = machine_from(runtime="1.2.1", gpu="L40S", gpus=1)
+    assert findings_from(ROWS, Deployment((engine, machine)), book) == []

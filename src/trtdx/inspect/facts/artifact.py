@@ -75,10 +75,10 @@ class Artifact(msgspec.Struct, frozen=True):
         return default if fact is None else fact.value
 
     def _fact(self, name: str) -> Fact | None:
-        known = term(name)
+        meaning = term(name).meaning
         fact = self.facts.get(name)
         if fact is None:
-            note_absent(self.kind, self.path, name, known.meaning)
+            note_absent(self.kind, self.path, name, meaning)
         return fact
 
     def integer(self, name: str) -> int | None:
@@ -144,14 +144,16 @@ class Facts:
 
     def refuse(self, value: Any, where: str, reason: str) -> None:
         """Keep a value that cannot be meant as the fact `malformed`."""
-        told = f'"{shortened(value)}"' if isinstance(value, str) else shortened(value)
-        self._malformed.append(f"{where} = {told}: {reason}")
+        value_text = f'"{shortened(value)}"' if isinstance(value, str) else shortened(value)
+        self._malformed.append(f"{where} = {value_text}: {reason}")
         self._where = self._where or where
 
     def add(self, name: str, item: Any, where: str) -> None:
         """Append to a fact that is a list."""
-        known = self._facts.get(name)
-        self.put(name, [*(known.value if known else []), item], known.where if known else where)
+        known_fact = self._facts.get(name)
+        self.put(
+            name, [*(known_fact.value if known_fact else []), item], known_fact.where if known_fact else where
+        )
 
     def has(self, name: str) -> bool:
         return name in self._facts
@@ -189,9 +191,10 @@ class Deployment(msgspec.Struct, frozen=True):
     def units(self) -> list[Deployment]:
         """Return what is meant to work together: each container or job with all that belongs to none."""
         names = list(dict.fromkeys(artifact.unit for artifact in self.artifacts if artifact.unit))
-        return [Deployment(tuple(each for each in self.artifacts if each.is_in(name))) for name in names] or [
-            self
-        ]
+        return [
+            Deployment(tuple(artifact for artifact in self.artifacts if artifact.is_in(name)))
+            for name in names
+        ] or [self]
 
     def first(self, *kinds: str) -> Artifact | None:
         return next(self.of(*kinds), None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.inspect.facts.artifact import shortened
-from trtdx.inspect.readers.engine.folder import BUILD
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.knowledge import versions
 from trtdx.model import Section
 
@@ -33,7 +33,7 @@ class Unknown:
 
 UNKNOWN = Unknown()
 FAMILIES = ("build", "plugin")
-FACT_OF = {f"build.{key}": name for key, name in BUILD.items()} | {
+FACT_OF = {f"build.{key}": name for key, name in CONFIG_KEYS.build_config.items()} | {
     "build.kv_cache_type": "kv_cache_type",
     "build.speculative_decoding_mode": "speculative_mode",
 }
@@ -66,21 +66,21 @@ def book() -> Book:
 @cache
 def defaults_of(version: str) -> dict[str, Any]:
     """Return every setting of a release with its default; None means that the builder deduces it."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for era in book().era:
         if not versions.at_least(version, era.since):
             break
-        found |= era.default | dict.fromkeys(era.unset)
+        defaults |= era.default | dict.fromkeys(era.unset)
         for name in era.gone:
-            found.pop(name, None)
-    return found
+            defaults.pop(name, None)
+    return defaults
 
 
 def default_of(version: str, setting: str) -> Any:
     """Return the default of a setting ("plugin.gemm_plugin", or "max_batch_size"), or UNKNOWN."""
-    known = defaults_of(version)
+    defaults = defaults_of(version)
     names = (setting, *(f"{family}.{setting}" for family in FAMILIES))
-    return next((known[name] for name in names if name in known), UNKNOWN)
+    return next((defaults[name] for name in names if name in defaults), UNKNOWN)
 
 
 def settings_of(artifact: Artifact) -> dict[str, Any]:
@@ -112,7 +112,8 @@ def differs(artifact: Artifact, setting: str, value: Any) -> bool | None:
 def settings_section(artifact: Artifact) -> Section:
     """Return an engine's settings, those that differ from their release's default first."""
     version = artifact.text("version")
-    rows = sorted((_row(artifact, name, value) for name, value in settings_of(artifact).items()), key=_order)
+    rows = [_row(artifact, name, value) for name, value in settings_of(artifact).items()]
+    rows.sort(key=lambda row: (row[3] != "yes", str(row[0])))
     return Section(
         "settings",
         f"build settings: {artifact.path}",
@@ -144,10 +145,6 @@ def _row(artifact: Artifact, setting: str, value: Any) -> tuple[Cell, ...]:
 
 def _words(value: Any) -> str:
     return {"true": "on", "false": "off"}.get(shortened(value), shortened(value))
-
-
-def _order(row: tuple[Cell, ...]) -> tuple[bool, str]:
-    return row[3] != "yes", str(row[0])
 
 
 # What the builder itself makes of a default, given the model: such a value was not chosen either.

@@ -42,21 +42,23 @@ class Lack(NamedTuple):
 def lack_of(artifact: Artifact, machine: Artifact) -> Lack | None:
     """Return the quantisation of a model or engine that this machine's GPU cannot compute."""
     sm = machine.integer("gpu.sm")
-    found = (_lack(artifact, machine, algo, sm) for algo in algos_of(artifact)) if sm is not None else ()
-    return next((lack for lack in found if lack is not None), None)
+    unsupported = (
+        (_lack(artifact, machine, algo, sm) for algo in algos_of(artifact)) if sm is not None else ()
+    )
+    return next((verdict for verdict in unsupported if verdict is not None), None)
 
 
 def algos_of(artifact: Artifact) -> list[str]:
     """Return the quantisations of a model, those of single layers among them."""
-    layers = [each for each in artifact.table("quant.per_layer").values() if isinstance(each, str)]
+    layers = [algo for algo in artifact.table("quant.per_layer").values() if isinstance(algo, str)]
     algos = [artifact.text("quant.algo"), *layers]
     return [algo for algo in dict.fromkeys(algos) if algo and algo != "MIXED_PRECISION"]
 
 
 def _lack(artifact: Artifact, machine: Artifact, algo: str, sm: int) -> Lack | None:
-    lack = _hardware_lack(algo, sm)
-    if lack is not None:
-        return lack
+    unsupported = _hardware_lack(algo, sm)
+    if unsupported is not None:
+        return unsupported
     if artifact.kind in ("engine", "checkpoint"):
         return _engine_lack(artifact, algo, sm)
     return _listed_lack(algo, sm, machine.text("gpu.runtime") or NEWEST)
@@ -64,11 +66,11 @@ def _lack(artifact: Artifact, machine: Artifact, algo: str, sm: int) -> Lack | N
 
 def _hardware_lack(algo: str, sm: int) -> Lack | None:
     """Return what no kernel can make up for: FP8 and FP4 need tensor cores that compute them."""
-    known = [int(each) for each in versions.table().sm]
+    known_sms = [int(sm_number) for sm_number in versions.table().sm]
     if algo in FP8 and sm < FIRST_FP8:
-        return Lack(algo, tuple(each for each in known if each >= FIRST_FP8), True)
+        return Lack(algo, tuple(known_sm for known_sm in known_sms if known_sm >= FIRST_FP8), True)
     if "NVFP4" in algo and "W4A16" not in algo and sm < FIRST_FP4:
-        return Lack(algo, tuple(each for each in known if each >= FIRST_FP4), True)
+        return Lack(algo, tuple(known_sm for known_sm in known_sms if known_sm >= FIRST_FP4), True)
     return None
 
 
@@ -77,8 +79,10 @@ def _engine_lack(artifact: Artifact, algo: str, sm: int) -> Lack | None:
     if sm not in DATA_CENTRE_BLACKWELL or not refused:
         return None
     lowest = FIRST_FP8 if algo in FP8 else FIRST_BF16
-    known = [int(each) for each in versions.table().sm]
-    return Lack(algo, tuple(each for each in known if lowest <= each < 100 or each >= 120), True)
+    known_sms = [int(sm_number) for sm_number in versions.table().sm]
+    return Lack(
+        algo, tuple(known_sm for known_sm in known_sms if lowest <= known_sm < 100 or known_sm >= 120), True
+    )
 
 
 def _listed_lack(algo: str, sm: int, runtime: str) -> Lack | None:
@@ -126,11 +130,11 @@ def writer_of(artifact: Artifact, machine: Artifact) -> Writer | None:
     reads = machine.text("gpu.tensorrt") or versions.tensorrt_of(machine.text("gpu.runtime"))
     if not reads or artifact.text("plan.product") not in ("", "TensorRT"):
         return None
-    found = [each for each in artifact.items("plan.versions") if isinstance(each, str)]
-    if len(found) > 1:
+    plan_versions = [version for version in artifact.items("plan.versions") if isinstance(version, str)]
+    if len(plan_versions) > 1:
         return None  # plans of several builds are another matter
-    if found:
-        return Writer(found[0], reads, True)
+    if plan_versions:
+        return Writer(plan_versions[0], reads, True)
     wrote = versions.tensorrt_of(artifact.text("version"))
     return Writer(wrote, reads, False) if wrote else None
 
@@ -160,12 +164,12 @@ def builders_of(engine: Artifact) -> tuple[str, ...]:
         return (engine.text("version"),)
     if not is_old(engine):
         return ()
-    wrote = [numbers(str(each))[:3] for each in engine.items("plan.versions")]
+    wrote = [numbers(str(version))[:3] for version in engine.items("plan.versions")]
     return tuple(
         release
         for release in OLD_RELEASES
         if _has_keys_of(engine, release)
-        and all(each == numbers(versions.tensorrt_of(release))[:3] for each in wrote)
+        and all(plan_version == numbers(versions.tensorrt_of(release))[:3] for plan_version in wrote)
     )
 
 

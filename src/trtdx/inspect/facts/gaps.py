@@ -84,9 +84,9 @@ def note_absent(kind: str, path: str, name: str, meaning: str) -> None:
 
 def missing_side(sides: Iterable[str], needs: Iterable[str], at_hand: set[str]) -> str | None:
     """Return in words which side of a check is not at hand; "" where all are, None where it is about nothing here."""
-    wanted = set(sides)
+    side_kinds = set(sides)
     groups = [need.rpartition(":")[2].split("|") for need in needs] or [
-        [kind for kind in role if kind in wanted] for role in ROLES
+        [kind for kind in role if kind in side_kinds] for role in ROLES
     ]
     least = [int(need.partition(":")[0]) if ":" in need else 1 for need in needs] or [1] * len(groups)
     for group, count in zip(groups, least, strict=True):
@@ -99,10 +99,10 @@ def missing_side(sides: Iterable[str], needs: Iterable[str], at_hand: set[str]) 
 def _is_without(kinds: list[str], at_hand: set[str]) -> bool:
     """Return whether a deployment does without these: it has no adapter, or no engine because a model is served."""
     by_pytorch = {"hf", "command"} <= at_hand or {"hf", "llm-args"} <= at_hand
-    made = at_hand & {"checkpoint", "engine", "plan"}
+    built_kinds = at_hand & {"checkpoint", "engine", "plan"}
     optional = OPTIONAL | ({"tokenizer"} if "hf" in at_hand else set())  # a model has its own
     return optional.issuperset(kinds) or (
-        by_pytorch and not made and {"checkpoint", "engine", "plan"}.issuperset(kinds)
+        by_pytorch and not built_kinds and {"checkpoint", "engine", "plan"}.issuperset(kinds)
     )
 
 

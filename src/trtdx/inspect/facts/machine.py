@@ -46,10 +46,10 @@ def _release(text: str) -> str:
             f"--runtime {text!r} is not a TensorRT-LLM release", fix=f"name one, such as 1.2.1 or {newest}"
         )
     on_it = releases_on(tag)
-    made = f"TensorRT-LLM {' and '.join(on_it)} has its own images on this base; " if on_it else ""
+    images_hint = f"TensorRT-LLM {' and '.join(on_it)} has its own images on this base; " if on_it else ""
     raise InputError(
         f"--runtime {text!r} is the tag of a container, not a TensorRT-LLM release",
-        fix=f"{made}which release an image holds: docker run --rm IMAGE pip show tensorrt_llm",
+        fix=f"{images_hint}which release an image holds: docker run --rm IMAGE pip show tensorrt_llm",
     )
 
 

@@ -68,7 +68,6 @@ class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     releases: tuple[str, ...]
     build_releases: tuple[str, ...]
     top_level_ignored_until: str
-    nested_ignored_until: str
     autodeploy: tuple[str, ...]
     option: dict[str, Option]
     flag: dict[str, dict[str, Flag]]
@@ -97,14 +96,16 @@ def table() -> OptionTable:
 
 def is_option(name: str) -> bool:
     """Tell whether any release knows a top-level key, under its old or its new name."""
-    known = table()
-    return name in known.option or name in known.renamed or name in known.meant
+    options = table()
+    return name in options.option or name in options.renamed or name in options.meant
 
 
 def is_for_autodeploy(keys: Iterable[str], backend: str) -> bool:
     """Tell whether options are for the AutoDeploy backend, which has many keys of its own."""
-    own = table().autodeploy
-    return backend == "_autodeploy" or (backend == "" and any(key.partition(".")[0] in own for key in keys))
+    autodeploy_keys = table().autodeploy
+    return backend == "_autodeploy" or (
+        backend == "" and any(key.partition(".")[0] in autodeploy_keys for key in keys)
+    )
 
 
 def judged(keys: Iterable[str], version: str | None = None, backend: str = "") -> Iterator[Verdict]:
@@ -116,7 +117,8 @@ def judged(keys: Iterable[str], version: str | None = None, backend: str = "") -
         if any(parent in bad for parent in _with_parents(key)):
             continue  # a key below one that is wrong says nothing of its own
         verdict = _verdict(key, release, backend)
-        if verdict is None or (verdict.problem == "removed" and _has_children(key, written)):
+        has_children = any(other.startswith(f"{key}.") for other in written)
+        if verdict is None or (verdict.problem == "removed" and has_children):
             continue  # the keys of a section that is gone have names elsewhere
         bad.add(key)
         yield verdict
@@ -127,16 +129,12 @@ def _with_parents(key: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
-def _has_children(key: str, written: list[str]) -> bool:
-    return any(other.startswith(key + ".") for other in written)
-
-
 def _verdict(key: str, release: Version | None, backend: str) -> Verdict | None:
-    known = table()
-    option = known.option.get(key)
+    options = table()
+    option = options.option.get(key)
     if option is None:
         return None if _below_a_free_table(key) else _unknown(key, release)
-    if known_in(option, release, known.releases):
+    if known_in(option, release, options.releases):
         return _engine_only(key, option, release, backend)
     if option.since and release and release < Version(option.since):
         return _newer(key, option, release)
@@ -144,9 +142,9 @@ def _verdict(key: str, release: Version | None, backend: str) -> Verdict | None:
 
 
 def _newer(key: str, option: Option, release: Version) -> Verdict:
-    known = table()
-    old = [name for name, new in known.renamed.items() if new.to == key and name in known.option]
-    here = [name for name in old if known_in(known.option[name], release, known.releases)]
+    options = table()
+    old = [name for name, new in options.renamed.items() if new.to == key and name in options.option]
+    here = [name for name in old if known_in(options.option[name], release, options.releases)]
     hint = f"; {release} calls it {here[-1]}" if here else ""
     return Verdict(
         key, "newer", here[-1] if here else "", f"{key}: since {option.since}, not in {release}{hint}"
@@ -201,13 +199,15 @@ def _gone(key: str, last: str, release: Version | None) -> Verdict:
 
 def _new_name(key: str, release: Version | None) -> str:
     """Return what a key is called in a release: an old section's key may have moved up before it was renamed."""
-    known = table()
+    options = table()
     section, _, leaf = key.rpartition(".")
-    names = [known.renamed[key].to, f"{section}.{known.renamed[key].to}"] if key in known.renamed else []
+    names = (
+        [options.renamed[key].to, f"{section}.{options.renamed[key].to}"] if key in options.renamed else []
+    )
     names.append(leaf)
     for name in names:
-        option = known.option.get(name)
-        if name != key and option is not None and known_in(option, release, known.releases):
+        option = options.option.get(name)
+        if name != key and option is not None and known_in(option, release, options.releases):
             return name
     return ""
 
@@ -231,10 +231,10 @@ def _unknown(key: str, release: Version | None) -> Verdict:
 
 def nearest(key: str, release: Version | None = None) -> str:
     """Return the key that was probably meant: a known confusion, the right name elsewhere, or a near spelling."""
-    known = table()
-    names = [name for name, option in known.option.items() if known_in(option, release, known.releases)]
-    if known.meant.get(key) in names:
-        return known.meant[key]
+    options = table()
+    names = [name for name, option in options.option.items() if known_in(option, release, options.releases)]
+    if options.meant.get(key) in names:
+        return options.meant[key]
     section, _, leaf = key.rpartition(".")
     here = [name for name in names if name.rpartition(".")[0] == section]
     close = difflib.get_close_matches(key, here, n=1, cutoff=0.75)
@@ -261,15 +261,17 @@ def wrong_choice(thing: Option | Flag, value: Any, version: str) -> str:
     release, releases = parsed(version), table().releases
     if not thing.values or not isinstance(value, str) or (release and release > Version(releases[-1])):
         return ""
-    taken = [str(each) for each in thing.values if _is_taken(thing, str(each), release)]
-    known = [each.lower() for each in taken] if thing.any_case else taken
-    if value in taken or value.lower() in known:
+    choices = [str(choice) for choice in thing.values if _is_taken(thing, str(choice), release)]
+    comparable = [choice.lower() for choice in choices] if thing.any_case else choices
+    if value in choices or value.lower() in comparable:
         return ""
-    near = difflib.get_close_matches(value.lower(), [each.lower() for each in taken], n=1, cutoff=0.7)
-    meant = next((each for each in taken if near and each.lower() == near[0]), "")
-    where = f" in {release}" if release and len(taken) < len(thing.values) else ""
+    near = difflib.get_close_matches(value.lower(), [choice.lower() for choice in choices], n=1, cutoff=0.7)
+    meant = next((choice for choice in choices if near and choice.lower() == near[0]), "")
+    where = f" in {release}" if release and len(choices) < len(thing.values) else ""
     silence = f", and {thing.otherwise} in silence for any other" if thing.otherwise else ""
-    return f"takes one of {', '.join(taken)}{where}{silence}" + (f"; did you mean {meant}?" if meant else "")
+    return f"takes one of {', '.join(choices)}{where}{silence}" + (
+        f"; did you mean {meant}?" if meant else ""
+    )
 
 
 def _is_taken(thing: Option | Flag, value: str, release: Version | None) -> bool:
@@ -315,23 +317,23 @@ def judged_flags(
     program: str, flags: Iterable[str], version: str | None = None, subcommand: str = ""
 ) -> Iterator[Verdict]:
     """Yield the flags of a command line that its program does not have, in a release or in any."""
-    known: Mapping[str, Flag] = table().flag.get(program, {})
+    known_flags: Mapping[str, Flag] = table().flag.get(program, {})
     releases = table().build_releases if program == "trtllm-build" else table().releases
     release = parsed(version or "")
-    if not known or (release and release < Version(releases[0])):
+    if not known_flags or (release and release < Version(releases[0])):
         return
     usable = {
         name: flag
-        for name, flag in known.items()
+        for name, flag in known_flags.items()
         if known_in(flag, release, releases) and (not flag.only or subcommand in ("", *flag.only))
     }
     for name in flags:
-        flag = known.get(name) or _abbreviated(program, name, known)
+        flag = known_flags.get(name) or _abbreviated(program, name, known_flags)
         if flag is None:
-            yield _no_such_flag(name, f"{program} has no such flag", known, usable)
+            yield _no_such_flag(name, f"{program} has no such flag", known_flags, usable)
         elif flag.only and subcommand and subcommand not in flag.only:
             words = f"a flag of {program} {' and '.join(flag.only)}, not of {subcommand}"
-            yield _no_such_flag(name, words, known, usable)
+            yield _no_such_flag(name, words, known_flags, usable)
         elif release and not known_in(flag, release, releases):
             problem = "newer" if flag.since and release < Version(flag.since) else "removed"
             span = f"since {flag.since}" if problem == "newer" else f"known up to {flag.until}"
@@ -352,33 +354,28 @@ def _flag_meant(name: str, known: Mapping[str, Flag], usable: Mapping[str, Flag]
     An option that has no flag is named as a key of the options file.
     """
     spelling = name.replace("-", "_")
-    same = [each for each in usable if each.replace("-", "_") == spelling]
+    by_spelling = {flag_name.replace("-", "_"): flag_name for flag_name in reversed(list(usable))}
+    if spelling in by_spelling:
+        return by_spelling[spelling]
     key = spelling.lstrip("_")
     option = known[name].option if name in known else table().meant.get(key, key)
-    alike = sorted(
-        (each for each, flag in usable.items() if flag.option == option and each.startswith("--")),
-        key=lambda each: Version(usable[each].since or "0"),  # what more releases have comes first
-    )
-    if same or (option and alike):
-        return (same or alike)[0]
+    alike = [
+        flag_name
+        for flag_name, flag in usable.items()
+        if flag.option == option and flag_name.startswith("--")
+    ]
+    if option and alike:  # what more releases have comes first
+        return min(alike, key=lambda flag_name: Version(usable[flag_name].since or "0"))
     if option in table().option and "--config" in known:
         return f"{option} in the --config file"
-    near = difflib.get_close_matches(spelling, _spellings(usable), n=1, cutoff=0.75)
-    return known_by_spelling(usable, near[0]) if near else ""
+    near = difflib.get_close_matches(spelling, list(by_spelling), n=1, cutoff=0.75)
+    return by_spelling[near[0]] if near else ""
 
 
 def _abbreviated(program: str, name: str, known: Mapping[str, Flag]) -> Flag | None:
     """Return the flag that a beginning stands for: trtllm-build takes one where it is the only one."""
     longer = [flag for flag in known if flag.startswith(name)] if program == "trtllm-build" else []
     return known[longer[0]] if len(longer) == 1 else None
-
-
-def _spellings(known: Mapping[str, Flag]) -> list[str]:
-    return [name.replace("-", "_") for name in known]
-
-
-def known_by_spelling(known: Mapping[str, Flag], spelling: str) -> str:
-    return next(name for name in known if name.replace("-", "_") == spelling)
 
 
 LIMITS = ("max_batch_size", "max_num_tokens", "max_beam_width", "max_seq_len")

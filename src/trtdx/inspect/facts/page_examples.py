@@ -32,10 +32,10 @@ def deployment_from_example(text: str) -> Deployment:
 
 
 def _artifact(kind: str, path: str, facts: dict[str, Any]) -> Artifact:
-    kept = Facts()
+    collected = Facts()
     for name, value in _flat(facts):
-        kept.put(name, value, f"{path}: {name}")
-    return Artifact(kind, path, kept.done())
+        collected.put(name, value, f"{path}: {name}")
+    return Artifact(kind, path, collected.done())
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -23,28 +23,19 @@ class Key(NamedTuple):
     until: str = ""  # the last release that does; empty: all later ones do
 
 
-MODEL_KEYS = (
-    Key("pretrained_config.architecture"),
-    Key("pretrained_config.dtype"),
-    Key("pretrained_config.num_hidden_layers"),
-    Key("pretrained_config.num_attention_heads"),
-    Key("pretrained_config.vocab_size"),
-    Key("pretrained_config.hidden_size"),
-    Key("pretrained_config.mapping.tp_size"),
-    Key("pretrained_config.quantization"),
-)
+MODEL_KEYS = tuple(
+    Key(f"pretrained_config.{name}")
+    for name in (
+        "architecture", "dtype", "num_hidden_layers", "num_attention_heads", "vocab_size", "hidden_size",
+        "mapping.tp_size", "quantization",
+    )
+)  # fmt: skip
 OLD_MODEL_KEYS = tuple(
     Key(f"builder_config.{name}", "0.5.0")
     for name in (
-        "name",
-        "precision",
-        "tensor_parallel",
-        "num_layers",
-        "num_heads",
-        "vocab_size",
-        "hidden_size",
+        "name", "precision", "tensor_parallel", "num_layers", "num_heads", "vocab_size", "hidden_size",
     )
-)
+)  # fmt: skip
 PLUGIN_KEYS = (
     Key("gpt_attention_plugin", "0.5.0"),
     Key("remove_input_padding", "0.5.0"),
@@ -77,8 +68,8 @@ def demands(version: str, dotted: str) -> bool:
     """Return whether a release's runtime demands a key."""
     last = dotted.rpartition(".")[2]
     keys = (*MODEL_KEYS, *OLD_MODEL_KEYS, LORA_KEY, GLM_KEY, EAGLE_KEY)
-    found = next((key for key in keys if key.dotted == dotted), None)
-    key = found or next((key for key in PLUGIN_KEYS if key.dotted == last), None)
+    model_key = next((key for key in keys if key.dotted == dotted), None)
+    key = model_key or next((key for key in PLUGIN_KEYS if key.dotted == last), None)
     return (
         key is not None
         and versions.at_least(version, key.since)

@@ -1,25 +1,43 @@
-"""The names facts go by, whatever file they were read from: one word for one thing in every artifact."""
+"""The names facts go by, whatever file they were read from: one word for one thing in every artifact.
+
+They live in one data file, `data/vocabulary.txt`.
+"""
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 import msgspec
 
 from trtdx.errors import UnknownNameError
-from trtdx.inspect.facts.terms import ALONE, GROUPS, OPEN_FAMILIES, Term
+
+
+class VocabularyTerm(msgspec.Struct, frozen=True):
+    """One name: its type, its meaning in words, and how grave it is when two artifacts differ in it."""
+
+    name: str
+    type: str
+    meaning: str
+    weight: int
 
 
 class MalformedError(ValueError):
     """A value that is not of its term's type."""
 
 
-TERMS: dict[str, Term] = {each.name: each for group in GROUPS.values() for each in group} | {
-    each.name: each for each in ALONE
-}
+def _load_terms() -> dict[str, VocabularyTerm]:
+    text = resources.files("trtdx").joinpath("data/vocabulary.txt").read_text("utf-8")
+    rows = (line.split(None, 3) for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: VocabularyTerm(name, kind, meaning, int(weight)) for name, kind, weight, meaning in rows}
 
 
-def known_term(name: str) -> Term | None:
+_ALL_TERMS = _load_terms()
+TERMS = {name: entry for name, entry in _ALL_TERMS.items() if not name.endswith(".*")}
+OPEN_FAMILIES = {name[:-2]: entry for name, entry in _ALL_TERMS.items() if name.endswith(".*")}
+
+
+def known_term(name: str) -> VocabularyTerm | None:
     """Return the term of a name, or None where no artifact states such a thing."""
     family, dot, _ = name.partition(".")
     if name not in TERMS and dot and family in OPEN_FAMILIES:
@@ -27,12 +45,22 @@ def known_term(name: str) -> Term | None:
     return TERMS.get(name)
 
 
-def term(name: str) -> Term:
+def term(name: str) -> VocabularyTerm:
     """Return the term of a name, or raise: a misspelt fact would otherwise be silently absent."""
-    known = known_term(name)
-    if known is None:
+    found_term = known_term(name)
+    if found_term is None:
         raise UnknownNameError("fact", name, TERMS)
-    return known
+    return found_term
+
+
+FACT_TYPES: dict[str, tuple[type, str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "str": (str, "a text"),
+    "bool": (bool, "true or false"),
+    "list": (list, "a list"),
+    "dict": (dict, "a table"),
+}
 
 
 def fitted(name: str, value: Any) -> Any:
@@ -44,17 +72,7 @@ def fitted(name: str, value: Any) -> Any:
         return float(value)
     if kind == "int" and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
-    types = {"int": int, "str": str, "bool": bool, "list": list, "dict": dict, "float": float}
-    if isinstance(value, types[kind]) and not (kind == "int" and isinstance(value, bool)):
+    python_type, words = FACT_TYPES[kind]
+    if isinstance(value, python_type) and not (kind == "int" and isinstance(value, bool)):
         return value
-    raise MalformedError(f"expected {WORDS[kind]}")
-
-
-WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "list": "a list",
-    "dict": "a table",
-}
+    raise MalformedError(f"expected {words}")

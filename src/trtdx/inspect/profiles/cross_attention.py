@@ -8,7 +8,13 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.profiles.engine_inputs import Maker, lora_inputs, table_inputs, workspace_inputs
+from trtdx.inspect.profiles.engine_inputs import (
+    Maker,
+    blocks_span,
+    lora_inputs,
+    table_inputs,
+    workspace_inputs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,22 +89,17 @@ def _decoder_spans(s: Settings) -> dict[str, tuple[Span, ...]]:
         "mask_len": (1, (longest + 1) // 2 + 1, longest + 1),
         "max_seq_len": cache,
         "past_key_len": cache,
-        "max_blocks_per_seq": _blocks(cache, s.tokens_per_block),
+        "max_blocks_per_seq": blocks_span(cache, s.tokens_per_block),
         "encoder_max_input_length": (1, (encoder + 1) // 2, encoder),
         "encoder_num_tokens": (0, (all_encoders + 1) // 2, all_encoders),
         "encoder_input_len": cross,
         "encoder_input_len_2": cross,
         "cross_past_key_len": cross,
-        "max_cross_blocks_per_seq": _blocks(cross, s.tokens_per_block),
+        "max_cross_blocks_per_seq": blocks_span(cross, s.tokens_per_block),
         "cross_packed_mask_dim0": (1, (rows + 1) // 2, rows),
         "cross_packed_mask_dim1": (0, (words + 1) // 2, words),
     }
     return {name: (span,) for name, span in spans.items()}
-
-
-def _blocks(span: Span, tokens_per_block: int) -> Span:
-    low, best, high = (ceil(size / tokens_per_block) for size in span)
-    return low, best, high
 
 
 def _tokens(make: Maker) -> Iterator[Input]:

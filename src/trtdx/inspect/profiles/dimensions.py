@@ -1,8 +1,15 @@
-"""The dimensions TensorRT-LLM gives the inputs of its engines: what each counts, and which flag bounds it."""
+"""The dimensions TensorRT-LLM gives the inputs of its engines: what each counts, and which flag bounds it.
+
+They live in one data file, `data/engine_dimensions.txt`.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from importlib import resources
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Dimension(NamedTuple):
@@ -13,74 +20,15 @@ class Dimension(NamedTuple):
     flags: tuple[str, ...] = ()  # of trtllm-build, the ones its upper bound comes from
 
 
-_BATCH_BEAM = ("--max_batch_size", "--max_beam_width")
-_ALL = (
-    Dimension("num_tokens", "tokens of one step, all requests packed", ("--max_num_tokens",)),
-    Dimension(
-        "position_ids_num_tokens_range", "tokens of one step, all requests packed", ("--max_num_tokens",)
-    ),
-    Dimension("input_len_task", "tokens of one step, all requests packed", ("--max_num_tokens",)),
-    Dimension("batch_size_beam_width", "sequences, requests times beams", _BATCH_BEAM),
-    Dimension("batch_size_beam_width_0", "sequences that generate", _BATCH_BEAM),
-    Dimension("batch_size_last_token_ids", "tokens that get logits", (*_BATCH_BEAM, "--max_draft_len")),
-    Dimension("batch_size_cache", "requests", ("--max_batch_size",)),
-    Dimension("batch_size", "requests", ("--max_batch_size",)),
-    Dimension("beam_width", "beams", ("--max_beam_width",)),
-    Dimension("input_len", "tokens of the longest prompt in the batch", ("--max_input_len",)),
-    Dimension("position_ids_inlen_range", "tokens of the longest prompt in the batch", ("--max_input_len",)),
-    Dimension("max_seq_len", "prompt and answer together", ("--max_seq_len",)),
-    Dimension("past_key_len", "tokens in the cache of a sequence", ("--max_seq_len",)),
-    Dimension("mask_len", "tokens that a token may look at", ("--max_seq_len",)),
-    Dimension("max_blocks_per_seq", "cache blocks of a sequence", ("--max_seq_len", "--tokens_per_block")),
-    Dimension("num_kv_cache_pools", "pools of cache blocks, one for each attention window size"),
-    Dimension("num_pools_layers", "pools of cache blocks, one for each attention window size"),
-    Dimension("num_layers", "attention layers of the rank"),
-    Dimension("pools_mapping", "attention layers of the rank"),
-    Dimension("num_heads", "key/value heads of the rank"),
-    Dimension("head_size", "the size of a head"),
-    Dimension("hidden_size", "the hidden size"),
-    Dimension("kv", "keys and values"),
-    Dimension(
-        "prompt_embedding_table_size",
-        "rows of the prompt embedding table",
-        ("--max_prompt_embedding_table_size",),
-    ),
-    Dimension("last_token_ids", "tokens of a sequence in one step", ("--max_draft_len",)),
-    Dimension("spec_decoding_position_ids_dim0", "tokens of a sequence in one step", ("--max_draft_len",)),
-    Dimension(
-        "spec_decoding_packed_mask_dim0", "draft tokens of all sequences", (*_BATCH_BEAM, "--max_draft_len")
-    ),
-    Dimension("spec_decoding_packed_mask_dim1", "32-bit words of a draft token's mask", ("--max_draft_len",)),
-    Dimension("mult_dim", "columns of the multimodal rotary table"),
-    Dimension("decoder_num_tokens", "decoder tokens of one step", ("--max_batch_size", "--max_input_len")),
-    Dimension("decoder_num_tokens_2", "decoder tokens of one step", ("--max_batch_size", "--max_input_len")),
-    Dimension(
-        "encoder_num_tokens",
-        "encoder tokens of one step",
-        ("--max_batch_size", "--max_encoder_input_len"),
-    ),
-    Dimension(
-        "encoder_max_input_length", "tokens of the longest encoder input", ("--max_encoder_input_len",)
-    ),
-    Dimension("encoder_input_len", "tokens of an encoder input", ("--max_encoder_input_len",)),
-    Dimension("encoder_input_len_2", "tokens of an encoder input", ("--max_encoder_input_len",)),
-    Dimension("cross_past_key_len", "encoder tokens in the cache", ("--max_encoder_input_len",)),
-    Dimension(
-        "max_cross_blocks_per_seq",
-        "cache blocks of an encoder input",
-        ("--max_encoder_input_len", "--tokens_per_block"),
-    ),
-    Dimension(
-        "cross_packed_mask_dim0",
-        "decoder tokens, rounded up for the mask",
-        ("--max_batch_size", "--max_input_len"),
-    ),
-    Dimension(
-        "cross_packed_mask_dim1", "32-bit words of a cross attention mask", ("--max_encoder_input_len",)
-    ),
-    Dimension("max_input_length", "tokens of the longest encoder input", ("--max_input_len",)),
-)
-DIMENSIONS = {each.name: each for each in _ALL}
+def _load_dimensions() -> Iterator[Dimension]:
+    text = resources.files("trtdx").joinpath("data/engine_dimensions.txt").read_text("utf-8")
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, flags, meaning = (cell.strip() for cell in line.split("|"))
+            yield Dimension(name, meaning, tuple(flags.split()))
+
+
+DIMENSIONS = {known.name: known for known in _load_dimensions()}
 
 _Axes = dict[int, tuple[str, ...]]
 # The axes of the tensors that tables at run time show, by number of dimensions. Other tensors have one axis
@@ -120,10 +68,7 @@ _AXES: dict[str, _Axes] = {
     "cache_indirection": {3: ("batch_size_cache", "beam_width", "max_seq_len")},
     "attention_mask": {2: ("batch_size_beam_width", "mask_len")},
     "prompt_embedding_table": {2: ("prompt_embedding_table_size", "hidden_size")},
-    "encoder_output": {
-        2: ("encoder_num_tokens", ""),
-        3: ("batch_size_beam_width", "encoder_input_len", ""),
-    },
+    "encoder_output": {2: ("encoder_num_tokens", ""), 3: ("batch_size_beam_width", "encoder_input_len", "")},
     "encoder_input_lengths": _SEQUENCES,
     "encoder_max_input_length": {1: ("encoder_max_input_length",)},
     "cross_attention_mask": {2: ("decoder_num_tokens_2", "encoder_input_len_2")},
@@ -154,3 +99,7 @@ def _axes_of(tensor: str, dims: int) -> tuple[str, ...]:
     if tensor.startswith(("past_key_value_", "present_key_value_")):
         return ("batch_size_beam_width", "kv", "num_heads", "past_key_len", "head_size")
     return ()
+
+
+def shape_text(shape: tuple[object, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"

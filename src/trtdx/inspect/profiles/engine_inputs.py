@@ -55,13 +55,18 @@ class Maker:
         return Axis("", ((axis, axis, axis),) * self.profiles)
 
 
+def blocks_span(span: Span, tokens_per_block: int) -> Span:
+    low, best, high = (-(-size // tokens_per_block) for size in span)
+    return low, best, high
+
+
 def layers_of(settings: Settings, pp_rank: int) -> range:
     """Return the layers of a pipeline rank; since 0.20 the first ranks take what division leaves over."""
-    each, over = divmod(settings.num_layers, settings.pp_size)
+    per_rank, over = divmod(settings.num_layers, settings.pp_size)
     if not settings.since(0, 20):
-        return range(pp_rank * each, (pp_rank + 1) * each)
-    start = pp_rank * each + min(pp_rank, over)
-    return range(start, start + each + (pp_rank < over))
+        return range(pp_rank * per_rank, (pp_rank + 1) * per_rank)
+    start = pp_rank * per_rank + min(pp_rank, over)
+    return range(start, start + per_rank + (pp_rank < over))
 
 
 def token_inputs(make: Maker) -> Iterator[Input]:

@@ -1,7 +1,7 @@
 """The inputs and optimization profiles an engine has, as TensorRT-LLM derives them from the build settings.
 
 A plan cannot be opened without a GPU, but its profiles follow from config.json. The rules were read at every
-stable tag from v0.9.0 to v1.2.1; what changed between them is asked by `Settings.since`.
+stable tag from v0.9.0 to v1.2.1; what changed between them is asked by `EngineSettings.since`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def profiles_of(engine: Artifact, pp_rank: int = 0) -> tuple[Profile, ...]:
     settings = _derivable(engine)
     if settings is None:
         return ()
-    inputs = [each for each in inputs_of(settings, pp_rank) if each.mode == "in"]
-    known = [each for each in inputs if each.axes]
-    unknown = [each.name for each in inputs if not each.axes]
-    count = min(len(each.axes[0].spans) for each in known)
+    inputs = [tensor for tensor in inputs_of(settings, pp_rank) if tensor.mode == "in"]
+    sized_inputs = [tensor for tensor in inputs if tensor.axes]
+    unknown = [tensor.name for tensor in inputs if not tensor.axes]
+    count = min(len(tensor.axes[0].spans) for tensor in sized_inputs)
     if settings.most_profiles:
         count = min(count, settings.most_profiles)
     source = _source(settings, unknown)
-    return tuple(_profile(known, index, source) for index in range(count))
+    return tuple(_profile(sized_inputs, index, source) for index in range(count))
 
 
 def tensors_of(engine: Artifact, pp_rank: int = 0) -> tuple[TensorSpec, ...]:
@@ -45,13 +45,13 @@ def tensors_of(engine: Artifact, pp_rank: int = 0) -> tuple[TensorSpec, ...]:
         return ()
     return tuple(
         TensorSpec(
-            each.name,
-            each.mode,
-            each.dtype,
-            tuple(axis.name or "?" if axis.is_dynamic else axis.spans[0][2] for axis in each.axes),
+            tensor.name,
+            tensor.mode,
+            tensor.dtype,
+            tuple(axis.name or "?" if axis.is_dynamic else axis.spans[0][2] for axis in tensor.axes),
         )
-        for each in inputs_of(settings, pp_rank)
-        if each.axes
+        for tensor in inputs_of(settings, pp_rank)
+        if tensor.axes
     )
 
 
@@ -73,21 +73,21 @@ def _derivable(engine: Artifact) -> Settings | None:
 
 def _profile(inputs: list[Input], index: int, source: str) -> Profile:
     ranges = []
-    for each in inputs:
-        low, best, high = zip(*(axis.spans[index] for axis in each.axes), strict=True)
-        ranges.append(Range(each.name, low, best, high))
+    for tensor in inputs:
+        low, best, high = zip(*(axis.spans[index] for axis in tensor.axes), strict=True)
+        ranges.append(Range(tensor.name, low, best, high))
     return Profile(index, tuple(ranges), source)
 
 
 def _source(settings: Settings, unknown: list[str]) -> str:
-    told = f"derived from build settings of {settings.version or 'an unstated release'}"
+    source = f"derived from build settings of {settings.version or 'an unstated release'}"
     if not settings.verified:
-        told += " by the rules of 0.9 to 1.2.1, which were not verified for it"
+        source += " by the rules of 0.9 to 1.2.1, which were not verified for it"
     if settings.architecture in ADDS_INPUTS:
-        told += f"; the inputs that {ADDS_INPUTS[settings.architecture]} adds are left out"
+        source += f"; the inputs that {ADDS_INPUTS[settings.architecture]} adds are left out"
     if unknown:
-        told += f"; left out because the engine does not state their sizes: {', '.join(unknown)}"
-    return told
+        source += f"; left out because the engine does not state their sizes: {', '.join(unknown)}"
+    return source
 
 
 def inputs_of(settings: Settings, pp_rank: int = 0) -> list[Input]:
@@ -97,7 +97,7 @@ def inputs_of(settings: Settings, pp_rank: int = 0) -> list[Input]:
 
         return list((encoder_inputs if settings.encoder else decoder_inputs)(settings, pp_rank))
     make = engine_inputs.Maker(settings, spans_of(settings), pp_rank)
-    return [each for part in engine_inputs.PARTS for each in part(make)]
+    return [tensor for part in engine_inputs.PARTS for tensor in part(make)]
 
 
 def middle(most: int, *, least: int = 1) -> Span:
@@ -112,7 +112,7 @@ def spans_of(settings: Settings) -> dict[str, tuple[Span, ...]]:
     count = len(tokens)
     step = s.max_draft_len + 1
     prompts, answers = middle(s.max_batch_size), middle(s.max_batch_size * s.max_beam_width)
-    whole = (1, 1, s.max_input_len)
+    prompt_span = (1, 1, s.max_input_len)
     sequences = _by_phase(s, prompts, answers, count)
     cache = _cache_spans(s, count)
     return {
@@ -122,14 +122,14 @@ def spans_of(settings: Settings) -> dict[str, tuple[Span, ...]]:
         "batch_size_beam_width": sequences,
         "batch_size_beam_width_0": tuple((0, best, high) for _, best, high in sequences),
         "batch_size_last_token_ids": tuple((low, best * step, high * step) for low, best, high in sequences),
-        "input_len": _by_phase(s, middle(s.max_input_len), (1, 1, step), count, whole),
-        "position_ids_inlen_range": _by_phase(s, middle(s.max_input_len), (1, 1, 1), count, whole),
+        "input_len": _by_phase(s, middle(s.max_input_len), (1, 1, step), count, prompt_span),
+        "position_ids_inlen_range": _by_phase(s, middle(s.max_input_len), (1, 1, 1), count, prompt_span),
         "batch_size_cache": (prompts,) * count,
         "beam_width": (middle(s.max_beam_width),) * count,
         "max_seq_len": (middle(s.max_seq_len),) * count,
         "mask_len": _by_phase(s, middle(s.max_input_len), middle(s.max_seq_len), count),
         "past_key_len": cache,
-        "max_blocks_per_seq": tuple(_blocks(span, s.tokens_per_block) for span in cache),
+        "max_blocks_per_seq": tuple(engine_inputs.blocks_span(span, s.tokens_per_block) for span in cache),
         "prompt_embedding_table_size": ((1, s.prompt_table // 2, s.prompt_table),) * count,
         "last_token_ids": ((1, step, step),) * count,
         "spec_decoding_position_ids_dim0": ((1, step, step),) * count,
@@ -194,8 +194,3 @@ def _cache_spans(s: Settings, count: int) -> tuple[Span, ...]:
         return (middle(longest),) * count
     low, best, high = middle(s.max_seq_len)
     return ((0, 0, 0), (low - 1, best - 1, high - 1))[:count]
-
-
-def _blocks(span: Span, tokens_per_block: int) -> Span:
-    low, best, high = (ceil(size / tokens_per_block) for size in span)
-    return low, best, high

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from packaging.version import InvalidVersion, Version
+
+from trtdx.knowledge import versions
 
 if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact
@@ -107,14 +108,15 @@ def settings_of(engine: Artifact) -> Settings:
     release, verified = _release_of(engine)
     packed = _on(engine, "plugin.remove_input_padding", default=True)
     limits = _limits(engine, packed)
-    mode = _speculative_mode(engine)
+    architecture = engine.text("architecture")
+    mode = engine.text("speculative_mode").rpartition(".")[2].upper()
     draft = engine.integer("max_draft_len") or 0
     external = "EXTERNAL" in mode or mode == "2"
     return Settings(
         version=engine.text("version"),
         release=release,
         verified=verified,
-        architecture=engine.text("architecture"),
+        architecture=architecture,
         **limits,
         opt_num_tokens=engine.integer("opt_num_tokens") or 0,
         max_draft_len=draft,
@@ -132,7 +134,7 @@ def settings_of(engine: Artifact) -> Settings:
         most_profiles=_most_profiles(engine),
         gathers_context_logits=bool(engine.get("gather_context_logits")),
         lora_modules=_lora_modules(engine),
-        speculative=(bool(draft) and mode not in ("", "NONE", "1")) or _is_medusa(engine),
+        speculative=(bool(draft) and mode not in ("", "NONE", "1")) or architecture.startswith("Medusa"),
         drafts_from_outside=external,
         tp_size=engine.integer("tp_size") or 1,
         pp_size=engine.integer("pp_size") or 1,
@@ -171,17 +173,14 @@ MOST_MODULES = 64
 
 
 def _release_of(engine: Artifact) -> tuple[tuple[int, ...], bool]:
-    """Return an engine's release; config.json before 0.8 states none, but is laid out otherwise."""
+    """Return an engine's release and whether its rules were read; an unknown one is taken as the last.
+
+    config.json before 0.8 states none, but is laid out otherwise.
+    """
     if engine.text("era") == "before 0.8" and not engine.has("version"):
         return LAST_OLD, False
-    return _release(engine.text("version"))
-
-
-def _release(version: str) -> tuple[tuple[int, ...], bool]:
-    """Return the release's numbers and whether its rules were read; an unknown one is taken as the last."""
-    try:
-        parsed = Version(version)
-    except InvalidVersion:
+    parsed = versions.parsed(engine.text("version"))
+    if parsed is None:
         return LAST_READ, False
     release = parsed.release
     return release, FIRST_READ <= release[:2] <= LAST_READ and not parsed.is_devrelease
@@ -255,14 +254,6 @@ def _lora_modules(engine: Artifact) -> tuple[str, ...]:
     return tuple(map(str, engine.items("lora.target_modules")[:MOST_MODULES]))
 
 
-def _speculative_mode(engine: Artifact) -> str:
-    return engine.text("speculative_mode").rpartition(".")[2].upper()
-
-
-def _is_medusa(engine: Artifact) -> bool:
-    return engine.text("architecture").startswith("Medusa")
-
-
 def _kv_dtype(engine: Artifact) -> str:
-    known = {"FP8": "fp8", "INT8": "int8", "NVFP4": "fp4"}
-    return known.get(engine.text("quant.kv_algo"), engine.text("dtype") or "float16")
+    dtype_by_algo = {"FP8": "fp8", "INT8": "int8", "NVFP4": "fp4"}
+    return dtype_by_algo.get(engine.text("quant.kv_algo"), engine.text("dtype") or "float16")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.formats.tensorrt.nouns import Profile, Range
+from trtdx.inspect.profiles.dimensions import shape_text
 from trtdx.model import Evidence
 
 if TYPE_CHECKING:
@@ -42,21 +43,21 @@ class Case(NamedTuple):
 
     def evidence(self, profile: Profile, *tensors: str) -> tuple[Evidence, ...]:
         """Return what the profile and the model say of these inputs."""
-        return tuple(each for tensor in tensors for each in self._said_of(profile, tensor))
+        return tuple(evidence for tensor in tensors for evidence in self._said_of(profile, tensor))
 
     def _said_of(self, profile: Profile, tensor: str) -> list[Evidence]:
-        known = profile.range_of(tensor)
+        span = profile.range_of(tensor)
         words = (
-            f"min {shape(known.min)}, opt {shape(known.opt)}, max {shape(known.max)}" if known else "absent"
+            f"min {shape_text(span.min)}, opt {shape_text(span.opt)}, max {shape_text(span.max)}"
+            if span
+            else "absent"
         )
-        said = [Evidence(self.where(profile, tensor), words)]
+        evidence = [Evidence(self.where(profile, tensor), words)]
         if tensor in self.inputs:
-            said.append(Evidence(f"{self.onnx.path}: graph.input", f"{tensor} {shape(self.inputs[tensor])}"))
-        return said
-
-
-def shape(dims: tuple[Any, ...]) -> str:
-    return f"({', '.join(map(str, dims))})"
+            evidence.append(
+                Evidence(f"{self.onnx.path}: graph.input", f"{tensor} {shape_text(self.inputs[tensor])}")
+            )
+        return evidence
 
 
 def case_from(onnx: Artifact, given: Artifact) -> Case:
@@ -66,11 +67,11 @@ def case_from(onnx: Artifact, given: Artifact) -> Case:
 def cases(deployment: Deployment, *kinds: str) -> Iterator[Case]:
     """Yield what states profiles with the model it is meant for: the one whose input names it uses most."""
     models = [(onnx, set(inputs_of(onnx))) for onnx in deployment.of("onnx") if onnx.has("onnx.inputs")]
-    for given in deployment.of(*kinds):
-        named = {each.tensor for profile in profiles_of(given) for each in profile.ranges}
+    for profile_source in deployment.of(*kinds):
+        named = {span.tensor for profile in profiles_of(profile_source) for span in profile.ranges}
         ranked = sorted(models, key=lambda model: -len(named & model[1]))
         if ranked and (len(models) == 1 or named & ranked[0][1]):
-            yield case_from(ranked[0][0], given)
+            yield case_from(ranked[0][0], profile_source)
 
 
 def inputs_of(onnx: Artifact) -> dict[str, Dims]:
@@ -97,12 +98,12 @@ def fault(each: Range, dims: Dims | None) -> tuple[str, str]:
     shapes = (each.min, each.opt, each.max)
     if len({len(values) for values in shapes}) > 1:
         return "has min, opt and max of different rank", "give all three the rank of the input"
-    known = dims is not None and dims != UNKNOWN_RANK
-    if dims is not None and known and len(each.min) != len(dims):
-        wanted = f"{len(each.min)} dimensions, the input has {len(dims)}"
-        return f"has {wanted}", f"write shapes of the form {shape(dims)}"
+    has_rank = dims is not None and dims != UNKNOWN_RANK
+    if dims is not None and has_rank and len(each.min) != len(dims):
+        ranks = f"{len(each.min)} dimensions, the input has {len(dims)}"
+        return f"has {ranks}", f"write shapes of the form {shape_text(dims)}"
     for axis, values in enumerate(zip(*shapes, strict=True)):
-        problem, remedy = _axis_fault(axis, values, dims[axis] if dims is not None and known else "?")
+        problem, remedy = _axis_fault(axis, values, dims[axis] if dims is not None and has_rank else "?")
         if problem:
             return problem, remedy
     return "", ""
@@ -110,15 +111,15 @@ def fault(each: Range, dims: Dims | None) -> tuple[str, str]:
 
 def _axis_fault(axis: int, values: tuple[int, ...], fixed: int | str) -> tuple[str, str]:
     low, best, high = values
-    said = f"has min {low}, opt {best}, max {high} in axis {axis}"
+    bounds = f"has min {low}, opt {best}, max {high} in axis {axis}"
     if not low <= best <= high:
         ordered = " / ".join(map(str, sorted(values)))
-        return f"{said}, which are out of order", f"keep min <= opt <= max, such as {ordered}"
+        return f"{bounds}, which are out of order", f"keep min <= opt <= max, such as {ordered}"
     if low < 0 or high > MOST_DIMENSION:
-        return f"{said}, which no dimension can have", f"use values from 0 to {MOST_DIMENSION}"
+        return f"{bounds}, which no dimension can have", f"use values from 0 to {MOST_DIMENSION}"
     if isinstance(fixed, int) and (low, high) != (fixed, fixed):
         return (
-            f"{said}, which is {fixed} in the model",
+            f"{bounds}, which is {fixed} in the model",
             f"use {fixed} for min, opt and max of axis {axis}, or export the model with that axis dynamic",
         )
     return "", ""
@@ -126,22 +127,22 @@ def _axis_fault(axis: int, values: tuple[int, ...], fixed: int | str) -> tuple[s
 
 def spans_of(case: Case, profile: Profile) -> Iterator[tuple[str, Span]]:
     """Yield each dynamic dimension of a profile with its name; ranges that are unsound are left out."""
-    for each in profile.ranges:
-        dims = case.inputs.get(each.tensor, UNKNOWN_RANK)
-        if dims == UNKNOWN_RANK or fault(each, dims)[0]:
+    for span in profile.ranges:
+        dims = case.inputs.get(span.tensor, UNKNOWN_RANK)
+        if dims == UNKNOWN_RANK or fault(span, dims)[0]:
             continue
         for axis, name in enumerate(dims):
             if isinstance(name, str):
-                yield name, Span(each.tensor, axis, (each.min[axis], each.opt[axis], each.max[axis]))
+                yield name, Span(span.tensor, axis, (span.min[axis], span.opt[axis], span.max[axis]))
 
 
 def named_spans(case: Case, profile: Profile) -> dict[str, list[Span]]:
     """Return where each named dimension stands in a profile."""
-    found: dict[str, list[Span]] = {}
+    spans: dict[str, list[Span]] = {}
     for name, span in spans_of(case, profile):
         if name not in UNNAMED:
-            found.setdefault(name, []).append(span)
-    return found
+            spans.setdefault(name, []).append(span)
+    return spans
 
 
 def shared(spans: list[Span]) -> tuple[int, int]:

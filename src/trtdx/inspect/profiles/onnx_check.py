@@ -24,18 +24,16 @@ if TYPE_CHECKING:
     from trtdx.host import Host
     from trtdx.inspect.facts.artifact import Artifact
 
+UNCHECKED = (
+    MissingExtraError, BrokenExtraError, InputError, OSError, WireError, TooMuchError, ShapesUnknownError,
+)  # fmt: skip
 NOT_CHECKED = "the types and shapes inside the graph were not checked"
 MOST_TOLD = 50
 MOST_NODES = 100_000
 # Faults the reader has found already; what inference would say of them is only their consequence.
 TOLD = (
-    "onnx.truncated",
-    "onnx.corrupt",
-    "onnx.empty",
-    "onnx.dangling",
-    "onnx.duplicate_names",
-    "weights.lfs_pointers",
-)
+    "onnx.truncated", "onnx.corrupt", "onnx.empty", "onnx.dangling", "onnx.duplicate_names", "weights.lfs_pointers",
+)  # fmt: skip
 # Operators that TensorRT refuses when a required attribute, or (the second set) an input, is missing.
 NEED_ATTRIBUTES = {
     "AveragePool", "Cast", "Concat", "DepthToSpace", "Einsum", "If", "LRN", "Loop", "MaxPool", "Pad", "Scan", "Slice",
@@ -70,26 +68,29 @@ def graph_checked(host: Host, onnx: Artifact) -> Artifact:
     """Return an ONNX artifact with the faults inside its graph, or with a note why nobody looked for them."""
     if any(onnx.has(name) for name in TOLD) or not onnx.get("onnx.nodes"):
         return onnx
-    opset = _opset(onnx.table("onnx.opset"))
+    opsets = onnx.table("onnx.opset")
+    opset = opsets.get("", opsets.get("ai.onnx", 0))
     if not 0 < opset <= NEWEST_OPSET:
         return onnx
     try:
         faults = dict(graph_faults(*_small(host, onnx.path, opset), opset))
-    except (MissingExtraError, BrokenExtraError) as err:
-        return _unchecked(onnx, f"{err.message} ({err.fix})")
-    except (InputError, OSError, WireError, TooMuchError, ShapesUnknownError) as err:
-        return _unchecked(onnx, str(err) or "the graph is too large")
-    facts = {name: Fact(found[:MOST_TOLD], f"{onnx.path}: graph.node") for name, found in faults.items()}
+    except UNCHECKED as err:
+        return with_note(onnx, f"{NOT_CHECKED}: {unchecked_reason(err)}")
+    facts = {
+        name: Fact(problems[:MOST_TOLD], f"{onnx.path}: graph.node") for name, problems in faults.items()
+    }
     return msgspec.structs.replace(onnx, facts=onnx.facts | facts) if facts else onnx
 
 
-def _opset(opsets: dict[str, int]) -> int:
-    return opsets.get("", opsets.get("ai.onnx", 0))
+def unchecked_reason(err: BaseException) -> str:
+    """Return in words why nobody looked into a graph."""
+    if isinstance(err, (MissingExtraError, BrokenExtraError)):
+        return f"{err.message} ({err.fix})"
+    return str(err) or "the graph is too large"
 
 
-def _unchecked(onnx: Artifact, why: str) -> Artifact:
-    note = f"{NOT_CHECKED}: {why}"
-    return msgspec.structs.replace(onnx, unread=(*onnx.unread, note))
+def with_note(artifact: Artifact, note: str) -> Artifact:
+    return msgspec.structs.replace(artifact, unread=(*artifact.unread, note))
 
 
 def _small(host: Host, path: str, opset: int) -> tuple[Any, Any]:
@@ -126,7 +127,7 @@ def graph_faults(package: Any, model: Any, opset: int) -> Iterator[tuple[str, li
 
 def _own(model: Any) -> Iterator[Any]:
     """Yield the nodes of the graph itself that are ONNX's own; a branch that is never taken may be invalid."""
-    functions = {(each.domain, each.name) for each in model.functions}
+    functions = {(function.domain, function.name) for function in model.functions}
     for node in model.graph.node:
         if node.domain in OWN_DOMAINS and (node.domain, node.op_type) not in functions:
             yield node
@@ -145,31 +146,31 @@ def _schema(package: Any, node: Any, opset: int) -> Any:
 def _invalid(node: Any, schema: Any, opset: int) -> Iterator[str]:
     if schema is None:
         return
-    has = {each.name for each in node.attribute}
-    given = len([each for each in node.input if each])
+    has = {attribute.name for attribute in node.attribute}
+    input_count = len([name for name in node.input if name])
     if node.op_type in NEED_ATTRIBUTES:
         for name, attribute in schema.attributes.items():
             if attribute.required and name not in has:
                 yield f"the {_label(node)} has no attribute {name}, which opset {opset} requires"
-    if node.op_type in NEED_INPUTS and given < schema.min_input:
-        yield f"the {_label(node)} has {given} of the {schema.min_input} inputs that opset {opset} requires"
+    if node.op_type in NEED_INPUTS and input_count < schema.min_input:
+        yield f"the {_label(node)} has {input_count} of the {schema.min_input} inputs that opset {opset} requires"
 
 
 def _ignored(node: Any, schema: Any, opset: int) -> Iterator[str]:
     moved = MOVED.get(node.op_type)
     if schema is None or moved is None:
         return
-    is_attribute = any(each.name == moved for each in node.attribute)
-    given = len([each for each in node.input if each])
+    is_attribute = any(attribute.name == moved for attribute in node.attribute)
+    input_count = len([name for name in node.input if name])
     if is_attribute and moved not in schema.attributes:
         yield f"the {_label(node)} has {moved} as an attribute, which is an input in opset {opset}"
-    elif not is_attribute and moved in schema.attributes and given > schema.max_input:
+    elif not is_attribute and moved in schema.attributes and input_count > schema.max_input:
         yield f"the {_label(node)} has {moved} as an input, which is an attribute in opset {opset}"
 
 
 def _label(node: Any) -> str:
-    made = node.output[0] if node.output else "?"
-    return f"{node.op_type} node {node.name}" if node.name else f"{node.op_type} node that makes {made}"
+    output = node.output[0] if node.output else "?"
+    return f"{node.op_type} node {node.name}" if node.name else f"{node.op_type} node that makes {output}"
 
 
 def _mixed(package: Any, model: Any, opset: int) -> Iterator[str]:
@@ -185,20 +186,20 @@ def _mixed(package: Any, model: Any, opset: int) -> Iterator[str]:
             dtype = COMPARED.get(types.get(name, 0))
             if dtype:
                 by_group.setdefault(formal.type_str, {}).setdefault(dtype, name)
-        for found in by_group.values():
-            if len(found) > 1:
-                pairs = " and ".join(f"{dtype} ({name})" for dtype, name in found.items())
+        for names_by_dtype in by_group.values():
+            if len(names_by_dtype) > 1:
+                pairs = " and ".join(f"{dtype} ({name})" for dtype, name in names_by_dtype.items())
                 yield f"the {_label(node)} combines {pairs}"
 
 
 def _types(package: Any, model: Any) -> dict[str, int]:
     """Return the type of each tensor that inference knows."""
     try:
-        told = package.shape_inference.infer_shapes(model).graph
+        graph = package.shape_inference.infer_shapes(model).graph
     except Exception:  # what C++ throws; types stay unknown
         return {}
-    values = (*told.input, *told.value_info)
+    values = (*graph.input, *graph.value_info)
     types = {
-        each.name: each.type.tensor_type.elem_type for each in values if each.type.HasField("tensor_type")
+        value.name: value.type.tensor_type.elem_type for value in values if value.type.HasField("tensor_type")
     }
-    return {**types, **{each.name: each.data_type for each in told.initializer}}
+    return {**types, **{initializer.name: initializer.data_type for initializer in graph.initializer}}

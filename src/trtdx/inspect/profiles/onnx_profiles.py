@@ -2,7 +2,7 @@
 
 TensorRT refuses a profile whose ranges are out of order, have another rank than the input or differ from a fixed
 dimension, one that leaves a dynamic input out, and one whose optima do not fit together. What it accepts without
-a word is in `onnx_silent`; tests/inspect/test_profiles_against_tensorrt.py holds both against the compiler.
+a word is in `onnx_silent_faults`; tests/inspect/profiles/test_against_tensorrt.py holds both against the compiler.
 """
 
 from __future__ import annotations
@@ -61,10 +61,12 @@ def _lacking(case: Case, profile: Profile | None, inputs: list[str]) -> dict[str
 
 def _options(case: Case, profile: Profile | None, tensor: str) -> str:
     """Return trtexec's options for an input, with what other inputs say of its dimensions filled in."""
-    known = {name: spans[0].values for name, spans in named_spans(case, profile).items()} if profile else {}
+    sizes_by_name = (
+        {name: spans[0].values for name, spans in named_spans(case, profile).items()} if profile else {}
+    )
     options = []
     for position, option in enumerate(("minShapes", "optShapes", "maxShapes")):
-        dims = [known[dim][position] if dim in known else dim for dim in case.inputs[tensor]]
+        dims = [sizes_by_name[dim][position] if dim in sizes_by_name else dim for dim in case.inputs[tensor]]
         words = "x".join(f"<{dim}>" if isinstance(dim, str) else str(dim) for dim in dims)
         options.append(f"--{option}={tensor}:{words}")
     return " ".join(options)
@@ -73,7 +75,7 @@ def _options(case: Case, profile: Profile | None, tensor: str) -> str:
 def nearest(case: Case, profile: Profile) -> dict[str, str]:
     """Return the names in a profile that no input has, each with the left-out input it is closest to."""
     left_out = [name for name in case.inputs if not profile.range_of(name)]
-    unknown = [each.tensor for each in profile.ranges if each.tensor not in case.inputs]
+    unknown = [span.tensor for span in profile.ranges if span.tensor not in case.inputs]
     near = {name: difflib.get_close_matches(name, left_out, n=1, cutoff=0.6) for name in unknown}
     return {name: matches[0] if matches else "" for name, matches in near.items()}
 
@@ -98,7 +100,7 @@ def unknown_inputs(case: Case) -> Iterator[Violation]:
 def invalid_ranges(case: Case) -> Iterator[Violation]:
     """Yield what TensorRT refuses: ranges against themselves, against the input, or against one another."""
     for profile in case.profiles:
-        faults = [(each.tensor, *fault(each, case.inputs.get(each.tensor))) for each in profile.ranges]
+        faults = [(span.tensor, *fault(span, case.inputs.get(span.tensor))) for span in profile.ranges]
         for tensor, problem, remedy in faults:
             if problem:
                 values = {"profile": profile.index, "problem": f"{tensor} {problem}", "remedy": remedy}
@@ -112,7 +114,7 @@ def _contradictions(case: Case, profile: Profile) -> Iterator[Violation]:
         first = spans[0]
         odd = next((span for span in spans if span.values[1] != first.values[1]), None)
         if odd and not is_one_size(spans):
-            said = f"{first} (min / opt / max) in {first.tensor} and {odd} in {odd.tensor}"
+            bounds = f"{first} (min / opt / max) in {first.tensor} and {odd} in {odd.tensor}"
             remedy = f"give {name} the same min, opt and max in {first.tensor} and {odd.tensor}"
-            values = {"profile": profile.index, "problem": f"dimension {name} is {said}", "remedy": remedy}
+            values = {"profile": profile.index, "problem": f"dimension {name} is {bounds}", "remedy": remedy}
             yield Violation(case.evidence(profile, first.tensor, odd.tensor), values, Severity.ERROR)

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
 from trtdx.formats.onnx.weightless import ShapesUnknownError, failed_node, failure, weightless
-from trtdx.formats.wire import TooMuchError, WireError
 from trtdx.inspect.facts.artifact import Deployment, Fact
 from trtdx.inspect.profiles.onnx_case import cases, fault, is_one_size, named_spans, shared
-from trtdx.inspect.profiles.onnx_check import NOT_CHECKED, graph_checked
+from trtdx.inspect.profiles.onnx_check import (
+    NOT_CHECKED,
+    UNCHECKED,
+    graph_checked,
+    unchecked_reason,
+    with_note,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,33 +36,30 @@ MOST_PROFILES = 16
 def with_shapes_checked(host: Host, deployment: Deployment) -> Deployment:
     """Return the deployment whose models and profiles know the nodes that cannot work, or why nobody does."""
     artifacts = tuple(
-        graph_checked(host, each) if each.kind == "onnx" else each for each in deployment.artifacts
+        graph_checked(host, artifact) if artifact.kind == "onnx" else artifact
+        for artifact in deployment.artifacts
     )
-    told = {each.path for each in artifacts if any(NOT_CHECKED in note for note in each.unread)}
+    unchecked_paths = {
+        artifact.path for artifact in artifacts if any(NOT_CHECKED in note for note in artifact.unread)
+    }
     checked = {
         case.given.path: _checked(host, case)
         for case in cases(Deployment(artifacts), "profiles")
-        if case.onnx.path not in told  # why not is told once
+        if case.onnx.path not in unchecked_paths  # why not is told once
     }
-    return Deployment(tuple(checked.get(each.path, each) for each in artifacts))
+    return Deployment(tuple(checked.get(artifact.path, artifact) for artifact in artifacts))
 
 
 def _checked(host: Host, case: Case) -> Artifact:
     try:
         unmet = list(unmet_nodes(host, case))
-    except (MissingExtraError, BrokenExtraError) as err:
-        return _unchecked(case, f"{err.message} ({err.fix})")
-    except (InputError, OSError, WireError, TooMuchError, ShapesUnknownError) as err:
-        return _unchecked(case, str(err) or "the graph is too large")
+    except UNCHECKED as err:
+        note = f"what the shapes become inside {case.onnx.path} was not checked: {unchecked_reason(err)}"
+        return with_note(case.given, note)
     if not unmet:
         return case.given
     fact = Fact(unmet, f"{case.given.path}: profiles")
     return msgspec.structs.replace(case.given, facts=case.given.facts | {"profiles.unmet": fact})
-
-
-def _unchecked(case: Case, why: str) -> Artifact:
-    note = f"what the shapes become inside {case.onnx.path} was not checked: {why}"
-    return msgspec.structs.replace(case.given, unread=(*case.given.unread, note))
 
 
 def unmet_nodes(host: Host, case: Case) -> Iterator[dict[str, Any]]:
@@ -77,7 +78,7 @@ def unmet_nodes(host: Host, case: Case) -> Iterator[dict[str, Any]]:
 
 def _sizes(case: Case, profile: Profile, selector: str) -> dict[str, list[int]]:
     """Return the shapes to try; a named dimension that is left one size has it, as TensorRT fixes it there."""
-    sizes = {each.tensor: list(getattr(each, selector)) for each in profile.ranges}
+    sizes = {span.tensor: list(getattr(span, selector)) for span in profile.ranges}
     for spans in named_spans(case, profile).values():
         if is_one_size(spans):
             for span in spans:
@@ -87,7 +88,7 @@ def _sizes(case: Case, profile: Profile, selector: str) -> dict[str, list[int]]:
 
 def _is_whole(case: Case, profile: Profile) -> bool:
     """Return whether every dynamic input has a sound range; otherwise that is told, and shapes follow from it."""
-    ranges = {each.tensor: each for each in profile.ranges}
+    ranges = {span.tensor: span for span in profile.ranges}
     return all(
         name in ranges and not fault(ranges[name], dims)[0]
         for name, dims in case.inputs.items()
@@ -104,8 +105,8 @@ def _problem(package: Any, model: Any, sizes: dict[str, list[int]]) -> dict[str,
         for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
             dim.dim_value = size
     message = failure(package, trial)
-    found = failed_node(message)
-    if message and found.get("kind") != "ShapeInferenceError":
+    failed = failed_node(message)
+    if message and failed.get("kind") != "ShapeInferenceError":
         # an operator without a schema, say: nothing that shapes could mend
         raise ShapesUnknownError(" ".join(message.split())[:200])
-    return {name: found[name] for name in ("node", "operator", "why") if found}
+    return {name: failed[name] for name in ("node", "operator", "why") if failed}

@@ -31,9 +31,9 @@ def differing_ranges(case: Case) -> Iterator[Violation]:
             if odd is None or not (is_one_size(spans) or len({span.values[1] for span in spans}) == 1):
                 continue
             low, high = shared(spans)
-            said = f"{first} (min / opt / max) in {first.tensor} but {odd} in {odd.tensor}"
+            bounds = f"{first} (min / opt / max) in {first.tensor} but {odd} in {odd.tensor}"
             remedy = f"give {name} one range in all inputs; as it is, only {low} to {high} can be used"
-            values = {"profile": profile.index, "problem": f"dimension {name} is {said}", "remedy": remedy}
+            values = {"profile": profile.index, "problem": f"dimension {name} is {bounds}", "remedy": remedy}
             yield Violation(case.evidence(profile, first.tensor, odd.tensor), values, Severity.WARNING)
 
 
@@ -50,44 +50,49 @@ class Sum(NamedTuple):
 def unmet_sums(case: Case) -> Iterator[Violation]:
     """Yield dimensions that are not the sum they stand for, such as a mask that is not past + sequence."""
     for profile in case.profiles:
-        for each in _sums(case, profile):
+        for dimension_sum in _sums(case, profile):
             wrong = [
                 f"{selector} is {have}, not {want}"
-                for selector, have, want in zip(SELECTORS, each.whole.values, each.values, strict=True)
+                for selector, have, want in zip(
+                    SELECTORS, dimension_sum.whole.values, dimension_sum.values, strict=True
+                )
                 if have != want
             ]
             if wrong:
                 refused = profile.index in wrong_sums(case, "opt")
-                expected = " / ".join(map(str, each.values))
+                expected = " / ".join(map(str, dimension_sum.values))
                 values = {
                     "profile": profile.index,
-                    "tensor": each.whole.tensor,
-                    "axis": each.whole.axis,
-                    "terms": " + ".join(each.terms),
+                    "tensor": dimension_sum.whole.tensor,
+                    "axis": dimension_sum.whole.axis,
+                    "terms": " + ".join(dimension_sum.terms),
                     "wrong": ", ".join(wrong) + (REFUSED if refused else ""),
                     "expected": expected,
                 }
-                evidence = case.evidence(profile, each.whole.tensor, *each.tensors)
+                evidence = case.evidence(profile, dimension_sum.whole.tensor, *dimension_sum.tensors)
                 severity = Severity.ERROR if refused else Severity.WARNING
-                yield Violation(evidence, values, severity, each.confidence)
+                yield Violation(evidence, values, severity, dimension_sum.confidence)
 
 
 def wrong_sums(case: Case, selector: str) -> set[int]:
     """Return the profiles that cannot be run at these shapes, for which a wrong sum there is the reason."""
     position = SELECTORS.index(selector)
-    unmet = {each["profile"] for each in case.given.items("profiles.unmet") if each["shapes"] == selector}
+    unmet = {node["profile"] for node in case.given.items("profiles.unmet") if node["shapes"] == selector}
     return {
         profile.index
         for profile in case.profiles
         if profile.index in unmet
-        and any(each.whole.values[position] != each.values[position] for each in _sums(case, profile))
+        and any(
+            dimension_sum.whole.values[position] != dimension_sum.values[position]
+            for dimension_sum in _sums(case, profile)
+        )
     }
 
 
 def _sums(case: Case, profile: Profile) -> Iterator[Sum]:
     named = named_spans(case, profile)
-    for name, found in named.items():
-        yield from _sum(found[0], [term.strip() for term in name.split("+")], named)
+    for name, spans in named.items():
+        yield from _sum(spans[0], [term.strip() for term in name.split("+")], named)
     mask = _masked(case, [span for _, span in spans_of(case, profile)])
     if mask:
         yield mask
@@ -113,26 +118,28 @@ def _masked(case: Case, spans: list[Span]) -> Sum | None:
     past = _past(case, spans)
     if mask is None or sequence is None or past is None:
         return None
-    names = [case.inputs[each.tensor][each.axis] for each in (mask, sequence, past)]
-    told = [name for name in names if name not in UNNAMED]
-    if "+" in str(names[0]) or len(set(told)) < len(told):
+    names = [case.inputs[span.tensor][span.axis] for span in (mask, sequence, past)]
+    real_names = [name for name in names if name not in UNNAMED]
+    if "+" in str(names[0]) or len(set(real_names)) < len(real_names):
         return None  # its name says what it is; or mask and sequence are one dimension, without a past
     return _added(mask, ("past", "sequence"), [past, sequence])._replace(confidence=0.85)
 
 
 def _first(spans: list[Span], tensors: tuple[str, ...], axis: int) -> Span | None:
-    found = {span.tensor: span for span in spans if span.axis == axis}
-    return next((found[tensor] for tensor in tensors if tensor in found), None)
+    span_by_tensor = {span.tensor: span for span in spans if span.axis == axis}
+    return next((span_by_tensor[tensor] for tensor in tensors if tensor in span_by_tensor), None)
 
 
 def _past(case: Case, spans: list[Span]) -> Span | None:
     """Return the length of the cache: the dynamic dimension of a past input that is not its batch."""
     past = next((name for name in case.inputs if name.startswith("past_key_values")), "")
     elsewhere = {dim for name, dims in case.inputs.items() if not PAST.search(name) for dim in dims}
-    found = [span for span in spans if span.tensor == past and case.inputs[past][span.axis] not in elsewhere]
-    if len(found) > 1:
-        found = [span for span in found if span.axis > 0]
-    return found[0] if len(found) == 1 else None
+    candidates = [
+        span for span in spans if span.tensor == past and case.inputs[past][span.axis] not in elsewhere
+    ]
+    if len(candidates) > 1:
+        candidates = [span for span in candidates if span.axis > 0]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def never_chosen(case: Case) -> Iterator[Violation]:
@@ -156,7 +163,7 @@ def never_chosen(case: Case) -> Iterator[Violation]:
 
 
 def _covers(case: Case, wide: Profile, narrow: Profile) -> bool:
-    pairs = [(wide.range_of(each.tensor), each) for each in narrow.ranges if each.tensor in case.inputs]
+    pairs = [(wide.range_of(span.tensor), span) for span in narrow.ranges if span.tensor in case.inputs]
     return bool(pairs) and all(outer and _contains(outer, inner) for outer, inner in pairs)
 
 

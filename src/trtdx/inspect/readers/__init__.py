@@ -1,4 +1,4 @@
-"""One reader for each kind of artifact, and the one place that decides what a path is."""
+"""One reader for each kind of artifact, and the one place that decides which kind a path is."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ def read_artifact(host: Host, path: str, *, version: str = "") -> Artifact:
     for reader in readers():
         if reader.recognise(host, here):
             return reader.read(host, path, version) if reader.by_version else reader.read(host, path)
-    wanted = "\n".join(f"  - {each.looked_for}" for each in readers())
-    raise InputError(f"{path} is nothing that trtdx knows\nIt was looked for:\n{wanted}")
+    descriptions = "\n".join(f"  - {reader.looked_for}" for reader in readers())
+    raise InputError(f"{path} is nothing that trtdx knows\nIt was looked for:\n{descriptions}")

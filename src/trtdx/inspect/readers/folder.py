@@ -73,17 +73,15 @@ class Folder:
         if len(data) > most:
             self.unparsed(name, f"is larger than {most:,} bytes, which no such file is")
             return None
+        if data.startswith(LFS_MARK):
+            self.unparsed(name, "is a Git-LFS pointer, not the file itself")
+            return None
         return data
 
     def text(self, name: str, most: int) -> str | None:
         """Return a whole text file, or None with a note or a fact that says why not."""
         data = self.content(name, most)
-        if data is None:
-            return None
-        if data.startswith(LFS_MARK):
-            self.unparsed(name, "is a Git-LFS pointer, not the file itself")
-            return None
-        return data.decode("utf-8", "replace")
+        return None if data is None else data.decode("utf-8", "replace")
 
     def document(self, name: str) -> Document | None:
         """Return a JSON object, or None with a note or a fact that says why not."""
@@ -103,9 +101,6 @@ class Folder:
         """Return a large JSON file as a type, which leaves out what the type does not name."""
         data = self.content(name)
         if data is None or self._overfull(name, data):
-            return None
-        if data.startswith(LFS_MARK):
-            self.unparsed(name, "is a Git-LFS pointer, not the file itself")
             return None
         try:
             return msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=form)
@@ -129,11 +124,11 @@ class Folder:
 
     def put_list(self, name: str, items: Iterable[str], where: str) -> None:
         """Keep a list as a fact where it has items; a very long one is cut and says so."""
-        kept = list(items)
-        if len(kept) > MOST_NAMED:
-            kept[MOST_NAMED:] = [f"and {len(kept) - MOST_NAMED:,} more"]
-        if kept:
-            self.facts.put(name, kept, where)
+        entries = list(items)
+        if len(entries) > MOST_NAMED:
+            entries[MOST_NAMED:] = [f"and {len(entries) - MOST_NAMED:,} more"]
+        if entries:
+            self.facts.put(name, entries, where)
 
 
 def _reason(err: Exception) -> str:

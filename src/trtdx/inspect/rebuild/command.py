@@ -97,7 +97,7 @@ def _kept(engine: Artifact, release: str) -> Iterator[tuple[str, str]]:
         elif name in SWITCHES and value is True:
             yield name, ""
         elif family == "plugin" and name in PLUGINS:
-            yield name, _word(value)
+            yield name, {True: "enable", False: "disable"}[value] if isinstance(value, bool) else str(value)
     yield from _adapters(engine)
 
 
@@ -106,12 +106,6 @@ def _chosen(engine: Artifact, setting: str, value: Any, default: Any) -> bool:
     if differs(engine, setting, value):
         return True
     return setting.partition(".")[2] in LIMITS and default is not None and value != default
-
-
-def _word(value: Any) -> str:
-    return (
-        {True: "enable", False: "disable"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    )
 
 
 def _adapters(engine: Artifact) -> Iterator[tuple[str, str]]:
@@ -130,10 +124,10 @@ EXAMPLES = {
 def _script(engine: Artifact, output: str, raised: Mapping[str, int]) -> str:
     name = str(engine.get("build.name") or "MODEL")
     folder = EXAMPLES.get(name, name if name.isidentifier() else "MODEL")
-    limits = {each: _stated(engine, each) for each in LIMITS if _stated(engine, each)}
+    limits = {limit: _stated(engine, limit) for limit in LIMITS if _stated(engine, limit)}
     limits.pop("max_seq_len", None)
-    limits |= {each: max(value, _stated(engine, each)) for each, value in raised.items()}
-    words = [f"--{each} {value}" for each, value in limits.items()]
+    limits |= {limit: max(value, _stated(engine, limit)) for limit, value in raised.items()}
+    words = [f"--{limit} {value}" for limit, value in limits.items()]
     return " ".join(
         [
             f"python3 examples/{folder}/build.py --model_dir {MODEL} --output_dir {output}",

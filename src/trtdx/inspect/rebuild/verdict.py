@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.compatibility import (
     builders_of,
     capability,
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
     from trtdx.inspect.facts.artifact import Artifact
     from trtdx.inspect.facts.compatibility import Writer
-    from trtdx.model import Finding
-    from trtdx.rule import RuleBook
 
 YES, NO, UNKNOWN = "yes", "no", "is not known"
 BROKEN = ("plan.truncated", "plan.overlong", "plan.foreign", "weights.missing", "weights.lfs_pointers")
@@ -47,27 +43,20 @@ def rebuild_section(engine: Artifact, machine: Artifact) -> Section:
         "rebuild",
         f"do I have to rebuild? {engine.path}",
         ("", "rebuild", "reason"),
-        tuple(tuple(each) for each in (verdict(answers), *answers)),
+        tuple(tuple(answer) for answer in (verdict(answers), *answers)),
         note="a rebuild starts from the checkpoint; for another release the model is converted again first",
     )
 
 
-def rebuild_answer(engine: Artifact, machine: Artifact, book: RuleBook) -> tuple[Section, list[Finding]]:
-    """Return the verdict, and the findings of everything that keeps the engine from running there."""
-    from trtdx.inspect.agreements.engine.machine import ROWS
-
-    return rebuild_section(engine, machine), findings_from(ROWS, Deployment((engine, machine)), book)
-
-
 def verdict(answers: list[Answer]) -> Answer:
     """Return the answer in one row: one yes decides, and what is not known is named."""
-    decided = next((each for each in answers if each.verdict == YES), None)
+    decided = next((answer for answer in answers if answer.verdict == YES), None)
     if decided is not None:
         return Answer("verdict", YES, decided.reason)
-    open_ones = [each for each in answers if each.verdict == UNKNOWN]
+    open_ones = [answer for answer in answers if answer.verdict == UNKNOWN]
     if open_ones:
-        return Answer("verdict", UNKNOWN, "; ".join(each.reason for each in open_ones))
-    same = ", ".join(each.about for each in answers)
+        return Answer("verdict", UNKNOWN, "; ".join(answer.reason for answer in open_ones))
+    same = ", ".join(answer.about for answer in answers)
     return Answer("verdict", NO, f"nothing that decides is against it ({same})")
 
 
@@ -126,7 +115,7 @@ def _old_release(engine: Artifact, runtime: str) -> tuple[str, str]:
     builders = builders_of(engine)
     if versions.at_least(runtime, "0.8.0"):
         return YES, f"it was built before 0.8, and what plugins store in a plan is another for {runtime}"
-    if any(same_release(each, runtime) for each in builders):
+    if any(same_release(builder, runtime) for builder in builders):
         return NO, f"config.json states no release, and its keys and plans are those of {runtime}"
     if builders:
         return YES, f"by its keys and plans {' or '.join(builders)} built it, and {runtime} is to run it"
@@ -153,11 +142,11 @@ def _by_release(engine: Artifact, writer: Writer) -> str:
 
 
 def _unknown_tensorrt(engine: Artifact, machine: Artifact) -> tuple[str, str]:
-    found = [str(each) for each in engine.items("plan.versions")]
+    plan_versions = [str(version) for version in engine.items("plan.versions")]
     if "RTX" in engine.text("plan.product"):
         return YES, "the plans are TensorRT-RTX's, which TensorRT-LLM cannot read"
-    if len(found) > 1:
-        return YES, f"the plans were written by different TensorRT releases ({', '.join(found)})"
+    if len(plan_versions) > 1:
+        return YES, f"the plans were written by different TensorRT releases ({', '.join(plan_versions)})"
     runtime = machine.text("gpu.runtime")
     if not runtime:
         return UNKNOWN, "the TensorRT that is to read it is not known without --runtime"
@@ -169,7 +158,7 @@ def _unknown_tensorrt(engine: Artifact, machine: Artifact) -> tuple[str, str]:
 def _gpu(engine: Artifact, machine: Artifact) -> Answer:
     sm, built = (
         machine.integer("gpu.sm"),
-        [each for each in engine.items("plan.sms") if isinstance(each, int)],
+        [sm_built for sm_built in engine.items("plan.sms") if isinstance(sm_built, int)],
     )
     if sm is None:
         return Answer("GPU", UNKNOWN, "the GPU that is to run it is not named: --gpu L40S")

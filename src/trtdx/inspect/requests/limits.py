@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from functools import wraps
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from trtdx.inspect.agreements.serving import engine_of, servers
 from trtdx.inspect.profiles.engine_profiles import why_not_derived
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.requests.requests import Request
     from trtdx.knowledge.violation import Violation
 
+Subject = TypeVar("Subject")
 MOST_MISFITS = 4  # inputs named as further evidence
 
 
@@ -61,22 +62,22 @@ class Taker(NamedTuple):
 
     def asked(self, found: Over, raised: dict[str, int]) -> dict[str, object]:
         """Return what every finding about a request says: which one, and how to build an engine that takes it."""
-        said: dict[str, object] = {
+        values: dict[str, object] = {
             "words": found.worst.words,
             "folder": shlex.quote(self.engine.path.rstrip("/") or "/"),
         }
         if self.positions_short_of(raised):
-            return said  # an engine that is longer than the model's positions answers nonsense: DX809
-        return said | {
+            return values  # an engine that is longer than the model's positions answers nonsense: DX809
+        return values | {
             "flags": flags_of(self.engine, raised),
             "rebuild": build_command(self.engine, raised=raised),
         }
 
     def evidence(self, worst: Request, facts: tuple[str, ...], *dims: str) -> tuple[Evidence, ...]:
         """Return the request, where the limits are stated, and the inputs whose shape does not fit."""
-        asked = Evidence(worst.where or "request", worst.words)
+        request_evidence = Evidence(worst.where or "request", worst.words)
         stated = tuple(name for name in facts if self.engine.has(name))
-        return (asked, *self.engine.evidence(*stated), *self._misfits(worst, dims))
+        return (request_evidence, *self.engine.evidence(*stated), *self._misfits(worst, dims))
 
     def positions_short_of(self, raised: dict[str, int]) -> int | None:
         """Return how many positions the model has, where limits would go beyond them."""
@@ -89,23 +90,23 @@ class Taker(NamedTuple):
         if not (self.engine.profiles or not why_not_derived(self.engine)):
             return
         checker = Checker(self.engine, chunked=bool(self.chunked))
-        found: dict[str, Evidence] = {}
+        evidence_by_tensor: dict[str, Evidence] = {}
         for fit in checker.misfits(worst):
             wrong = [axis for axis in fit.misfits if fit.axes[axis].name in dims]
-            if wrong and fit.tensor not in found and len(found) < MOST_MISFITS:
+            if wrong and fit.tensor not in evidence_by_tensor and len(evidence_by_tensor) < MOST_MISFITS:
                 where = f"{self.engine.path}: {fit.tensor} in the step {fit.step!r}"
-                found[fit.tensor] = Evidence(where, misfit_in_words(fit, wrong[0]))
-        yield from found.values()
+                evidence_by_tensor[fit.tensor] = Evidence(where, misfit_in_words(fit, wrong[0]))
+        yield from evidence_by_tensor.values()
 
 
 def over(requests: list[Request], excess: Callable[[Request], int]) -> Over | None:
     """Return the requests for which something is over its limit, or None where none is."""
-    wrong = [(excess(each), each) for each in requests]
+    wrong = [(excess(request), request) for request in requests]
     wrong = [pair for pair in wrong if pair[0] > 0]
     if not wrong:
         return None
     worst = max(wrong, key=lambda pair: pair[0])[1]
-    return Over(worst, sum(each.count for _, each in wrong), sum(each.count for each in requests))
+    return Over(worst, sum(request.count for _, request in wrong), sum(request.count for request in requests))
 
 
 def takers(deployment: Deployment) -> Iterator[Taker]:
@@ -114,26 +115,33 @@ def takers(deployment: Deployment) -> Iterator[Taker]:
     for engine in deployment.of("engine") if requests else ():
         settings = known_settings(engine)
         if settings:
-            running = tuple(each for each in servers(deployment) if engine_of(deployment, each) is engine)
+            running = tuple(
+                server for server in servers(deployment) if engine_of(deployment, server) is engine
+            )
             yield Taker(engine, settings, requests, _chunked(running), running)
 
 
-def each_taker(
-    check: Callable[[Taker], Iterator[Violation]],
-) -> Callable[[Deployment], Iterator[Violation]]:
+def each_taker(check: Callable[[Taker], Iterator[Violation]]) -> Callable[[Deployment], Iterator[Violation]]:
     """Make a check of one engine and its requests a check of a deployment."""
+    return _check_each(takers, check)
 
+
+def _check_each(
+    subjects: Callable[[Deployment], Iterator[Subject]], check: Callable[[Subject], Iterator[Violation]]
+) -> Callable[[Deployment], Iterator[Violation]]:
     @wraps(check)
     def checked(deployment: Deployment) -> Iterator[Violation]:
-        for taker in takers(deployment):
-            yield from check(taker)
+        for subject in subjects(deployment):
+            yield from check(subject)
 
     return checked
 
 
 def _chunked(servers: tuple[Artifact, ...]) -> bool | None:
-    said = [each.get("runtime.chunked_context") for each in servers if each.has("runtime.chunked_context")]
-    return bool(any(said)) if said else None
+    stated = [
+        server.get("runtime.chunked_context") for server in servers if server.has("runtime.chunked_context")
+    ]
+    return bool(any(stated)) if stated else None
 
 
 def prompt_rule(taker: Taker) -> tuple[int, str]:
@@ -175,8 +183,8 @@ class Server(NamedTuple):
         return over(self.requests, excess)
 
     def evidence(self, worst: Request, *facts: str) -> tuple[Evidence, ...]:
-        asked = Evidence(worst.where or "request", worst.words)
-        return (asked, *self.options.evidence(*(name for name in facts if self.options.has(name))))
+        request_evidence = Evidence(worst.where or "request", worst.words)
+        return (request_evidence, *self.options.evidence(*(name for name in facts if self.options.has(name))))
 
 
 def servers_of(deployment: Deployment) -> Iterator[Server]:
@@ -192,13 +200,7 @@ def each_server(
     check: Callable[[Server], Iterator[Violation]],
 ) -> Callable[[Deployment], Iterator[Violation]]:
     """Make a check of one server of the PyTorch backend and its requests a check of a deployment."""
-
-    @wraps(check)
-    def checked(deployment: Deployment) -> Iterator[Violation]:
-        for server in servers_of(deployment):
-            yield from check(server)
-
-    return checked
+    return _check_each(servers_of, check)
 
 
 def prompts_are_cut(options: Artifact) -> bool:

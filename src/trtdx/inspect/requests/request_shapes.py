@@ -13,7 +13,7 @@ from bisect import bisect_left
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.inspect.profiles.dimensions import dimension
+from trtdx.inspect.profiles.dimensions import dimension, shape_text
 from trtdx.inspect.profiles.engine_profiles import TOKEN_CUTS, inputs_of, profiles_of, why_not_derived
 from trtdx.inspect.profiles.engine_settings import settings_of
 from trtdx.inspect.requests.requests import requests_in
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from trtdx.inspect.requests.requests import Request
 
 MOST_SHOWN = 3  # requests whose shapes are shown; of a trace the first, and those that do not fit
+TOKEN_DIMENSIONS = (
+    "num_tokens", "position_ids_num_tokens_range", "input_len_task", "decoder_num_tokens", "decoder_num_tokens_2",
+)  # fmt: skip
 Shape = tuple[int, ...]
 
 
@@ -67,20 +70,20 @@ class Checker:
         self.settings = settings_of(engine)
         self.profiles = engine.profiles or profiles_of(engine)
         self.chunked = chunked and self.settings.inflight
-        self._inputs = [each for each in inputs_of(self.settings) if each.mode == "in" and each.axes]
+        self._inputs = [tensor for tensor in inputs_of(self.settings) if tensor.mode == "in" and tensor.axes]
         self._bounds = [self._bounds_of(profile) for profile in self.profiles]
 
     def _bounds_of(self, profile: Profile) -> dict[str, tuple[int, int]]:
         """Return the bounds of each dimension by name; inputs that share one share its bounds."""
-        found: dict[str, tuple[int, int]] = {}
-        for each in self._inputs:
-            bounds = profile.range_of(each.name)
-            if bounds and len(bounds.max) == len(each.axes):
-                for axis, low, high in zip(each.axes, bounds.min, bounds.max, strict=True):
-                    known = found.get(axis.name, (low, high))
-                    found[axis.name] = (max(low, known[0]), min(high, known[1]))
-        found.pop("", None)
-        return found
+        bounds_by_name: dict[str, tuple[int, int]] = {}
+        for tensor in self._inputs:
+            bounds = profile.range_of(tensor.name)
+            if bounds and len(bounds.max) == len(tensor.axes):
+                for axis, low, high in zip(tensor.axes, bounds.min, bounds.max, strict=True):
+                    earlier = bounds_by_name.get(axis.name, (low, high))
+                    bounds_by_name[axis.name] = (max(low, earlier[0]), min(high, earlier[1]))
+        bounds_by_name.pop("", None)
+        return bounds_by_name
 
     def takes(self, request: Request) -> bool:
         """Return whether every input of every step fits: the quick answer, for many requests."""
@@ -104,12 +107,12 @@ class Checker:
         """Yield every input of every step of a request."""
         for step in steps_of(self.settings, request, chunked=self.chunked):
             profile = self.profile_of(step)
-            for each in self._inputs:
-                bounds = profile.range_of(each.name)
-                if bounds and len(bounds.max) == len(each.axes):
-                    shape = _shape_of(each, step, bounds.max)
-                    axes = tuple(bounded_by(axis.name, self.settings, step) for axis in each.axes)
-                    yield Fit(step.name, profile.index, each.name, shape, bounds.min, bounds.max, axes)
+            for tensor in self._inputs:
+                bounds = profile.range_of(tensor.name)
+                if bounds and len(bounds.max) == len(tensor.axes):
+                    shape = _shape_of(tensor, step, bounds.max)
+                    axes = tuple(bounded_by(axis.name, self.settings, step) for axis in tensor.axes)
+                    yield Fit(step.name, profile.index, tensor.name, shape, bounds.min, bounds.max, axes)
 
     def misfits(self, request: Request) -> list[Fit]:
         return [fit for fit in self.fits(request) if fit.misfits]
@@ -137,15 +140,15 @@ def _shape_of(each: Input, step: Step, fixed: Shape) -> Shape:
 
 def bounded_by(name: str, settings: Settings, step: Step) -> Dimension:
     """Return a dimension with the flags that bound it in this engine and step."""
-    known = dimension(name)
-    if settings.splits_phases and settings.since(0, 10) and known.flags == ("--max_num_tokens",):
+    named = dimension(name)
+    if settings.splits_phases and settings.since(0, 10) and named.flags == ("--max_num_tokens",):
         other = "--max_beam_width" if step.generates else "--max_input_len"
-        return known._replace(flags=("--max_batch_size", other))
+        return named._replace(flags=("--max_batch_size", other))
     if settings.splits_phases and name == "mask_len" and not step.generates:
-        return known._replace(flags=("--max_input_len",))
-    if not settings.since(0, 11) and "--max_seq_len" in known.flags:
-        return known._replace(flags=("--max_input_len", "--max_output_len", *known.flags[1:]))
-    return known
+        return named._replace(flags=("--max_input_len",))
+    if not settings.since(0, 11) and "--max_seq_len" in named.flags:
+        return named._replace(flags=("--max_input_len", "--max_output_len", *named.flags[1:]))
+    return named
 
 
 def steps_of(settings: Settings, request: Request, *, chunked: bool = False) -> Iterator[Step]:
@@ -221,11 +224,7 @@ def _prompt_sizes(s: Settings, request: Request, total: int, tokens: int, drafts
         length = encoder or length
         tokens = batch * length
     return {
-        "num_tokens": tokens,
-        "position_ids_num_tokens_range": tokens,
-        "input_len_task": tokens,
-        "decoder_num_tokens": tokens,
-        "decoder_num_tokens_2": tokens,
+        **dict.fromkeys(TOKEN_DIMENSIONS, tokens),
         "batch_size_beam_width": batch,
         "batch_size_beam_width_0": 0,
         "batch_size_last_token_ids": batch * (1 + drafts * s.drafts_from_outside),
@@ -246,11 +245,7 @@ def _answer_sizes(s: Settings, request: Request, total: int, past: int, drafts: 
     step = 1 + drafts * (not s.drafts_from_outside)
     tokens = sequences * step
     return {
-        "num_tokens": tokens,
-        "position_ids_num_tokens_range": tokens,
-        "input_len_task": tokens,
-        "decoder_num_tokens": tokens,
-        "decoder_num_tokens_2": tokens,
+        **dict.fromkeys(TOKEN_DIMENSIONS, tokens),
         "batch_size_beam_width": sequences,
         "batch_size_beam_width_0": sequences,
         "batch_size_last_token_ids": tokens,
@@ -278,11 +273,14 @@ def shape_section(
     if reason:
         return Section("shapes", f"Shapes in {engine.path}", COLUMNS, (), f"not checked: {reason}")
     checker = Checker(engine, chunked=chunked)
-    given = list(requests)
-    asked = list(requests_in(given))
-    wrong = [each for each in asked if not checker.takes(each)]
-    shown = _shown(checker, asked, wrong)
-    notes = [*_notes(checker, asked, wrong, shown), *(note for each in given for note in each.unread)]
+    artifacts = list(requests)
+    parsed = list(requests_in(artifacts))
+    wrong = [request for request in parsed if not checker.takes(request)]
+    shown = _shown(checker, parsed, wrong)
+    notes = [
+        *_notes(checker, parsed, wrong, shown),
+        *(note for artifact in artifacts for note in artifact.unread),
+    ]
     fits = [(request.words, fit) for request in shown for fit in _grouped(checker.fits(request))]
     if not whole:
         good = sum(not fit.misfits for _, fit in fits)
@@ -308,38 +306,40 @@ def _shown(checker: Checker, asked: list[Request], wrong: list[Request]) -> list
         return asked
     if wrong:
         return [max(wrong, key=checker.excess)]
-    return [max(asked, key=lambda each: (each.input_len + each.output_len) * each.batch)]
+    return [max(asked, key=lambda request: (request.input_len + request.output_len) * request.batch)]
 
 
 def _folded(fits: list[tuple[str, Fit]]) -> Iterator[tuple[str | int, ...]]:
     """Yield a row for each dimension that does not fit, with the inputs that have it."""
-    found: dict[tuple[str | int, ...], dict[str, None]] = {}
+    tensors_by_row: dict[tuple[str | int, ...], dict[str, None]] = {}
     for words, fit in fits:
         for axis in fit.misfits:
             what, allowed = fit.axes[axis], f"{fit.low[axis]} to {fit.high[axis]}"
             key = (words, what.meaning, fit.shape[axis], allowed, " and ".join(what.flags))
-            found.setdefault(key, {})[fit.tensor] = None
-    for cells, tensors in found.items():
+            tensors_by_row.setdefault(key, {})[fit.tensor] = None
+    for cells, tensors in tensors_by_row.items():
         yield *cells, listed(tensors, 2)
 
 
 def _grouped(fits: Iterator[Fit]) -> Iterator[Fit]:
     """Yield inputs that can vary, those that all layers have under a number only once."""
-    seen: dict[tuple[object, ...], tuple[Fit, list[str]]] = {}
+    groups: dict[tuple[object, ...], tuple[Fit, list[str]]] = {}
     for fit in fits:
         if fit.low == fit.high and not fit.misfits:
             continue
         key = (fit.step, re.sub(r"_\d+$", "", fit.tensor), fit.shape)
-        seen.setdefault(key, (fit, []))[1].append(fit.tensor)
-    for fit, names in seen.values():
+        groups.setdefault(key, (fit, []))[1].append(fit.tensor)
+    for fit, names in groups.values():
         last = names[-1].rpartition("_")[2]
         yield fit if len(names) == 1 else fit._replace(tensor=f"{names[0]} to {last}")
 
 
 def _row(fit: Fit) -> tuple[str | int | bool, ...]:
-    allowed = _shape(fit.low) if fit.low == fit.high else f"{_shape(fit.low)} to {_shape(fit.high)}"
+    allowed = (
+        shape_text(fit.low) if fit.low == fit.high else f"{shape_text(fit.low)} to {shape_text(fit.high)}"
+    )
     wrong = "; ".join(misfit_in_words(fit, axis) for axis in fit.misfits)
-    return fit.step, fit.profile, fit.tensor, _shape(fit.shape), allowed, not fit.misfits, wrong
+    return fit.step, fit.profile, fit.tensor, shape_text(fit.shape), allowed, not fit.misfits, wrong
 
 
 def misfit_in_words(fit: Fit, axis: int) -> str:
@@ -352,17 +352,13 @@ def misfit_in_words(fit: Fit, axis: int) -> str:
     )
 
 
-def _shape(shape: Shape) -> str:
-    return f"({', '.join(map(str, shape))})"
-
-
 def _notes(
     checker: Checker, asked: list[Request], wrong: list[Request], shown: list[Request]
 ) -> Iterator[str]:
     settings = checker.settings
     yield f"Profiles {checker.profiles[0].source}. Inputs whose shape never changes are left out."
     if len(shown) < len(asked):
-        over, total = (sum(each.count for each in some) for some in (wrong, asked))
+        over, total = (sum(request.count for request in some) for some in (wrong, asked))
         which = "the worst" if wrong else "the largest"
         yield f"{over} of {counted(total, 'request')} {'does' if over == 1 else 'do'} not fit as asked; {which} is shown."
     if settings.inflight:

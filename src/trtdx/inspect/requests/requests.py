@@ -66,9 +66,9 @@ class Request(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """Return it as it would be given on the command line."""
-        told = [(key, getattr(self, key), usual) for key, usual in zip(NAMES, _USUAL, strict=True)]
+        fields = [(key, getattr(self, key), usual) for key, usual in zip(NAMES, _USUAL, strict=True)]
         lengths = ("input_len", "output_len")
-        return ",".join(f"{key}={value}" for key, value, usual in told if value != usual or key in lengths)
+        return ",".join(f"{key}={value}" for key, value, usual in fields if value != usual or key in lengths)
 
 
 _USUAL = tuple(getattr(Request(), key) for key in NAMES)
@@ -76,14 +76,14 @@ _USUAL = tuple(getattr(Request(), key) for key in NAMES)
 
 def requests_from(host: Host, texts: Sequence[str], path: str = "") -> tuple[Artifact, ...]:
     """Return what `--request` and `--requests` say as artifacts."""
-    given = [parse_request(text) for text in texts]
+    artifacts = [parse_request(text) for text in texts]
     if path:
         trace = read_requests(host, path)
         if not any(requests_in([trace])):
-            told = f": {trace.unread[0]}" if trace.unread else ""
-            raise InputError(f"there is no request in {path}{told}")
-        given.append(trace)
-    return tuple(given)
+            reason = f": {trace.unread[0]}" if trace.unread else ""
+            raise InputError(f"there is no request in {path}{reason}")
+        artifacts.append(trace)
+    return tuple(artifacts)
 
 
 def requests_in(artifacts: Iterable[Artifact]) -> Iterator[Request]:
@@ -124,14 +124,14 @@ _EXAMPLE = "write it as batch=8,input_len=900,output_len=100,beam=1"
 
 
 def _key(name: str, text: str) -> str:
-    known = _KEY_OF.get(name) or _KEY_OF.get(name.lower().replace("-", "_"))
-    if known is None:
+    field = _KEY_OF.get(name) or _KEY_OF.get(name.lower().replace("-", "_"))
+    if field is None:
         near = UnknownNameError("part of a request", name, NAMES)
         raise InputError(
             f"no part of a request is called {name!r} (in {text!r})",
             fix=near.fix or f"the parts are {', '.join(NAMES)}",
         )
-    return known
+    return field
 
 
 def _number(key: str, value: str, text: str) -> int:
@@ -205,9 +205,9 @@ class Trace:
         if self._bits:
             self._keep_extremes(numbers, line)
             key = _rounded(numbers, self._bits)
-        seen = self._shapes.get(key)
-        if seen:
-            seen[0] += 1
+        counted_shape = self._shapes.get(key)
+        if counted_shape:
+            counted_shape[0] += 1
             return
         self._shapes[key] = [1, line]
         if len(self._shapes) > MOST_SHAPES:
@@ -221,10 +221,10 @@ class Trace:
                 self._keep_extremes(numbers, line)
         while len(self._shapes) > MOST_SHAPES // 2 and self._bits > 1:
             self._bits -= 1
-            known, self._shapes = self._shapes, {}
-            for numbers, (count, line) in known.items():
-                kept = self._shapes.setdefault(_rounded(numbers, self._bits), [0, line])
-                kept[0] += count
+            shapes, self._shapes = self._shapes, {}
+            for numbers, (count, line) in shapes.items():
+                counted_shape = self._shapes.setdefault(_rounded(numbers, self._bits), [0, line])
+                counted_shape[0] += count
 
     def _keep_extremes(self, numbers: Numbers, line: int) -> None:
         measures = _measures(numbers)
@@ -248,16 +248,16 @@ class Trace:
 
     def artifact(self, path: str, problems: list[str]) -> Artifact:
         """Return the trace; an extreme request stands by itself and no longer for those it was counted with."""
-        shapes = {numbers: list(seen) for numbers, seen in self._shapes.items()}
+        shapes = {numbers: list(counted_shape) for numbers, counted_shape in self._shapes.items()}
         for numbers, line in set(self._extremes.values()):
             rounded = _rounded(numbers, self._bits)
             if rounded != numbers:
                 shapes[rounded][0] -= 1
                 shapes.setdefault(numbers, [0, line])[0] += 1
-        kept = [[*numbers, count, line] for numbers, (count, line) in shapes.items() if count > 0]
+        rows = [[*numbers, count, line] for numbers, (count, line) in shapes.items() if count > 0]
         facts = Facts()
-        facts.put("request.shapes", kept, path)
-        facts.put("request.count", sum(shape[-2] for shape in kept), path)
+        facts.put("request.shapes", rows, path)
+        facts.put("request.count", sum(shape[-2] for shape in rows), path)
         facts.put("request.uncounted", self._uncounted or None, path)
         facts.put("request.bad_lines", self._bad_lines or None, path)
         return Artifact("request", path, facts.done(), unread=(*problems, *self._notes()))
@@ -297,10 +297,12 @@ def numbers_from(record: Mapping[str, Any]) -> Numbers | None:
     layers = list(_layers(record))
     stated = _stated(layers)
     if "input_len" not in stated:
-        tokens = next((v for each in layers for k in TOKEN_LISTS if isinstance(v := each.get(k), list)), None)
+        tokens = next(
+            (v for layer in layers for k in TOKEN_LISTS if isinstance(v := layer.get(k), list)), None
+        )
         if tokens:
             stated["input_len"] = len(tokens)
-        elif any(each.get(name) for each in layers for name in PROMPTS):
+        elif any(layer.get(name) for layer in layers for name in PROMPTS):
             return None
         elif "encoder_input_len" not in stated:
             raise NotARequestError(f"states no prompt length ({', '.join(NAMES['input_len'][:4])}, ...)")

@@ -25,20 +25,11 @@ CONSEQUENCES = {
 ABSENT = "(not stated)"
 # What two files of one model never share: where they lie, how they are cut.
 _NOT_COMPARED = (
-    "weights.files",
-    "weights.sizes",
-    "tokenizer.files",
-    "quant.source",
-    "tokenizer.template_source",
-)
+    "weights.files", "weights.sizes", "tokenizer.files", "quant.source", "tokenizer.template_source",
+)  # fmt: skip
 _OF_ONE_KIND = (
-    "weights.bytes",
-    "weights.format",
-    "weights.bytes_by_dtype",
-    "weights.dtypes",
-    "malformed",
-    "unparsed",
-)
+    "weights.bytes", "weights.format", "weights.bytes_by_dtype", "weights.dtypes", "malformed", "unparsed",
+)  # fmt: skip
 
 MODELS = {"hf", "checkpoint", "engine"}
 NONE_IF_UNSAID = ("rope_scaling",)  # facts that every model with the thing states, in files of all kinds
@@ -80,10 +71,10 @@ def violation_from(one: Artifact, other: Artifact, section: Section) -> Violatio
     evidence = tuple(
         Evidence(
             artifact.facts[row[0]].where if row[0] in artifact.facts else artifact.path,
-            f"{row[0]}: {row[at]}",
+            f"{row[0]}: {row[column]}",
         )
         for row in gravest
-        for at, artifact in ((1, one), (2, other))
+        for column, artifact in ((1, one), (2, other))
     )
     return Violation(evidence, values, SEVERITIES[worst])
 
@@ -144,13 +135,9 @@ def same(here: Any, there: Any) -> bool:
     """Whether two values say the same; numbers may differ in the last digits of their notation."""
     if {here is None or here is False, there is None or there is False} == {True}:
         return True  # what is off is often not written down
-    if _is_number(here) and _is_number(there):
+    if {type(here), type(there)} <= {int, float}:
         return bool(abs(here - there) <= 1e-9 * max(abs(here), abs(there)))
     return bool(here == there)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _weight(name: str) -> int:
@@ -161,7 +148,7 @@ def _weight(name: str) -> int:
         return 2
     parts = name.split(".")
     names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((known.weight for each in names if (known := known_term(each))), 1)
+    return next((found_term.weight for fact_name in names if (found_term := known_term(fact_name))), 1)
 
 
 def _told(value: Any) -> str:
@@ -171,8 +158,8 @@ def _told(value: Any) -> str:
 def _tensor_rows(one: Artifact, other: Artifact) -> Iterator[Row]:
     if not (one.tensors and other.tensors) or "engine" in (one.kind, other.kind):
         return  # an engine's are derived from its settings
-    here = {each.name: f"{each.dtype} {list(each.shape)}" for each in one.tensors}
-    there = {each.name: f"{each.dtype} {list(each.shape)}" for each in other.tensors}
+    here = {tensor.name: f"{tensor.dtype} {list(tensor.shape)}" for tensor in one.tensors}
+    there = {tensor.name: f"{tensor.dtype} {list(tensor.shape)}" for tensor in other.tensors}
     for name in dict.fromkeys((*here, *there)):
         yield from _difference(f"tensor.{name}", here.get(name), there.get(name))
 
@@ -189,7 +176,7 @@ def _profile_rows(one: Artifact, other: Artifact) -> Iterator[Row]:
 
 def _ranges(artifact: Artifact) -> dict[str, str]:
     return {
-        f"{profile.index}.{each.tensor}": f"{list(each.min)} .. {list(each.max)}, best {list(each.opt)}"
+        f"{profile.index}.{span.tensor}": f"{list(span.min)} .. {list(span.max)}, best {list(span.opt)}"
         for profile in artifact.profiles
-        for each in profile.ranges
+        for span in profile.ranges
     }

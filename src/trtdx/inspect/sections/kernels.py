@@ -83,8 +83,10 @@ def _tactic(kernel: Kernel) -> str:
 
 def modules_of(kernel: Kernel, scopes: dict[str, str]) -> list[str]:
     """Return the modules a kernel computes for, in the order of its nodes."""
-    known = [scopes[node] for node in kernel.nodes if node in scopes]
-    return list(dict.fromkeys(known)) or [module for module in (_module_in_name(kernel.name),) if module]
+    node_modules = [scopes[node] for node in kernel.nodes if node in scopes]
+    return list(dict.fromkeys(node_modules)) or [
+        module for module in (_module_in_name(kernel.name),) if module
+    ]
 
 
 def _module_in_name(name: str) -> str:

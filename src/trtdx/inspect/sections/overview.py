@@ -23,11 +23,8 @@ class Line(NamedTuple):
 def overview(artifact: Artifact) -> Section:
     """Return the overview of one artifact."""
     rows = [(line.name, text) for line in LINES if (text := line.words(artifact))]
-    name = (
-        f"{artifact.path} ({artifact.unit})"
-        if artifact.kind == "command" and artifact.unit
-        else artifact.path
-    )
+    is_unit = artifact.kind == "command" and artifact.unit
+    name = f"{artifact.path} ({artifact.unit})" if is_unit else artifact.path
     return Section("overview", f"{artifact.title}: {name}", ("", ""), tuple(rows))
 
 
@@ -94,15 +91,15 @@ def _positions(a: Artifact) -> str:
         said(a, "max_positions", "up to {}"),
         said(a, "position_embedding"),
         said(a, "rotary_base", "base {}"),
-        joined(f"{kind} scaling", f"x{scaling['factor']:g}" if _number(scaling.get("factor")) else "", by=" ")
+        joined(
+            f"{kind} scaling",
+            f"x{scaling['factor']:g}" if type(scaling.get("factor")) in (int, float) else "",
+            by=" ",
+        )
         if kind
         else "",
         said(a, "sliding_window", "window {}"),
     )
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _quantisation(a: Artifact) -> str:
@@ -251,7 +248,7 @@ def _gpu(a: Artifact) -> str:
 
 
 def _io(a: Artifact) -> str:
-    ins = sum(each.mode == "in" for each in a.tensors)
+    ins = sum(tensor.mode == "in" for tensor in a.tensors)
     profiles = counted(len(a.profiles), "optimization profile") if a.profiles else ""
     return joined(f"{ins} in, {len(a.tensors) - ins} out" if a.tensors else "", profiles)
 

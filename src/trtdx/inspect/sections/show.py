@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.inspect.facts.artifact import shortened
+from trtdx.inspect.profiles.dimensions import shape_text
 from trtdx.inspect.profiles.engine_profiles import why_not_derived
 from trtdx.inspect.sections.stored_tensors import STORING, stored_tensors
 from trtdx.model import Section
@@ -25,8 +26,7 @@ def tensors(artifact: Artifact, _: Deployment) -> Iterator[Section]:
     if not artifact.tensors:
         return
     rows = tuple(
-        (each.mode, each.name, each.dtype, f"({', '.join(map(str, each.shape))})")
-        for each in artifact.tensors
+        (tensor.mode, tensor.name, tensor.dtype, shape_text(tensor.shape)) for tensor in artifact.tensors
     )
     yield Section("tensors", f"tensors of {artifact.path}", ("", "name", "type", "shape"), rows)
 
@@ -35,14 +35,11 @@ def profiles(artifact: Artifact, _: Deployment) -> Iterator[Section]:
     """Yield the optimization profiles: smallest, best and largest shape of each tensor."""
     for profile in artifact.profiles:
         rows = tuple(
-            (each.tensor, _shape(each.min), _shape(each.opt), _shape(each.max)) for each in profile.ranges
+            (span.tensor, shape_text(span.min), shape_text(span.opt), shape_text(span.max))
+            for span in profile.ranges
         )
         title = f"optimization profile {profile.index} of {artifact.path}"
         yield Section("profiles", title, ("tensor", "min", "opt", "max"), rows, note=profile.source)
-
-
-def _shape(dims: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, dims))})"
 
 
 def settings(artifact: Artifact, _: Deployment) -> Iterator[Section]:
@@ -73,8 +70,8 @@ def _rank_row(artifact: Artifact, rank: int, tp: int, cp: int) -> tuple[Cell, ..
     file_rank = rank if artifact.kind == "engine" else rank // cp
     name = f"rank{file_rank}.{'engine' if artifact.kind == 'engine' else 'safetensors'}"
     size = artifact.table("weights.sizes").get(name)
-    told = "is missing" if size is None else size_in_words(size)
-    return rank, rank // cp % tp, rank // (cp * tp), rank % cp, name, told
+    size_text = "is missing" if size is None else size_in_words(size)
+    return rank, rank // cp % tp, rank // (cp * tp), rank % cp, name, size_text
 
 
 def quantization(artifact: Artifact, _: Deployment) -> Iterator[Section]:
@@ -130,15 +127,26 @@ def _cell(value: object) -> Cell:
     return value if isinstance(value, (int, float, bool)) else shortened(value, 200)
 
 
-SHOWS: dict[str, Callable[[Artifact, Deployment], Iterator[Section]]] = {
-    "tensors": tensors,
-    "profiles": profiles,
-    "settings": settings,
-    "mapping": mapping,
-    "quantization": quantization,
-    "debug": debug,
-    "kernels": kernels,
-    "facts": facts,
+class ShownSection(NamedTuple):
+    """One word of `--show`: what makes its sections, and what to give where there are none."""
+
+    sections: Callable[[Artifact, Deployment], Iterator[Section]]
+    need: str
+
+
+SHOWS = {
+    "tensors": ShownSection(
+        tensors, "give a model, a checkpoint, an engine of 0.8 or later, or an ONNX file"
+    ),
+    "profiles": ShownSection(
+        profiles, "give an engine of 0.8 or later, a verbose build log or a file of profiles"
+    ),
+    "settings": ShownSection(settings, "give an engine directory"),
+    "mapping": ShownSection(mapping, "give a checkpoint, an engine or a model"),
+    "quantization": ShownSection(quantization, "none of it is quantised"),
+    "debug": ShownSection(debug, "give an engine directory"),
+    "kernels": ShownSection(kernels, "give a verbose build log"),
+    "facts": ShownSection(facts, "give an artifact"),
 }
 
 
@@ -148,25 +156,12 @@ def sections_from(host: Host, deployment: Deployment, wanted: list[str]) -> Iter
     shown = set()
     for artifact in deployment.artifacts:
         for name in names:
-            found = list(SHOWS[name](artifact, deployment))
+            sections = list(SHOWS[name].sections(artifact, deployment))
             if name == "tensors" and artifact.kind in STORING:
-                found.append(stored_tensors(host, artifact))
-            shown |= {name} if found else set()
-            yield from found
+                sections.append(stored_tensors(host, artifact))
+            shown |= {name} if sections else set()
+            yield from sections
     for name in names if "all" not in wanted else ():
         if name not in shown:
-            yield Section(
-                name, f"{name}: nothing to show", (), (), f"Nothing that was given has any: {NEEDS[name]}."
-            )
-
-
-NEEDS = {
-    "tensors": "give a model, a checkpoint, an engine of 0.8 or later, or an ONNX file",
-    "profiles": "give an engine of 0.8 or later, a verbose build log or a file of profiles",
-    "settings": "give an engine directory",
-    "mapping": "give a checkpoint, an engine or a model",
-    "quantization": "none of it is quantised",
-    "debug": "give an engine directory",
-    "kernels": "give a verbose build log",
-    "facts": "give an artifact",
-}
+            note = f"Nothing that was given has any: {SHOWS[name].need}."
+            yield Section(name, f"{name}: nothing to show", (), (), note)

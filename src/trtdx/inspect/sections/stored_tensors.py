@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.errors import InputError
 from trtdx.formats.safetensors import DTYPES, read_header
+from trtdx.inspect.profiles.dimensions import shape_text
 from trtdx.model import Section
 from trtdx.words import counted
 
@@ -30,10 +31,10 @@ def stored_tensors(host: Host, artifact: Artifact) -> Section:
             key = (NUMBER.sub("{}", tensor), DTYPES.get(entry.dtype, entry.dtype), tuple(entry.shape))
             groups.setdefault(key, []).append(tensor)
     rows = tuple(
-        (_spanned(alike), dtype, f"({', '.join(map(str, shape))})", len(alike))
-        for (_, dtype, shape), alike in groups.items()
+        (_spanned(alike), dtype, shape_text(shape), len(alike)) for (_, dtype, shape), alike in groups.items()
     )
-    note = "; ".join(faults) or _why_none(artifact, names) if faults or not rows else _total(rows, names)
+    total = f"{counted(sum(map(len, groups.values())), 'tensor')} in {counted(len(names), 'file')}"
+    note = "; ".join(faults) or (total if rows else _why_none(artifact, names))
     return Section("tensors", f"tensors of {artifact.path}", COLUMNS, rows, note)
 
 
@@ -46,7 +47,7 @@ def _files(host: Host, path: str) -> list[str]:
 
 def _spanned(names: list[str]) -> str:
     """Return names that differ in numbers as one, with the spans: model.layers.{0..31}.mlp.up_proj.weight."""
-    columns = zip(*([int(each) for each in NUMBER.findall(name)] for name in names), strict=True)
+    columns = zip(*([int(number) for number in NUMBER.findall(name)] for name in names), strict=True)
     spans = iter([(min(column), max(column)) for column in columns])
 
     def span(_: re.Match[str]) -> str:
@@ -54,10 +55,6 @@ def _spanned(names: list[str]) -> str:
         return str(low) if low == high else f"{{{low}..{high}}}"
 
     return NUMBER.sub(span, names[0])
-
-
-def _total(rows: tuple[tuple[str, str, str, int], ...], files: list[str]) -> str:
-    return f"{counted(sum(row[-1] for row in rows), 'tensor')} in {counted(len(files), 'file')}"
 
 
 def _why_none(artifact: Artifact, files: list[str]) -> str:

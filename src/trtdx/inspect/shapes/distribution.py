@@ -21,7 +21,7 @@ class Histogram:
     """How often each size was seen; after many distinct ones, sizes within 1 % of each other are one."""
 
     def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
+        self._counts: Counter[int] = Counter()
         self._coarse = False
         self.low: int | None = None
         self.high: int | None = None
@@ -30,22 +30,18 @@ class Histogram:
         self.low = value if self.low is None else min(self.low, value)
         self.high = value if self.high is None else max(self.high, value)
         value = _rounded(value) if self._coarse else value
-        self._counts[value] = self._counts.get(value, 0) + count
+        self._counts[value] += count
         if len(self._counts) > MOST_VALUES and not self._coarse:
-            self._coarsen()
-
-    def _coarsen(self) -> None:
-        known, self._counts, self._coarse = self._counts, {}, True
-        for value, count in known.items():
-            rounded = _rounded(value)
-            self._counts[rounded] = self._counts.get(rounded, 0) + count
+            counts, self._counts, self._coarse = self._counts, Counter(), True
+            for size, times in counts.items():
+                self._counts[_rounded(size)] += times
 
     def percentile(self, share: float) -> int:
         """Return the size that so large a share of the executions does not exceed."""
-        total, seen = sum(self._counts.values()), 0
+        total, cumulative = sum(self._counts.values()), 0
         for value in sorted(self._counts):
-            seen += self._counts[value]
-            if seen >= share * total:
+            cumulative += self._counts[value]
+            if cumulative >= share * total:
                 return value
         return self.high or 0
 

@@ -72,14 +72,14 @@ def _in_words(axis: SeenAxis) -> str:
 
 def _raised(wrong: list[SeenAxis], engine: Artifact | None) -> dict[str, int]:
     """Return the limits that would take what was seen."""
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for axis in wrong:
-        name, seen = axis.dimension.name, axis.seen.high or 0
+        name, high = axis.dimension.name, axis.seen.high or 0
         limit = LIMITS.get(name, "")
         if engine is not None and name == "batch_size_beam_width":
-            limit, seen = "max_batch_size", ceil(seen / (engine.integer("max_beam_width") or 1))
+            limit, high = "max_batch_size", ceil(high / (engine.integer("max_beam_width") or 1))
         if engine is not None and name == "max_blocks_per_seq":
-            limit, seen = "max_seq_len", seen * (engine.integer("tokens_per_block") or 32)
+            limit, high = "max_seq_len", high * (engine.integer("tokens_per_block") or 32)
         if limit and axis.bounds is not None and (axis.seen.high or 0) > axis.bounds[2]:
-            found[limit] = max(seen, found.get(limit, 0))
-    return found
+            limits[limit] = max(high, limits.get(limit, 0))
+    return limits

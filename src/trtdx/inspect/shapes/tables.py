@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from trtdx.inspect.profiles.dimensions import dimension_of
+from trtdx.inspect.profiles.dimensions import dimension_of, shape_text
 from trtdx.inspect.profiles.engine_profiles import profiles_of
 from trtdx.model import Section
 from trtdx.words import counted
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trtdx.formats.tensorrt.nouns import Profile
     from trtdx.inspect.facts.artifact import Artifact
     from trtdx.inspect.profiles.dimensions import Dimension
-    from trtdx.inspect.shapes.distribution import Execution, Histogram, LoggedEngine, Shape
+    from trtdx.inspect.shapes.distribution import Execution, Histogram, LoggedEngine
     from trtdx.inspect.shapes.trace_log import ShapeLog
 
 MOST_CHANGES_SHOWN = 8
@@ -30,19 +30,19 @@ def shape_tables(log: ShapeLog, engine: Artifact | None = None) -> list[Section]
     """Return the tables of a log; an engine lends its profiles where the log has none."""
     if not log.executions:
         return [Section("shape-executions", f"Shapes at run time in {log.path}", EXECUTIONS, (), _told(log))]
-    found: list[Section] = []
-    for number, each in enumerate(log.engines, 1):
-        if each.executions:
-            profiles = profiles_for(each, engine)
+    sections: list[Section] = []
+    for number, logged in enumerate(log.engines, 1):
+        if logged.executions:
+            profiles = profiles_for(logged, engine)
             which = f" (engine {number})" if sum(bool(one.executions) for one in log.engines) > 1 else ""
-            axes = list(axes_in(each, profiles))
-            found += [
+            axes = list(axes_in(logged, profiles))
+            sections += [
                 _ranges(log, axes, which, profiles),
                 _distribution(log, axes, which),
-                _profiles(log, each, which, profiles),
-                _executions(log, each, which),
+                _profiles(log, logged, which, profiles),
+                _executions(log, logged, which),
             ]
-    return found
+    return sections
 
 
 def profiles_for(logged: LoggedEngine, engine: Artifact | None) -> tuple[Profile, ...]:
@@ -59,14 +59,22 @@ EXECUTIONS = ("execution", "where", "rank", "profile", "tensors", "shape", "befo
 
 def _executions(log: ShapeLog, engine: LoggedEngine, which: str) -> Section:
     changes = engine.changes[:MOST_CHANGES_SHOWN]
-    rows = [row for each in engine.first[:1] for row in _whole(engine, each)]
+    rows = [row for execution in engine.first[:1] for row in _whole(engine, execution)]
     for change in changes:
         groups = _grouped({name: (new, old) for name, (old, new) in change.changed.items()})
         rows += [
-            (change.number, change.where, change.rank, change.profile, names, _shape(new), _shape(old))
+            (
+                change.number,
+                change.where,
+                change.rank,
+                change.profile,
+                names,
+                shape_text(new),
+                shape_text(old),
+            )
             for names, (new, old) in groups
         ]
-    rows += [row for each in list(engine.last)[-1:] for row in _whole(engine, each)]
+    rows += [row for execution in list(engine.last)[-1:] for row in _whole(engine, execution)]
     often = ", ".join(f"{name} {count} times" for name, count in engine.changed.most_common(5))
     note = f"{counted(engine.executions, 'execution')}; shapes changed {counted(engine.change_count, 'time')}"
     note += f" ({often})" if often else ""
@@ -83,7 +91,7 @@ def _whole(engine: LoggedEngine, execution: Execution) -> Iterator[Cells]:
         name: shape for name, shape in zip(engine.names, execution.shapes, strict=True) if name in shown
     }
     for names, shape in _grouped(shapes):
-        yield (*execution[:4], names, _shape(shape), "")
+        yield (*execution[:4], names, shape_text(shape), "")
 
 
 def _grouped(shapes: dict[str, Same]) -> Iterator[tuple[str, Same]]:
@@ -98,10 +106,6 @@ def _grouped(shapes: dict[str, Same]) -> Iterator[tuple[str, Same]]:
 def _names(names: list[str]) -> str:
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _shape(shape: Shape) -> str:
-    return f"({', '.join(map(str, shape))})"
 
 
 class SeenAxis(NamedTuple):
@@ -123,18 +127,25 @@ class SeenAxis(NamedTuple):
 
 def axes_in(engine: LoggedEngine, profiles: tuple[Profile, ...]) -> Iterator[SeenAxis]:
     """Yield the dimensions that vary or could; tensors that share one are one row."""
-    known = {each.index: each for each in profiles}
-    found: dict[tuple[object, ...], SeenAxis] = {}
+    profile_by_index = {profile.index: profile for profile in profiles}
+    axes: dict[tuple[object, ...], SeenAxis] = {}
     for profile, tensors in sorted(engine.statistics().items()):
         for name, statistics in tensors.items():
-            for axis, seen in enumerate(statistics.axes):
-                bounds = _bounds(known.get(profile), name, axis, len(statistics.axes))
-                if not _is_shown(bounds, seen, known):
+            for axis, sizes in enumerate(statistics.axes):
+                bounds = _bounds(profile_by_index.get(profile), name, axis, len(statistics.axes))
+                if not _is_shown(bounds, sizes, profile_by_index):
                     continue
                 what = dimension_of(name, axis, len(statistics.axes))
-                key = (profile, what.name or (name, axis), bounds, seen.low, seen.high, seen.percentile(0.5))
-                found.setdefault(key, SeenAxis(what, profile, [], seen, bounds)).tensors.append(name)
-    yield from found.values()
+                key = (
+                    profile,
+                    what.name or (name, axis),
+                    bounds,
+                    sizes.low,
+                    sizes.high,
+                    sizes.percentile(0.5),
+                )
+                axes.setdefault(key, SeenAxis(what, profile, [], sizes, bounds)).tensors.append(name)
+    yield from axes.values()
 
 
 def _is_shown(bounds: tuple[int, int, int] | None, seen: Histogram, known: dict[int, Profile]) -> bool:
@@ -226,11 +237,11 @@ PROFILES = ("profile", "executions", "share", "tokens of a step")
 
 
 def _profiles(log: ShapeLog, engine: LoggedEngine, which: str, profiles: tuple[Profile, ...]) -> Section:
-    known = {each.index: each for each in profiles}
+    profile_by_index = {profile.index: profile for profile in profiles}
     rows = []
-    for index in sorted({*known, *engine.by_profile}):
+    for index in sorted({*profile_by_index, *engine.by_profile}):
         count = engine.by_profile[index]
-        bounds = known[index].range_of("input_ids") if index in known else None
+        bounds = profile_by_index[index].range_of("input_ids") if index in profile_by_index else None
         tokens = f"{bounds.min[-1]} to {bounds.max[-1]}" if bounds else ""
         rows.append((index, count, f"{100 * count / engine.executions:.1f} %", tokens))
     ranks = ", ".join(

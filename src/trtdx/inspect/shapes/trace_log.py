@@ -8,6 +8,7 @@ both layouts of the log: `[TensorRT-LLM][TRACE] ...` until 1.3.0rc12, `[TRT-LLM]
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.case import is_case, open_case
@@ -30,7 +31,7 @@ LONGEST_LINE = 64 << 10
 MOST_ROWS = 20_000  # of one table: an engine with LoRA inputs for every layer has thousands
 MOST_ENGINES = 64
 MOST_RANKS = 4096
-MOST_REMEMBERED = 20_000  # rows whose parts are remembered, since most rows repeat
+MOST_REMEMBERED = 20_000  # rows and shapes that are remembered, since most repeat
 NO_TABLES = (
     "no table of shapes was found in it (looked for: 'Information of engine input / output', 'Optimization Profile', "
     "'Information of context input / output')"
@@ -66,7 +67,7 @@ class ShapeLog(NamedTuple):
 
     @property
     def executions(self) -> int:
-        return sum(each.executions for each in self.engines)
+        return sum(engine.executions for engine in self.engines)
 
 
 def read_shape_log(host: Host, path: str) -> ShapeLog:
@@ -106,10 +107,36 @@ def _is_log(name: str) -> bool:
 
 def artifact_from(log: ShapeLog) -> Artifact:
     """Return the inputs, outputs and profiles a log tells of as an artifact."""
-    known = next((each for each in log.engines if each.profiles), None) or next(iter(log.engines), None)
-    if known is None:
+    described = next((engine for engine in log.engines if engine.profiles), None) or next(
+        iter(log.engines), None
+    )
+    if described is None:
         return Artifact("profiles", log.path, unread=log.notes)
-    return Artifact("profiles", log.path, tensors=known.tensors, profiles=known.profiles, unread=log.notes)
+    return Artifact(
+        "profiles", log.path, tensors=described.tensors, profiles=described.profiles, unread=log.notes
+    )
+
+
+@lru_cache(MOST_REMEMBERED)
+def _launcher_rank(before: bytes) -> int | None:
+    """Return the rank that a launcher put before a line."""
+    launcher = _LAUNCHER.search(before)
+    return int(next(filter(None, launcher.groups()))) if launcher else None
+
+
+@lru_cache(MOST_REMEMBERED)
+def _row_parts(text: bytes) -> tuple[str, tuple[bytes, ...]] | None:
+    """Return a row's name and its other cells."""
+    name, *cells = (cell.strip() for cell in text.split(b"|")[:-1])
+    is_row = bool(name) and name != b"Name" and len(cells) in (2, 3, 4)
+    return (name.decode("utf-8", "replace"), tuple(cells)) if is_row else None
+
+
+@lru_cache(MOST_REMEMBERED)
+def _parse_shape(cell: bytes) -> Shape | None:
+    if not _SHAPE.fullmatch(cell):
+        return None
+    return tuple(int(part) for part in cell.strip(b"()").split(b",") if part.strip())
 
 
 class _Table:
@@ -129,15 +156,12 @@ class _Reader:
         self._tensors: dict[int | None, tuple[TensorSpec, ...]] = {}  # of the engine whose profiles follow
         self._name = ""
         self._rank_of_file: int | None = None
-        self._ranks: dict[bytes, int | None] = {}
-        self._shapes: dict[bytes, Shape] = {}
-        self._rows: dict[bytes, tuple[str, tuple[bytes, ...]] | None] = {}
         self._mixed = self._cut = self._unsized = self._left_out = 0
 
     def starts(self, name: str) -> None:
         self._name = name
-        told = _RANK_IN_NAME.search(name.rpartition("/")[2])
-        self._rank_of_file = int(told[1]) if told else None
+        rank = _RANK_IN_NAME.search(name.rpartition("/")[2])
+        self._rank_of_file = int(rank[1]) if rank else None
 
     def ends(self) -> None:
         """Forget tables that a file's end has cut."""
@@ -167,15 +191,8 @@ class _Reader:
         stated = prefix["old"] or prefix["new"] or prefix["middle"]
         if stated:
             return int(stated)
-        if not before:
-            return self._rank_of_file
-        if before not in self._ranks:
-            if len(self._ranks) >= MOST_REMEMBERED:  # a time stamp makes each of them different
-                self._ranks.clear()
-            told = _LAUNCHER.search(before)
-            number = next(filter(None, told.groups())) if told else None
-            self._ranks[before] = int(number) if number else self._rank_of_file
-        return self._ranks[before]
+        rank = _launcher_rank(before) if before else None
+        return self._rank_of_file if rank is None else rank
 
     def _heading(self, text: bytes, rank: int | None, number: int) -> None:
         if text.startswith(b"Information of context input"):
@@ -183,11 +200,11 @@ class _Reader:
         elif text.startswith(b"Information of engine input"):
             self._start(_Table("engine", number), rank)
         elif text.startswith((b"Optimization Profile ", b"Using Optimization Profile")):
-            told = _PROFILE.match(text)
-            if told and text.startswith(b"U") and rank in self._open:
-                self._open[rank].index = int(told[1])
-            elif told and text.startswith(b"O"):
-                self._start(_Table("profile", number, int(told[1])), rank)
+            profile = _PROFILE.match(text)
+            if profile and text.startswith(b"U") and rank in self._open:
+                self._open[rank].index = int(profile[1])
+            elif profile and text.startswith(b"O"):
+                self._start(_Table("profile", number, int(profile[1])), rank)
 
     def _start(self, table: _Table, rank: int | None) -> None:
         before = self._open.get(rank)
@@ -196,36 +213,15 @@ class _Reader:
             self._open[rank] = table
 
     def _row(self, table: _Table, rank: int | None, text: bytes) -> None:
-        known = self._parts(text)
-        if known is None or len(table.rows) >= MOST_ROWS:
+        parts = _row_parts(text)
+        if parts is None or len(table.rows) >= MOST_ROWS:
             return
-        name, cells = known
+        name, cells = parts
         if name in table.rows:  # two ranks write into one stream and nothing tells them apart
             self._mixed += 1
             del self._open[rank]
             return
         table.rows[name] = cells
-
-    def _parts(self, text: bytes) -> tuple[str, tuple[bytes, ...]] | None:
-        """Return a row's name and its other cells; most rows repeat, so their parts are remembered."""
-        if text in self._rows:
-            return self._rows[text]
-        if len(self._rows) >= MOST_REMEMBERED:
-            self._rows.clear()
-        name, *cells = (cell.strip() for cell in text.split(b"|")[:-1])
-        is_row = bool(name) and name != b"Name" and len(cells) in (2, 3, 4)
-        parts = (name.decode("utf-8", "replace"), tuple(cells)) if is_row else None
-        self._rows[text] = parts
-        return parts
-
-    def _shape(self, cell: bytes) -> Shape | None:
-        known = self._shapes.get(cell)
-        if known is None and _SHAPE.fullmatch(cell):
-            if len(self._shapes) >= MOST_REMEMBERED:
-                self._shapes.clear()
-            known = tuple(int(part) for part in cell.strip(b"()").split(b",") if part.strip())
-            self._shapes[cell] = known
-        return known
 
     def _done(self, table: _Table, rank: int | None) -> None:
         if table.kind == "context":
@@ -237,7 +233,7 @@ class _Reader:
 
     def _specs(self, table: _Table) -> Iterator[TensorSpec]:
         for name, cells in table.rows.items():
-            shape = self._shape(cells[-1]) if len(cells) == 4 else None
+            shape = _parse_shape(cells[-1]) if len(cells) == 4 else None
             if shape is not None:
                 kind = TYPES.get(cells[2].decode("ascii", "replace"), "unknown")
                 mode = "in" if cells[0] == b"I" else "out"
@@ -245,9 +241,9 @@ class _Reader:
 
     def _profile(self, table: _Table, rank: int | None) -> None:
         engine = self._engine(tuple(table.rows))
-        if engine is None or any(each.index == table.index for each in engine.profiles):
+        if engine is None or any(profile.index == table.index for profile in engine.profiles):
             return  # another rank's, or loaded again
-        inputs = {each.name for each in self._tensors.get(rank, ()) if each.mode == "in"}
+        inputs = {tensor.name for tensor in self._tensors.get(rank, ()) if tensor.mode == "in"}
         ranges = tuple(self._ranges(table, inputs))
         engine.tensors = engine.tensors or self._tensors.get(rank, ())
         source = f"read from {self._name}:{table.line}"
@@ -255,7 +251,7 @@ class _Reader:
 
     def _ranges(self, table: _Table, inputs: set[str]) -> Iterator[Range]:
         for name, cells in table.rows.items():
-            shapes = [self._shape(cell) for cell in cells]
+            shapes = [_parse_shape(cell) for cell in cells]
             if len(shapes) == 3 and (name in inputs or not inputs):
                 low, best, high = shapes
                 if low is not None and best is not None and high is not None and len(low) == len(high):
@@ -263,15 +259,15 @@ class _Reader:
 
     def _ran(self, table: _Table, rank: int | None) -> None:
         engine = self._engine(tuple(table.rows))
-        shapes = tuple(self._shape(cells[-1]) for cells in table.rows.values())
+        shapes = tuple(_parse_shape(cells[-1]) for cells in table.rows.values())
         if engine is None or None in shapes:
             self._left_out += 1
             return
-        known = tuple(shape for shape in shapes if shape is not None)
-        if any(size < 0 for shape in known for size in shape):
+        sizes = tuple(shape for shape in shapes if shape is not None)
+        if any(size < 0 for shape in sizes for size in shape):
             self._unsized += 1
             return
-        engine.ran(f"{self._name}:{table.line}", rank, table.index, known)
+        engine.ran(f"{self._name}:{table.line}", rank, table.index, sizes)
 
     def _engine(self, names: tuple[str, ...]) -> LoggedEngine | None:
         """Return the engine with these inputs and outputs; ranks that cut the same layers share one."""

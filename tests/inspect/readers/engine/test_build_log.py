@@ -18,7 +18,6 @@ from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.facts.artifact import Artifact, Deployment
 from trtdx.inspect.readers import found
 from trtdx.inspect.readers.engine.build_log import READER, lines_with, read
-from trtdx.inspect.readers.onnx.model import node_scopes
 from trtdx.inspect.readers.onnx.model import read as read_onnx
 from trtdx.inspect.sections.kernels import kernel_section, kernel_sections, module_of
 
@@ -86,7 +85,7 @@ def test_the_model_is_named_where_it_lies(log):
 
 
 def test_kernels_are_traced_to_modules(log):
-    scopes = node_scopes(HOST, str(exported_llama()))
+    scopes = read_onnx(HOST, str(exported_llama())).table("onnx.modules")
     modules = {kernel.nodes: module_of(kernel, scopes) for kernel in log.kernels}
     assert modules["node_linear_7",] == "llama.lm_head"
     assert modules["node_linear_5", "node_linear_4"] == "llama.model.layers.0.mlp"

@@ -16,7 +16,7 @@ from support import make_onnx as make
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.readers import found, read_artifact
 from trtdx.inspect.readers.onnx.external_data import leaves_folder
-from trtdx.inspect.readers.onnx.model import NEWEST_IR, NEWEST_OPSET, READER, node_scopes, read
+from trtdx.inspect.readers.onnx.model import NEWEST_IR, NEWEST_OPSET, READER, read
 
 HOST = RealHost()
 
@@ -70,7 +70,7 @@ def test_a_sound_model_has_no_faults(llama):
 
 
 def test_nodes_are_traced_to_modules():
-    scopes = node_scopes(HOST, str(make.exported_llama()))
+    scopes = read(HOST, str(make.exported_llama())).table("onnx.modules")
     assert scopes["node_embedding"] == "llama.model.embed_tokens"
     assert "llama.model.layers.0.mlp.down_proj" in scopes.values()
     assert not any("_empty_nn_module_stack" in module for module in scopes.values())

@@ -4,41 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
+
 if TYPE_CHECKING:
     from trtdx.formats.documents import Document
     from trtdx.inspect.facts.artifact import Facts
 
-NAMES = {
-    "precision": "dtype",
-    "num_layers": "num_layers",
-    "num_heads": "num_heads",
-    "num_kv_heads": "num_kv_heads",
-    "hidden_size": "hidden_size",
-    "head_size": "head_size",
-    "mlp_hidden_size": "intermediate_size",
-    "inter_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "max_position_embeddings": "max_positions",
-    "hidden_act": "hidden_act",
-    "cross_attention": "encoder_decoder",
-    "tensor_parallel": "tp_size",
-    "pipeline_parallel": "pp_size",
-    "context_parallel": "cp_size",
-    "use_parallel_embedding": "use_parallel_embedding",
-    "embedding_sharding_dim": "embedding_sharding_dim",
-    "max_batch_size": "max_batch_size",
-    "max_input_len": "max_input_len",
-    "max_output_len": "max_output_len",
-    "max_beam_width": "max_beam_width",
-    "max_num_tokens": "max_num_tokens",
-    "max_draft_len": "max_draft_len",
-    "max_prompt_embedding_table_size": "max_prompt_table",
-    "gather_context_logits": "gather_context_logits",
-    "gather_generation_logits": "gather_generation_logits",
-    "strongly_typed": "strongly_typed",
-    "max_lora_rank": "lora.max_rank",
-    "lora_target_modules": "lora.target_modules",
-}
 LOGITS = "gather_all_token_logits"
 # QuantMode of 0.5 to 0.7
 INT4, INT8, ACTIVATIONS, PER_CHANNEL, PER_TOKEN, PER_GROUP, INT8_CACHE, FP8_CACHE, FP8 = (
@@ -53,12 +24,15 @@ def put_old_config(facts: Facts, config: Document) -> None:
         return
     for key, value in builder.items():
         if key != "quant_mode":
-            facts.put(NAMES.get(key, f"build.{key}"), value, config.where(f"builder_config.{key}"))
+            facts.put(
+                CONFIG_KEYS.builder_config.get(key, f"build.{key}"),
+                value,
+                config.where(f"builder_config.{key}"),
+            )
     if isinstance(builder.get(LOGITS), bool):
         for name in ("gather_context_logits", "gather_generation_logits"):
             facts.put(name, builder[LOGITS], config.where(f"builder_config.{LOGITS}"))
     _put_world(facts, config)
-    _put_sequence_length(facts, config)
     _put_quantisation(facts, config)
     _put_plugins(facts, config)
 
@@ -72,16 +46,9 @@ def _put_world(facts: Facts, config: Document) -> None:
     facts.put("world_size", product, config.where("builder_config.tensor_parallel"))
 
 
-def _put_sequence_length(facts: Facts, config: Document) -> None:
-    prompt, answer = facts.get("max_input_len"), facts.get("max_output_len")
-    if prompt is not None and answer is not None:
-        where = config.where("builder_config.max_input_len + max_output_len")
-        facts.put("max_seq_len", prompt + answer, where)
-
-
 def _put_quantisation(facts: Facts, config: Document) -> None:
     mode = config.at("builder_config.quant_mode")
-    if not isinstance(mode, int) or isinstance(mode, bool) or mode <= 0:
+    if type(mode) is not int or mode <= 0:
         return
     where = config.where("builder_config.quant_mode")
     facts.put("quant.algo", algo_of(mode), where)

@@ -35,24 +35,24 @@ def recognise(_: Host, found: Found) -> bool:
 
 def read(host: Host, path: str) -> Artifact:
     """Return what the log tells; it is read once, in blocks, and only the lines that matter are looked at."""
-    told = Told(path)
+    build_log = Told(path)
     unread: list[str] = []
     try:
         with host.open(path) as stream:
             for line in lines_with(stream, NEEDLES):
-                told.take(line)
+                build_log.take(line)
     except (InputError, OSError) as err:
         unread.append(f"not read to its end: {err}")
-    if told.left_out:
-        unread.append(f"{told.left_out} kernels were left out")
+    if build_log.left_out:
+        unread.append(f"{build_log.left_out} kernels were left out")
     return Artifact(
         "build-log",
         path,
-        _facts(told, path),
-        tensors=told.tensors(),
-        profiles=told.profiles(),
-        kernels=tuple(placed(told.kernels)),
-        refers_to=_model_paths(host, told.model, path),
+        _facts(build_log, path),
+        tensors=build_log.tensors(),
+        profiles=build_log.profiles(),
+        kernels=tuple(placed(build_log.kernels)),
+        refers_to=_model_paths(host, build_log.model, path),
         unread=tuple(unread),
     )
 
@@ -69,7 +69,7 @@ def _facts(told: Told, path: str) -> dict[str, Fact]:
 def _model_paths(host: Host, model: str, path: str) -> tuple[str, ...]:
     """Return the ONNX file a log names, where it lies beside the log or where it was then."""
     paths = (str(Path(path).parent / Path(model).name), model) if model else ()
-    return tuple(each for each in paths if host.kind(each) == "file")[:1]
+    return tuple(candidate for candidate in paths if host.kind(candidate) == "file")[:1]
 
 
 def lines_with(stream: BinaryIO, needles: tuple[bytes, ...]) -> Iterator[str]:

@@ -63,8 +63,8 @@ def _read(host: Host, path: str) -> Artifact:
 
 def _put_weights(folder: Folder) -> None:
     """Put every weights.* fact."""
-    found = (RANK_FILE.fullmatch(name) for name in folder.names)
-    ranks = sorted(int(each[1]) for each in found if each)
+    rank_files = (RANK_FILE.fullmatch(name) for name in folder.names)
+    ranks = sorted(int(rank_file[1]) for rank_file in rank_files if rank_file)
     if ranks:
         where = folder.at(f"rank{ranks[0]}.safetensors")
         folder.facts.put("weights.format", "safetensors", where)
@@ -79,14 +79,14 @@ def _put_surveyed(folder: Folder, ranks: list[int], where: str) -> None:
     for rank in ranks[:MOST_READ]:
         name = f"rank{rank}.safetensors"
         header = read_header(folder.host, folder.at(name))
-        alone = Survey()
-        for each in (survey, alone):
-            each.add(name, header)
-        layers[rank] = alone.layers()
-    of_ranks = copy.copy(folder)
-    of_ranks.facts = Facts()
-    put_survey(of_ranks, survey, where)
-    for name, fact in of_ranks.facts.done().items():
+        rank_survey = Survey()
+        for target in (survey, rank_survey):
+            target.add(name, header)
+        layers[rank] = rank_survey.layers()
+    rank_folder = copy.copy(folder)
+    rank_folder.facts = Facts()
+    put_survey(rank_folder, survey, where)
+    for name, fact in rank_folder.facts.done().items():
         folder.facts.put(name, _of_model(folder, name, fact.value, layers), fact.where)
 
 
@@ -95,7 +95,7 @@ def _of_model(folder: Folder, name: str, value: Any, layers: dict[int, int]) -> 
     tp_size = _size(folder, "tp_size")
     if name == "weights.embedding_shape" and folder.facts.get("use_parallel_embedding") is True:
         axis = folder.facts.get("embedding_sharding_dim") or 0
-        return [size * tp_size if at == axis else size for at, size in enumerate(value)]
+        return [size * tp_size if dim == axis else size for dim, size in enumerate(value)]
     if name == "weights.lm_head_shape":  # always cut by rows
         return [value[0] * tp_size, *value[1:]] if value else value
     if name == "weights.experts":
@@ -104,7 +104,7 @@ def _of_model(folder: Folder, name: str, value: Any, layers: dict[int, int]) -> 
         name == "weights.layers"
     ):  # each pipeline stage counts its own from 0; one that is not there hides the sum
         stages = [layers.get(stage * tp_size) for stage in range(min(_size(folder, "pp_size"), MOST_RANKS))]
-        return sum(each or 0 for each in stages) if all(stages) else None
+        return sum(stage_layers or 0 for stage_layers in stages) if all(stages) else None
     return value
 
 
@@ -118,11 +118,11 @@ def _put_missing(folder: Folder, ranks: list[int]) -> None:
     world_size = folder.facts.get("world_size")
     if not isinstance(world_size, int) or not 0 < world_size <= MOST_RANKS:
         return
-    wanted = max(world_size // _size(folder, "cp_size"), 1)
+    expected_files = max(world_size // _size(folder, "cp_size"), 1)
     where = folder.at("config.json")
-    missing = sorted(set(range(wanted)) - set(ranks))
+    missing = sorted(set(range(expected_files)) - set(ranks))
     folder.put_list("weights.missing", (f"rank{rank}.safetensors" for rank in missing), where)
-    beyond = [rank for rank in ranks if rank >= wanted]
+    beyond = [rank for rank in ranks if rank >= expected_files]
     folder.put_list("weights.unindexed", (f"rank{rank}.safetensors" for rank in beyond), where)
 
 

@@ -9,6 +9,7 @@ from trtdx.formats.safetensors import LFS_POINTER
 from trtdx.formats.safetensors import read_header as read_weights_header
 from trtdx.formats.tensorrt.plan import UNREADABLE, read_header
 from trtdx.inspect.facts.artifact import Artifact
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.facts.runtime_keys import missing_keys
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.engine.before_0_8 import put_old_config
@@ -29,29 +30,6 @@ MOST_PLANS = 1024
 # The parts of a model that is built as several engines: the one that answers first, then those before it.
 PARTS = (("decoder", "encoder"), ("llm", "vision"), ("llm", "visual_encoder"))
 
-# Build settings under the names facts have; what is not here keeps its own spelling as build.*.
-BUILD = {
-    "max_batch_size": "max_batch_size",
-    "max_input_len": "max_input_len",
-    "max_seq_len": "max_seq_len",
-    "max_output_len": "max_output_len",
-    "max_beam_width": "max_beam_width",
-    "max_num_tokens": "max_num_tokens",
-    "opt_num_tokens": "opt_num_tokens",
-    "opt_batch_size": "opt_batch_size",
-    "max_draft_len": "max_draft_len",
-    "max_encoder_input_len": "max_encoder_input_len",
-    "max_prompt_embedding_table_size": "max_prompt_table",
-    "gather_context_logits": "gather_context_logits",
-    "gather_generation_logits": "gather_generation_logits",
-    "strongly_typed": "strongly_typed",
-    "profiling_verbosity": "profiling_verbosity",
-    "enable_debug_output": "debug_outputs",
-    "use_refit": "refit",
-    "weight_streaming": "weight_streaming",
-    "use_strip_plan": "strip_plan",
-    "input_timing_cache": "timing_cache",
-}
 TABLES = ("plugin_config", "kv_cache_type", "speculative_decoding_mode")  # put in their own way
 MODES = (
     "NONE", "DRAFT_TOKENS_EXTERNAL", "MEDUSA", "LOOKAHEAD_DECODING", "EXPLICIT_DRAFT_TOKENS", "EAGLE",
@@ -119,6 +97,7 @@ def _put_config(folder: Folder, config: Document) -> None:
     else:
         put_pretrained(facts, config, "pretrained_config.")
         _put_build(facts, config)
+    _put_sequence_length(facts, config, "builder_config" if old else "build_config")
     put_plugins(facts, config, "plugin_config" if old else "build_config.plugin_config")
     missing = missing_keys(config, old)
     facts.put("build.missing_keys", missing or None, config.path)
@@ -153,56 +132,53 @@ def _put_build(facts: Facts, config: Document) -> None:
         return
     for key, value in build.items():
         if key not in TABLES:
-            facts.put(BUILD.get(key, f"build.{key}"), value, config.where(f"build_config.{key}"))
-    put_sequence_length(facts, config, "build_config")
+            facts.put(
+                CONFIG_KEYS.build_config.get(key, f"build.{key}"), value, config.where(f"build_config.{key}")
+            )
     _put_mode(facts, config)
     _put_cache_type(facts, config)
     _put_lora(facts, config)
 
 
-def put_sequence_length(facts: Facts, config: Document, at: str) -> None:
+def _put_sequence_length(facts: Facts, config: Document, section: str) -> None:
     """Put the longest sequence where only its parts are stated, as the runtime sums them up (before 0.11)."""
     prompt, answer = facts.get("max_input_len"), facts.get("max_output_len")
     if prompt is not None and answer is not None and not facts.has("max_seq_len"):
-        facts.put("max_seq_len", prompt + answer, config.where(f"{at}.max_input_len + max_output_len"))
+        facts.put("max_seq_len", prompt + answer, config.where(f"{section}.max_input_len + max_output_len"))
 
 
 def _put_mode(facts: Facts, config: Document) -> None:
     """Put the kind of speculative decoding, which is stored as a bit (0.10 and later)."""
-    at = "build_config.speculative_decoding_mode"
-    value = config.at(at)
+    key = "build_config.speculative_decoding_mode"
+    value = config.at(key)
     if isinstance(value, int) and not isinstance(value, bool):
         bit = value.bit_length() - 1
         value = MODES[bit] if 0 <= bit < len(MODES) and value == 1 << bit else str(value)
-    facts.put("speculative_mode", value.upper() if isinstance(value, str) else value, config.where(at))
+    facts.put("speculative_mode", value.upper() if isinstance(value, str) else value, config.where(key))
 
 
 def _put_cache_type(facts: Facts, config: Document) -> None:
     """Put the kind of cache; before 0.13 a plugin setting said it."""
-    at, paged = "build_config.kv_cache_type", "build_config.plugin_config.paged_kv_cache"
-    value = config.at(at)
+    key, paged = "build_config.kv_cache_type", "build_config.plugin_config.paged_kv_cache"
+    value = config.at(key)
     if isinstance(value, str):
-        facts.put("kv_cache_type", value.rpartition(".")[2].lower(), config.where(at))
+        facts.put("kv_cache_type", value.rpartition(".")[2].lower(), config.where(key))
     elif value is not None:
-        facts.put("kv_cache_type", value, config.where(at))
+        facts.put("kv_cache_type", value, config.where(key))
     elif isinstance(config.at(paged), bool):
         facts.put("kv_cache_type", "paged" if config.at(paged) else "continuous", config.where(paged))
 
 
 def _put_lora(facts: Facts, config: Document) -> None:
     """Put what adapters the engine takes; its other settings stay with build.lora_config."""
-    at = "build_config.lora_config"
+    lora = "build_config.lora_config"
     plugin = "build_config.plugin_config.lora_plugin"
     table = config.at("build_config.plugin_config")
     if isinstance(table, dict) and "lora_plugin" in table:
         facts.put("lora.enabled", bool(table["lora_plugin"]), config.where(plugin))
     if facts.get("lora.enabled"):  # a rank of 64 stands there in every engine
-        facts.put("lora.max_rank", config.at(f"{at}.max_lora_rank"), config.where(f"{at}.max_lora_rank"))
-        facts.put(
-            "lora.target_modules",
-            config.at(f"{at}.lora_target_modules"),
-            config.where(f"{at}.lora_target_modules"),
-        )
+        for name, key in (("max_rank", "max_lora_rank"), ("target_modules", "lora_target_modules")):
+            facts.put(f"lora.{name}", config.at(f"{lora}.{key}"), config.where(f"{lora}.{key}"))
 
 
 def put_plugins(facts: Facts, config: Document, at: str) -> None:
@@ -224,20 +200,22 @@ def _put_plans(main: Folder, folders: list[Folder]) -> None:
     ]
     headers = {path: read_header(main.host, path) for path in paths[:MOST_PLANS]}
     put_plan_facts(main.facts, headers)
-    main.unread += [f"{path}: {each.problem}" for path, each in headers.items() if each.fault == UNREADABLE]
+    main.unread += [
+        f"{path}: {header.problem}" for path, header in headers.items() if header.fault == UNREADABLE
+    ]
     unread = {
-        path.rpartition("/")[2]: each.problem
-        for path, each in headers.items()
-        if each.fault == UNREADABLE and path == main.at(path.rpartition("/")[2])
+        path.rpartition("/")[2]: header.problem
+        for path, header in headers.items()
+        if header.fault == UNREADABLE and path == main.at(path.rpartition("/")[2])
     }
-    found = (PLAN_FILE.fullmatch(name) for name in main.names if name not in unread)
-    ranks = sorted(int(each[1]) for each in found if each)
+    plan_files = (PLAN_FILE.fullmatch(name) for name in main.names if name not in unread)
+    ranks = sorted(int(plan_file[1]) for plan_file in plan_files if plan_file)
     where = main.at("config.json")
     if paths:
         main.facts.put("weights.format", "engine", paths[0])
         main.facts.put("weights.files", len(paths), main.path)
-        main.facts.put("weights.bytes", sum(each.bytes for each in headers.values()), main.path)
-        sizes = {path.rpartition("/")[2]: each.bytes for path, each in headers.items()}
+        main.facts.put("weights.bytes", sum(header.bytes for header in headers.values()), main.path)
+        sizes = {path.rpartition("/")[2]: header.bytes for path, header in headers.items()}
         main.facts.put("weights.sizes", sizes, main.path)
     main.facts.put("weights.ranks", ranks or None, main.path)
     missing = (f"rank{rank}.engine" for rank in _missing_ranks(main, ranks))
@@ -270,8 +248,8 @@ def _put_managed_weights(folder: Folder) -> None:
         if header is None:
             folder.facts.add("weights.missing", name, folder.at("config.json"))
         elif header.fault in FACT_OF_FAULT:
-            told = name if header.fault == LFS_POINTER else f"{name}: {header.problem}"
-            folder.facts.add(FACT_OF_FAULT[header.fault], told, folder.at(name))
+            fault_text = name if header.fault == LFS_POINTER else f"{name}: {header.problem}"
+            folder.facts.add(FACT_OF_FAULT[header.fault], fault_text, folder.at(name))
 
 
 def _adapters(folder: Folder, config: Document | None) -> tuple[str, ...]:

@@ -55,8 +55,8 @@ def put_plan_facts(facts: Facts, headers: dict[str, PlanHeader]) -> None:
     for path, header in headers.items():
         name = posixpath.basename(path)
         if header.fault in FACT_OF_FAULT:
-            told = name if header.fault == LFS_POINTER else f"{name}: {header.problem}"
-            facts.add(FACT_OF_FAULT[header.fault], told, path)
+            fault_text = name if header.fault == LFS_POINTER else f"{name}: {header.problem}"
+            facts.add(FACT_OF_FAULT[header.fault], fault_text, path)
     sound = {path: header for path, header in headers.items() if header.product}
     if not sound:
         return

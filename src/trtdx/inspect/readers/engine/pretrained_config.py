@@ -4,63 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
+
 if TYPE_CHECKING:
     from trtdx.formats.documents import Document
     from trtdx.inspect.facts.artifact import Facts
 
-MODEL = {
-    "architecture": "architecture",
-    "dtype": "dtype",
-    "logits_dtype": "logits_dtype",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "num_key_value_heads": "num_kv_heads",
-    "head_size": "head_size",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "max_position_embeddings": "max_positions",
-    "position_embedding_type": "position_embedding",
-    "rotary_base": "rotary_base",
-    "rotary_embedding_dim": "rotary_dim",
-    "hidden_act": "hidden_act",
-    "norm_epsilon": "norm_epsilon",
-    "qk_layernorm": "qk_norm",
-    "attn_bias": "attention_bias",
-    "add_qkv_bias": "attention_bias",  # ChatGLM
-    "sliding_window": "sliding_window",
-    "tie_word_embeddings": "tie_embeddings",
-    "use_parallel_embedding": "use_parallel_embedding",
-    "embedding_sharding_dim": "embedding_sharding_dim",
-    "moe_intermediate_size": "moe_intermediate_size",
-    "moe_inter_size": "moe_intermediate_size",  # DeepSeek
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_rope_head_dim": "qk_rope_head_dim",
-    "qk_nope_head_dim": "qk_nope_head_dim",
-    "v_head_dim": "v_head_dim",
-}
 EXPERTS = (
     ("num_experts", ("moe.num_experts", "moe_num_experts")),  # a table since 0.11, flat before
     ("experts_per_token", ("moe.top_k", "moe_top_k")),
 )
-MAPPING = {
-    "world_size": "world_size",
-    "tp_size": "tp_size",
-    "pp_size": "pp_size",
-    "cp_size": "cp_size",
-    "moe_tp_size": "moe_tp_size",
-    "moe_ep_size": "moe_ep_size",
-    "gpus_per_node": "gpus_per_node",
-    "enable_attention_dp": "attention_dp",
-}
-QUANTISATION = {
-    "quant_algo": "quant.algo",
-    "kv_cache_quant_algo": "quant.kv_algo",
-    "exclude_modules": "quant.excluded",
-    "has_zero_point": "quant.has_zero_point",
-    "pre_quant_scale": "quant.pre_quant_scale",
-}
 GROUPED = ("AWQ", "GPTQ", "PER_GROUP", "FP4", "MXFP")  # algorithms for which a group size means something
 NO_ALGO = (None, "", "NO_QUANT", "None")
 ENCODER_DECODER = ("EncoderModel", "DecoderModel", "WhisperEncoder")
@@ -68,7 +21,7 @@ ENCODER_DECODER = ("EncoderModel", "DecoderModel", "WhisperEncoder")
 
 def put_pretrained(facts: Facts, config: Document, prefix: str = "") -> None:
     """Put every fact of the model; `prefix` is "pretrained_config." in an engine's config.json."""
-    for key, name in MODEL.items():
+    for key, name in CONFIG_KEYS.pretrained_config.items():
         if not facts.has(name):
             facts.put(name, config.at(prefix + key), config.where(prefix + key))
     _put_experts(facts, config, prefix)
@@ -110,7 +63,7 @@ def _put_shared(facts: Facts, config: Document, prefix: str) -> None:
 
 def put_mapping(facts: Facts, config: Document, at: str) -> None:
     """Put the mapping; the format defines that sizes which are not stated are 1."""
-    for key, name in MAPPING.items():
+    for key, name in CONFIG_KEYS.mapping.items():
         value = config.at(f"{at}.{key}")
         if value != -1:  # moe sizes: "as tensor parallelism"
             facts.put(name, value, config.where(f"{at}.{key}"))
@@ -131,7 +84,7 @@ def put_quantisation(facts: Facts, config: Document, at: str) -> None:
         return
     if table.get("quant_algo") in NO_ALGO and table.get("kv_cache_quant_algo") in NO_ALGO:
         return
-    for key, name in QUANTISATION.items():
+    for key, name in CONFIG_KEYS.quantization.items():
         if table.get(key) not in NO_ALGO:
             facts.put(name, table[key], config.where(f"{at}.{key}"))
     if any(part in str(table.get("quant_algo")) for part in GROUPED):

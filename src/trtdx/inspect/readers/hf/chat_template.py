@@ -29,10 +29,10 @@ def put_template(
     folder: Folder, vocabulary: Vocabulary, config: Document | None, tokens: dict[str, str]
 ) -> None:
     """Put the chat template and what it says of tokens, where there is one."""
-    found = _template(folder, config)
-    if found is None:
+    template = _template(folder, config)
+    if template is None:
         return
-    source, where = found
+    source, where = template
     folder.facts.put("tokenizer.chat_template", source, where)
     folder.facts.put("tokenizer.template_source", where.partition(": ")[0].rpartition("/")[2], where)
     folder.facts.put("tokenizer.template_fault", fault_of(source), where)
@@ -66,13 +66,13 @@ def _chosen(value: Any) -> str | None:
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        named = {key: each for key, each in value.items() if isinstance(each, str)}
+        named = {key: template for key, template in value.items() if isinstance(template, str)}
     elif isinstance(value, list):
-        tables = [each for each in value if isinstance(each, dict)]
+        tables = [entry for entry in value if isinstance(entry, dict)]
         named = {
-            str(each.get("name")): each["template"]
-            for each in tables
-            if isinstance(each.get("template"), str)
+            str(table.get("name")): table["template"]
+            for table in tables
+            if isinstance(table.get("template"), str)
         }
     else:
         return None
@@ -134,9 +134,9 @@ def ending(tree: list[Node], special: dict[str, int], tokens: dict[str, str]) ->
     """Return the token that ends an assistant's turn, where all ways through the template agree on one."""
     ends: set[str] = set()
     for loop in _message_loops(tree):
-        found = _Ends(special, tokens).of(loop.body)
-        if found != {""}:
-            ends |= found
+        loop_ends = _Ends(special, tokens).of(loop.body)
+        if loop_ends != {""}:
+            ends |= loop_ends
     if len(ends) != 1:
         return None
     end = ends.pop()
@@ -192,8 +192,8 @@ class _Ends:
         if not text.replace("\\n", "").strip():
             return ""
         last = None
-        for found in ANGLED.finditer(text):
-            last = found if found[0] in self._special or PIPED.fullmatch(found[0]) else last
+        for token in ANGLED.finditer(text):
+            last = token if token[0] in self._special or PIPED.fullmatch(token[0]) else last
         if last is None or text[last.end() :].replace("\\n", "").strip():
             return UNTOLD
         return last[0]
@@ -222,10 +222,10 @@ ROLE_IS = re.compile(r"""role['"\]\s)]*\s*(==|!=)\s*'(\w+)'|'(\w+)'\s*(==|!=)\s*
 
 def assistant_speaks(atom: str) -> bool | None:
     """Return the truth of one condition while an assistant's plain last answer is written."""
-    found = ROLE_IS.search(atom)
-    if found:
-        same = (found[2] or found[3]) in ("assistant", "model")
-        return same if (found[1] or found[4]) == "==" else not same
+    role = ROLE_IS.search(atom)
+    if role:
+        same = (role[2] or role[3]) in ("assistant", "model")
+        return same if (role[1] or role[4]) == "==" else not same
     if "add_generation_prompt" in atom:
         return False
     if "tool_call" in atom:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.readers.hf.rope import put_rope
 
 if TYPE_CHECKING:
@@ -12,96 +13,20 @@ if TYPE_CHECKING:
 
 # Where a multimodal model keeps the configuration of its language model.
 TEXT_SECTIONS = (
-    "text_config",
-    "llm_config",
-    "language_config",
-    "thinker_config.text_config",
-    "language_model",
-)
+    "text_config", "llm_config", "language_config", "thinker_config.text_config", "language_model",
+)  # fmt: skip
 OTHER_SENSES = (
     "vision_config", "audio_config", "visual", "vision_tower_config", "thinker_config", "video_config",
     "image_token_id", "image_token_index",
 )  # fmt: skip
 
-KEYS: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("hidden_size", "n_embd", "d_model"),
-    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "num_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "num_kv_heads": (
-        "num_key_value_heads",
-        "num_kv_heads",
-        "n_head_kv",
-        "multi_query_group_num",
-        "attn_config.kv_n_heads",
-    ),
-    "head_size": ("head_dim", "kv_channels", "d_kv", "attention_head_dim"),
-    "intermediate_size": (
-        "intermediate_size",
-        "n_inner",
-        "ffn_hidden_size",
-        "ffn_dim",
-        "d_ff",
-        "ffn_config.ffn_hidden_size",
-    ),
-    "vocab_size": ("vocab_size", "padded_vocab_size"),
-    "max_positions": (
-        "max_position_embeddings",
-        "n_positions",
-        "max_sequence_length",
-        "max_seq_len",
-        "seq_length",
-        "max_target_positions",
-    ),
-    "norm_epsilon": (
-        "rms_norm_eps",
-        "layer_norm_eps",
-        "layer_norm_epsilon",
-        "layernorm_epsilon",
-        "norm_eps",
-        "norm_epsilon",
-    ),
-    "experts_per_token": (
-        "num_experts_per_tok",
-        "num_experts_per_token",
-        "top_k_experts",
-        "moe_top_k",
-        "moe_topk",
-        "moe_k",
-        "ffn_config.moe_top_k",
-    ),
-    "moe_intermediate_size": ("moe_intermediate_size", "expert_ffn_hidden_size"),
-    "predicting_layers": (
-        "num_nextn_predict_layers",
-        "mtp_num_hidden_layers",
-        "mtp_num_layers",
-        "num_mtp_layers",
-        "num_mtp_modules",
-    ),
-    "q_lora_rank": ("q_lora_rank",),
-    "kv_lora_rank": ("kv_lora_rank",),
-    "qk_rope_head_dim": ("qk_rope_head_dim",),
-    "qk_nope_head_dim": ("qk_nope_head_dim",),
-    "v_head_dim": ("v_head_dim",),
-}
-SWITCHES = {
-    "attention_bias": ("attention_bias", "qkv_bias", "use_qkv_bias", "add_qkv_bias"),
-    "qk_norm": ("qk_layernorm", "use_qk_norm", "qk_norm"),
-}
+KEYS = CONFIG_KEYS.hf_config
+SWITCHES = CONFIG_KEYS.hf_switches
+DECODER_KEYS = CONFIG_KEYS.hf_decoder
 ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "dense_act_fn", "feed_forward_proj")
 EXPERTS = (
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
-    "moe_num_experts",
-    "ffn_config.moe_num_experts",
-)
-# An encoder-decoder states both halves; the decoder is what generates.
-DECODER_KEYS = {
-    "num_layers": ("decoder_layers", "num_decoder_layers"),
-    "num_heads": ("decoder_attention_heads",),
-    "intermediate_size": ("decoder_ffn_dim",),
-}
-
+    "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "ffn_config.moe_num_experts",
+)  # fmt: skip
 # What a missing key means is the model class's own affair; only those that are certain are listed.
 KV_HEADS_AS_HEADS = {"llama", "gpt2", "gpt_neox", "gptj", "opt", "bloom", "phi", "codegen", "t5", "whisper"}
 ONE_KV_HEAD = {"falcon", "gpt_bigcode", "RefinedWebModel"}
@@ -115,13 +40,7 @@ UNTIED_BY_DEFAULT = {
 QK_NORMED = {"qwen3", "qwen3_moe", "gemma3", "gemma3_text"}
 WINDOW_BY_SWITCH = ("qwen",)  # these state a window and switch it on by use_sliding_window
 
-DTYPES = {
-    "float16": "float16",
-    "half": "float16",
-    "bfloat16": "bfloat16",
-    "float32": "float32",
-    "float": "float32",
-}
+DTYPES = {"half": "float16", "float": "float32"}  # torch's other names
 
 
 class Stated(NamedTuple):
@@ -136,7 +55,7 @@ class ModelConfig:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        sections = [each for each in TEXT_SECTIONS if isinstance(document.at(each), dict)]
+        sections = [section for section in TEXT_SECTIONS if isinstance(document.at(section), dict)]
         self.section = sections[0] if sections else ""
 
     def find(self, *keys: str) -> Stated | None:
@@ -150,8 +69,8 @@ class ModelConfig:
         return None
 
     def get(self, *keys: str) -> Any:
-        found = self.find(*keys)
-        return found.value if found else None
+        stated = self.find(*keys)
+        return stated.value if stated else None
 
     @property
     def model_type(self) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.formats.documents import UnreadableError, parse_json, read_at
 from trtdx.inspect.facts.artifact import Artifact
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.folder import Folder
 from trtdx.inspect.readers.hf.config import put_config
@@ -32,14 +33,6 @@ WEIGHTS = re.compile(
 )
 HUB_FOLDERS = {"blobs", "snapshots"}  # of models--org--name in the hub cache
 RANK_FILE = re.compile(r"rank\d+\.safetensors")
-SAMPLING = {
-    "generation.temperature": "temperature",
-    "generation.top_p": "top_p",
-    "generation.top_k": "top_k",
-    "generation.repetition_penalty": "repetition_penalty",
-    "generation.do_sample": "do_sample",
-    "generation.max_length": "max_length",
-}
 
 
 def recognise(host: Host, found: Found) -> bool:
@@ -96,8 +89,8 @@ def _read_repository(folder: Folder) -> Artifact:
 def _put_remote_code(facts: Facts, config: Document) -> None:
     """Put whether code from the model's own directory is run; transformers prefers its own where it has it."""
     if isinstance(config.at("auto_map"), dict) and "AutoConfig" in config.at("auto_map"):
-        own = str(config.at("model_type")) not in known_model_types()
-        facts.put("remote_code", own, config.where("auto_map"))
+        is_remote = str(config.at("model_type")) not in known_model_types()
+        facts.put("remote_code", is_remote, config.where("auto_map"))
 
 
 @cache
@@ -127,7 +120,7 @@ def put_generation(folder: Folder, config: Document | None) -> None:
         _put_ids(folder.facts, document, "eos_token_id", "generation.eos_ids")
         _put_id(folder.facts, document, "bos_token_id", "generation.bos_id")
         _put_id(folder.facts, document, "pad_token_id", "generation.pad_id")
-        for name, key in SAMPLING.items():
+        for key, name in CONFIG_KEYS.generation_config.items():
             folder.facts.put(name, document.at(key), document.where(key))
     if config is not None:
         for prefix in ("text_config.", ""):
@@ -137,17 +130,13 @@ def put_generation(folder: Folder, config: Document | None) -> None:
 
 def _put_ids(facts: Facts, document: Document, key: str, name: str) -> None:
     value: Any = document.at(key)
-    facts.put(name, [value] if _is_id(value) else value, document.where(key))
+    facts.put(name, [value] if type(value) is int else value, document.where(key))
 
 
 def _put_id(facts: Facts, document: Document, key: str, name: str) -> None:
     """Put one id; a list of them says that any will do, and the first is taken as transformers does."""
     value: Any = document.at(key)
     facts.put(name, value[0] if isinstance(value, list) and value else value, document.where(key))
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def recognise_tokenizer(host: Host, found: Found) -> bool:

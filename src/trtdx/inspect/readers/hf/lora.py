@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trtdx.formats.documents import LFS_MARK
 from trtdx.formats.safetensors import read_header
 from trtdx.inspect.facts.artifact import Artifact
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.folder import Folder
 from trtdx.inspect.readers.hf.tokenizer import VOCABULARIES, read_tokenizer
@@ -19,25 +20,10 @@ if TYPE_CHECKING:
     from trtdx.host import Host
 
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-PLAIN = {
-    "lora.alpha": "lora_alpha",
-    "lora.base_model": "base_model_name_or_path",
-    "lora.dora": "use_dora",
-    "lora.rslora": "use_rslora",
-    "lora.bias": "bias",
-    "lora.modules_to_save": "modules_to_save",
-}
 PAIR = re.compile(r"(?:^|\.)(\w+)\.lora_(A|B|embedding_A|embedding_B)(?:\.\w+)?(?:\.weight)?$")
 READS_HIDDEN = {
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "qkv_proj",
-    "gate_proj",
-    "up_proj",
-    "gate_up_proj",
-    "query_key_value",
-}
+    "q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "query_key_value",
+}  # fmt: skip
 HEADS = ("lm_head", "embed_out", "output_layer")
 EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "embed_in")
 WHOLE_TABLE = re.compile(
@@ -57,7 +43,7 @@ def read(host: Host, path: str) -> Artifact:
     config = folder.document("adapter_config.json")
     if config is not None:
         _put_config(folder, config)
-    _put_weights(folder, config)
+    _put_weights(folder)
     missing = [name for name in ("adapter_config.json",) if name not in folder.names]
     if not any(name in folder.names for name in WEIGHTS):
         missing.append(WEIGHTS[0])
@@ -74,7 +60,7 @@ def _base(config: Document | None) -> tuple[str, ...]:
 
 
 def _put_config(folder: Folder, config: Document) -> None:
-    for name, key in PLAIN.items():
+    for key, name in CONFIG_KEYS.adapter_config.items():
         folder.facts.put(name, config.at(key), config.where(key))
     folder.facts.put("lora.rank", _highest_rank(config), config.where("r"))
     modules = config.at("target_modules")
@@ -86,16 +72,14 @@ def _highest_rank(config: Document) -> Any:
     """Return the rank memory must be kept for: the highest of all modules'."""
     rank = config.at("r")
     pattern = config.at("rank_pattern")
-    others = list(pattern.values()) if isinstance(pattern, dict) else []
-    return max([rank, *(each for each in others if _is_whole(each))]) if _is_whole(rank) else rank
+    others = pattern.values() if isinstance(pattern, dict) else ()
+    if type(rank) is not int:
+        return rank
+    return max([rank, *(other_rank for other_rank in others if type(other_rank) is int)])
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _put_weights(folder: Folder, config: Document | None) -> None:
-    name = next((each for each in WEIGHTS if each in folder.names), None)
+def _put_weights(folder: Folder) -> None:
+    name = next((candidate for candidate in WEIGHTS if candidate in folder.names), None)
     if name is None:
         return
     where = folder.at(name)
@@ -115,8 +99,8 @@ def _put_weights(folder: Folder, config: Document | None) -> None:
 def _put_fault(folder: Folder, name: str, header: Header) -> None:
     fact = FACT_OF_FAULT.get(header.fault)
     if fact is not None:
-        told = name if fact == "weights.lfs_pointers" else f"{name}: {header.problem}"
-        folder.facts.put(fact, [told], folder.at(name))
+        fault_text = name if fact == "weights.lfs_pointers" else f"{name}: {header.problem}"
+        folder.facts.put(fact, [fault_text], folder.at(name))
     elif header.fault:
         folder.unread.append(f"{name}: {header.problem}")
 
@@ -124,7 +108,9 @@ def _put_fault(folder: Folder, name: str, header: Header) -> None:
 def _put_tensors(folder: Folder, header: Header, where: str) -> None:
     """Put the type, and the sizes of the model the tensors fit."""
     pairs = [
-        (found[1], found[2], entry) for name, entry in header.tensors.items() if (found := PAIR.search(name))
+        (lora_name[1], lora_name[2], entry)
+        for name, entry in header.tensors.items()
+        if (lora_name := PAIR.search(name))
     ]
     if header.tensors:
         folder.facts.put(
@@ -166,8 +152,5 @@ def _put_sizes(folder: Folder, header: Header, pairs: list[tuple[str, str, Tenso
 
 
 READER = Reader(
-    "lora",
-    "a LoRA adapter directory (adapter_config.json and adapter_model.safetensors)",
-    recognise,
-    read,
+    "lora", "a LoRA adapter directory (adapter_config.json and adapter_model.safetensors)", recognise, read
 )

@@ -24,10 +24,10 @@ def put_packing(folder: Folder, survey: Survey) -> None:
         scales, zeros = parts.get(stem + "scales", ()), parts.get(stem + "qzeros", ())
         if part == stem or not len(words) == len(scales) == len(zeros) == 2 or not all(scales):
             continue
-        found = packing(words, scales, zeros)
-        if found is not None:
+        layout = packing(words, scales, zeros)
+        if layout is not None:
             where = folder.at(survey.place_of(part))
-            for name, value in zip(("packing", "packed_bits", "packed_group"), found, strict=True):
+            for name, value in zip(("packing", "packed_bits", "packed_group"), layout, strict=True):
                 folder.facts.put(f"weights.{name}", value, where)
             return
 

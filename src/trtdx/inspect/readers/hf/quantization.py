@@ -43,7 +43,8 @@ class Opinion(msgspec.Struct):
 
 def put_quantization(folder: Folder, config: Document | None) -> None:
     """Put what rules, and beside it what another file says of the same thing."""
-    ruling = _file_opinion(folder)
+    document = folder.document("hf_quant_config.json")
+    ruling = None if document is None else _modelopt_opinion(document, "")
     inline = _inline_opinion(config)
     beside = None
     if ruling is None:
@@ -81,11 +82,6 @@ def _put_beside(facts: Facts, ruling: Opinion, beside: Opinion) -> None:
         facts.put("quant.method", beside.method, _place(beside, "method"))
 
 
-def _file_opinion(folder: Folder) -> Opinion | None:
-    document = folder.document("hf_quant_config.json")
-    return None if document is None else _modelopt_opinion(document, "")
-
-
 def _inline_opinion(config: Document | None) -> Opinion | None:
     for section in CONFIG_SECTIONS if config else ():
         table = config.at(section) if config else None
@@ -100,19 +96,19 @@ def _modelopt_opinion(document: Document, section: str) -> Opinion:
     nested = isinstance(document.at(f"{at}quantization"), dict)
     prefix = f"{at}quantization" if nested else section
     table: dict[str, Any] = (document.at(prefix) if prefix else document.data) or {}
-    said = Opinion(document.where(prefix) if prefix else document.path)
+    statement = Opinion(document.where(prefix) if prefix else document.path)
     method = document.at(f"{at}quant_method")
-    said.method = method.lower() if isinstance(method, str) else "modelopt"
-    said.algo = _algo(table.get("quant_algo"))
-    said.kv_algo = _algo(table.get("kv_cache_quant_algo"))
-    said.group_size = table.get("group_size")
-    said.has_zero_point = table.get("has_zero_point")
-    said.pre_quant_scale = table.get("pre_quant_scale")
-    said.per_layer = layer_algos(table.get("quantized_layers"))
-    said.keys = {"algo": "quant_algo", "kv_algo": "kv_cache_quant_algo", "per_layer": "quantized_layers"}
-    _take_excluded(said, table)
-    _take_kv_scheme(said, table)
-    return said
+    statement.method = method.lower() if isinstance(method, str) else "modelopt"
+    statement.algo = _algo(table.get("quant_algo"))
+    statement.kv_algo = _algo(table.get("kv_cache_quant_algo"))
+    statement.group_size = table.get("group_size")
+    statement.has_zero_point = table.get("has_zero_point")
+    statement.pre_quant_scale = table.get("pre_quant_scale")
+    statement.per_layer = layer_algos(table.get("quantized_layers"))
+    statement.keys = {"algo": "quant_algo", "kv_algo": "kv_cache_quant_algo", "per_layer": "quantized_layers"}
+    _take_excluded(statement, table)
+    _take_kv_scheme(statement, table)
+    return statement
 
 
 def _algo(value: Any) -> str | None:
@@ -160,20 +156,20 @@ def _hf_opinion(config: Document, section: str, table: dict[str, Any]) -> Opinio
     by_modelopt = isinstance(producer, dict) and producer.get("name") == "modelopt"
     if (method or "").startswith("modelopt") or by_modelopt:
         return _modelopt_opinion(config, section)
-    said = Opinion(config.where(section), method=method or _bitsandbytes(table))
-    said.keys = {"method": "quant_method", "algo": "quant_method", "block_size": "weight_block_size"}
-    said.group_size = _group(table.get("group_size"))
-    said.bits = table.get("bits")
-    said.desc_act = table.get("desc_act")
-    said.has_zero_point = table.get("zero_point")
-    if said.has_zero_point is not None:
-        said.keys = said.keys | {"has_zero_point": "zero_point"}
-    _take_excluded(said, table)
-    _take_kv_scheme(said, table)
-    reader = BY_METHOD.get(said.method or "")
+    statement = Opinion(config.where(section), method=method or _bitsandbytes(table))
+    statement.keys = {"method": "quant_method", "algo": "quant_method", "block_size": "weight_block_size"}
+    statement.group_size = _group(table.get("group_size"))
+    statement.bits = table.get("bits")
+    statement.desc_act = table.get("desc_act")
+    statement.has_zero_point = table.get("zero_point")
+    if statement.has_zero_point is not None:
+        statement.keys = statement.keys | {"has_zero_point": "zero_point"}
+    _take_excluded(statement, table)
+    _take_kv_scheme(statement, table)
+    reader = BY_METHOD.get(statement.method or "")
     if reader is not None:
-        reader(said, table)
-    return said
+        reader(statement, table)
+    return statement
 
 
 def _group(value: Any) -> Any:
@@ -225,8 +221,10 @@ def _read_bitsandbytes(said: Opinion, table: dict[str, Any]) -> None:
 def _read_compressed(said: Opinion, table: dict[str, Any]) -> None:
     """Read llm-compressor's groups; several that differ are a mixed precision."""
     groups = table.get("config_groups")
-    found = [each for each in groups.values() if isinstance(each, dict)] if isinstance(groups, dict) else []
-    schemes = [_scheme(each, table.get("format")) for each in found]
+    group_tables = (
+        [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
+    )
+    schemes = [_scheme(group, table.get("format")) for group in group_tables]
     if not schemes:
         return
     said.keys = said.keys | dict.fromkeys(("algo", "bits", "group_size"), "config_groups")
@@ -285,9 +283,9 @@ def _dtypes_opinion(folder: Folder) -> Opinion | None:
         for name, kind in document.data.items()
         if name.endswith(".weight") and kind in ("BF16", "FP16")
     ]
-    said = Opinion(document.path, method="mxfp4", excluded=sorted(plain))
-    _read_mxfp4(said, {})
-    return said
+    statement = Opinion(document.path, method="mxfp4", excluded=sorted(plain))
+    _read_mxfp4(statement, {})
+    return statement
 
 
 def _older_opinion(folder: Folder) -> Opinion | None:
@@ -296,11 +294,11 @@ def _older_opinion(folder: Folder) -> Opinion | None:
         document = folder.document(name)
         if document is None or not {"bits", "w_bit"} & document.data.keys():
             continue
-        said = Opinion(document.path, method=method, bits=document.at("bits"))
-        said.group_size = _group(document.at("group_size"))
-        said.desc_act = document.at("desc_act")
-        BY_METHOD[method](said, document.data)
-        return said
+        statement = Opinion(document.path, method=method, bits=document.at("bits"))
+        statement.group_size = _group(document.at("group_size"))
+        statement.desc_act = document.at("desc_act")
+        BY_METHOD[method](statement, document.data)
+        return statement
     return None
 
 

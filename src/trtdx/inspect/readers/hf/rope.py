@@ -39,17 +39,17 @@ def _scaling(stated: Stated, config: ModelConfig) -> Any:
     if not isinstance(table, dict):
         return table
     kind = table.get("rope_type") or table.get("type") or "default"
-    kept = {key: value for key, value in table.items() if key not in NOT_SCALING and value is not None}
+    scaling = {key: value for key, value in table.items() if key not in NOT_SCALING and value is not None}
     if kind == "su":  # the name longrope had in transformers 4.39 to 4.42
         kind = "longrope"
     if kind == "default":
-        kind = "mrope" if "mrope_section" in kept else ""
-    if not kind or (kind == "linear" and kept.get("factor") in (1, 1.0)):
+        kind = "mrope" if "mrope_section" in scaling else ""
+    if not kind or (kind == "linear" and scaling.get("factor") in (1, 1.0)):
         return None
     original = config.get("original_max_position_embeddings")
     if kind == "longrope" and original is not None:
-        kept.setdefault("original_max_position_embeddings", original)
-    return {"type": kind, **kept}
+        scaling.setdefault("original_max_position_embeddings", original)
+    return {"type": kind, **scaling}
 
 
 def _put_rotary_dim(facts: Facts, config: ModelConfig) -> None:

@@ -20,11 +20,13 @@ def put_own_head(folder: Folder, embedding: tuple[str, str], head: tuple[str, st
     if folder.facts.get("tie_embeddings") is not True:
         return
     try:
-        one, other = _samples(folder, *embedding), _samples(folder, *head)
+        embedding_sample, head_sample = _samples(folder, *embedding), _samples(folder, *head)
     except (UnreadableError, OSError, KeyError):  # damaged files are told elsewhere
         return
-    if one is not None and other is not None and len(one) == len(other):
-        folder.facts.put("weights.own_head", one != other, folder.at(f"{head[0]}: {head[1]}"))
+    if embedding_sample is not None and head_sample is not None and len(embedding_sample) == len(head_sample):
+        folder.facts.put(
+            "weights.own_head", embedding_sample != head_sample, folder.at(f"{head[0]}: {head[1]}")
+        )
 
 
 def _samples(folder: Folder, file: str, name: str) -> bytes | None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.formats.documents import LFS_MARK
 from trtdx.formats.sentencepiece import is_tiktoken, pieces_from_model, size_from_tiktoken
 from trtdx.inspect.readers.hf.chat_template import put_template
 
@@ -110,9 +109,9 @@ def read_tokenizer(folder: Folder) -> None:
 
 def _put_text_size(folder: Folder, vocabulary: Vocabulary) -> None:
     """Put the size without placeholders at the end of the vocabulary, where there are such."""
-    held = {at for token, at in vocabulary.special.items() if PLACEHOLDER.fullmatch(token)}
+    placeholder_ids = {at for token, at in vocabulary.special.items() if PLACEHOLDER.fullmatch(token)}
     size = vocabulary.size
-    while size - 1 in held:
+    while size - 1 in placeholder_ids:
         size -= 1
     if size < vocabulary.size:
         folder.facts.put("tokenizer.text_size", size, vocabulary.where)
@@ -123,11 +122,11 @@ def _put_text_eos(folder: Folder, vocabulary: Vocabulary, eos: str | None) -> No
     named = folder.facts.get("generation.eos_ids")
     if not vocabulary.whole or eos not in vocabulary.special or not isinstance(named, list):
         return
-    wanted = {at for at in named if isinstance(at, int)} - set(vocabulary.special.values())
+    text_ids = {at for at in named if isinstance(at, int)} - set(vocabulary.special.values())
     text = [
         f"{at} ({token})"
         for token, at in vocabulary.ids.items()
-        if at in wanted and ORDINARY.fullmatch(token)
+        if at in text_ids and ORDINARY.fullmatch(token)
     ]
     folder.put_list("tokenizer.text_eos", text, folder.at("generation_config.json") + ": eos_token_id")
 
@@ -139,9 +138,11 @@ def _put_ends_turn(folder: Folder, vocabulary: Vocabulary, eos: str | None) -> N
     if eos in TURN_ENDS:
         folder.facts.put("tokenizer.ends_turn", eos, folder.at("tokenizer_config.json") + ": eos_token")
         return
-    found = next((token for token in TURN_ENDS if vocabulary.id_of(token) in ids), None)
-    if found is not None and vocabulary.id_of(found) is not None:
-        folder.facts.put("tokenizer.ends_turn", found, folder.at("generation_config.json") + ": eos_token_id")
+    turn_end = next((token for token in TURN_ENDS if vocabulary.id_of(token) in ids), None)
+    if turn_end is not None and vocabulary.id_of(turn_end) is not None:
+        folder.facts.put(
+            "tokenizer.ends_turn", turn_end, folder.at("generation_config.json") + ": eos_token_id"
+        )
 
 
 def read_vocabulary(folder: Folder, files: list[str]) -> Vocabulary:
@@ -154,23 +155,23 @@ def read_vocabulary(folder: Folder, files: list[str]) -> Vocabulary:
         "vocab.txt": _read_lines,
         "tekken.json": _read_tekken,
     }
-    for name in [*(each for each in readers if each in files), *(f for f in files if "tiktoken" in f)]:
-        readers.get(name, _read_tiktoken)(folder, name, vocabulary)
+    for name in [*(name for name in readers if name in files), *(f for f in files if "tiktoken" in f)]:
+        readers.get(name, _read_pieces)(folder, name, vocabulary)
         if vocabulary.size:
             break
     return vocabulary
 
 
 def _read_fast(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
-    found = folder.typed(name, _TokenizerFile)
-    if found is None:
+    tokenizer_file = folder.typed(name, _TokenizerFile)
+    if tokenizer_file is None:
         return
-    vocab = found.model.vocab
+    vocab = tokenizer_file.model.vocab
     vocabulary.ids = vocab if isinstance(vocab, dict) else {text: at for at, (text, _) in enumerate(vocab)}
     vocabulary.whole = True
-    vocabulary.post_processor = found.post_processor
+    vocabulary.post_processor = tokenizer_file.post_processor
     _grow_by_ids(vocabulary, folder.at(name))
-    for token in found.added_tokens:
+    for token in tokenizer_file.added_tokens:
         vocabulary.add(token.content, token.id, f"{folder.at(name)}: added_tokens")
 
 
@@ -190,23 +191,15 @@ def _read_pieces(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
     data = folder.content(name, MOST_VOCABULARY_BYTES)
     if data is None:
         return
-    if data.startswith(LFS_MARK):
-        folder.unparsed(name, "is a Git-LFS pointer, not the file itself")
-    elif is_tiktoken(data[:256]):
+    if "tiktoken" in name or is_tiktoken(data[:256]):
         vocabulary.grow(size_from_tiktoken(data), folder.at(name))
-    else:
-        pieces = pieces_from_model(data)
-        if pieces.problem:
-            folder.unparsed(name, pieces.problem)
-            return
-        vocabulary.grow(pieces.count, folder.at(name))
-        vocabulary.special.update(pieces.special)
-
-
-def _read_tiktoken(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
-    data = folder.content(name, MOST_VOCABULARY_BYTES)
-    if data is not None:
-        vocabulary.grow(size_from_tiktoken(data), folder.at(name))
+        return
+    pieces = pieces_from_model(data)
+    if pieces.problem:
+        folder.unparsed(name, pieces.problem)
+        return
+    vocabulary.grow(pieces.count, folder.at(name))
+    vocabulary.special.update(pieces.special)
 
 
 def _read_lines(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
@@ -295,8 +288,8 @@ def _begins_with(processor: Any, bos: str | None, depth: int = 0) -> bool | None
     if processor.get("type") == "ByteLevel":
         return False
     if processor.get("type") == "Sequence" and isinstance(processor.get("processors"), list):
-        told = [_begins_with(each, bos, depth + 1) for each in processor["processors"][:16]]
-        return True if True in told else False if False in told else None
+        begins = [_begins_with(part, bos, depth + 1) for part in processor["processors"][:16]]
+        return True if True in begins else False if False in begins else None
     single = processor.get("single")
     if processor.get("type") != "TemplateProcessing" or not isinstance(single, list) or not single:
         return None

@@ -19,20 +19,22 @@ MOST_STRAY = 8  # files beside the model that are looked into
 
 def doubled(folder: Folder, files: list[str], index: Index | None) -> list[str]:
     """Return files that hold the same tensors as the model's own, which are loaded too, in any order."""
-    own = [name for name in files if (name in index.files if index else SHARD.fullmatch(name))]
-    own = own or [name for name in files if name == "model.safetensors"]
-    others = [name for name in files if name not in own and "consolidated" not in name]
-    if not own or not others or len(others) > MOST_STRAY:
+    model_files = [name for name in files if (name in index.files if index else SHARD.fullmatch(name))]
+    model_files = model_files or [name for name in files if name == "model.safetensors"]
+    others = [name for name in files if name not in model_files and "consolidated" not in name]
+    if not model_files or not others or len(others) > MOST_STRAY:
         return []
-    known = set().union(*index.files.values()) if index else set()
-    for name in () if index else own[:MOST_STRAY]:
-        known |= read_header(folder.host, folder.at(name)).tensors.keys()
-    return [n for n in others if _mostly(read_header(folder.host, folder.at(n)).tensors.keys(), known)]
+    model_tensors = set().union(*index.files.values()) if index else set()
+    for name in () if index else model_files[:MOST_STRAY]:
+        model_tensors |= read_header(folder.host, folder.at(name)).tensors.keys()
+    return [
+        n for n in others if _mostly(read_header(folder.host, folder.at(n)).tensors.keys(), model_tensors)
+    ]
 
 
 def _mostly(names: Iterable[str], known: set[str]) -> bool:
-    held = list(names)
-    return 2 * sum(name in known for name in held) > len(held)
+    tensors = list(names)
+    return 2 * sum(tensor in known for tensor in tensors) > len(tensors)
 
 
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
@@ -45,37 +47,40 @@ def unindexed(files: list[str], index: Index | None) -> list[str]:
     """
     if index is None:
         return _other_generation(files)
-    stems = {found[1] for name in index.files if (found := SHARD.fullmatch(name))}
+    stems = {shard[1] for name in index.files if (shard := SHARD.fullmatch(name))}
     return [name for name in files if name not in index.files and _could_be_shard(name, stems)]
 
 
 def _could_be_shard(name: str, stems: set[str]) -> bool:
-    found = SHARD.fullmatch(name)
-    return found[1] in stems if found else name == "model.safetensors"
+    shard = SHARD.fullmatch(name)
+    return shard[1] in stems if shard else name == "model.safetensors"
 
 
 def _other_generation(files: list[str]) -> list[str]:
     """Return the shards of an incomplete set beside a complete one: model-00001-of-00002 beside ...-of-00004."""
     sets: dict[tuple[str, int], list[str]] = {}
     for name in files:
-        if found := SHARD.fullmatch(name):
-            sets.setdefault((found[1], int(found[3])), []).append(name)
-    whole = [key for key, names in sets.items() if len(names) == key[1]]
-    if len(sets) < 2 or len(whole) != 1:
+        if shard := SHARD.fullmatch(name):
+            sets.setdefault((shard[1], int(shard[3])), []).append(name)
+    complete_sets = [key for key, names in sets.items() if len(names) == key[1]]
+    if len(sets) < 2 or len(complete_sets) != 1:
         return []
     return [
-        name for key, names in sets.items() if key not in whole and key[0] == whole[0][0] for name in names
+        name
+        for key, names in sets.items()
+        if key not in complete_sets and key[0] == complete_sets[0][0]
+        for name in names
     ]
 
 
 def missing_by_name(files: list[str]) -> list[str]:
     """Return the shards that the names of the others promise."""
-    numbered = [found for name in files if (found := SHARD.fullmatch(name))]
-    totals = {(found[1], found[3], found[4]) for found in numbered}
+    numbered = [shard for name in files if (shard := SHARD.fullmatch(name))]
+    totals = {(shard[1], shard[3], shard[4]) for shard in numbered}
     if len(totals) != 1 or len(numbered) != len(files):
         return []
     stem, total, end = totals.pop()
     if int(total) > MOST_FILES:
         return []
-    there = {int(found[2]) for found in numbered}
+    there = {int(shard[2]) for shard in numbered}
     return [f"{stem}-{n:05}-of-{total}{end}" for n in range(1, int(total) + 1) if n not in there]

@@ -77,13 +77,13 @@ class _IndexFile(msgspec.Struct):
 def read_index(folder: Folder, suffix: str = ".safetensors.index.json") -> Index | None:
     """Return the index of a sharded model, if there is one that can be read."""
     names = sorted(
-        (each for each in folder.names if each.endswith(suffix)), key=lambda each: (len(each), each)
+        (name for name in folder.names if name.endswith(suffix)), key=lambda name: (len(name), name)
     )
-    found = folder.typed(names[0], _IndexFile) if names else None
-    if found is None:
+    index_file = folder.typed(names[0], _IndexFile) if names else None
+    if index_file is None:
         return None
     files: dict[str, list[str]] = {}
-    for tensor, file in found.weight_map.items():
+    for tensor, file in index_file.weight_map.items():
         files.setdefault(file, []).append(tensor)
     return Index(names[0], files)
 
@@ -116,9 +116,9 @@ class Survey:
         self.bytes += header.file_bytes
         self.tensors += len(header.tensors)
         if header.fault:
-            told = file if header.fault == LFS_POINTER else f"{file}: {header.problem}"
-            self.faults.setdefault(header.fault, []).append(told)
-        self.unknown_dtypes += [f"{file}: {each}" for each in header.unknown_dtypes]
+            fault_text = file if header.fault == LFS_POINTER else f"{file}: {header.problem}"
+            self.faults.setdefault(header.fault, []).append(fault_text)
+        self.unknown_dtypes += [f"{file}: {dtype}" for dtype in header.unknown_dtypes]
         counts, sizes = self.dtypes, self.dtype_bytes
         for name, entry in header.tensors.items():
             dtype, shape = entry.dtype, entry.shape
@@ -140,21 +140,21 @@ class Survey:
             self.plain.append(name.removesuffix(".weight"))
 
     def _place(self, file: str, name: str, shape: tuple[int, ...], *, is_quantised: bool) -> None:
-        found = LAYER.match(name)
-        if found is None:
+        layer_tensor = LAYER.match(name)
+        if layer_tensor is None:
             if len(self._loose) < MOST_LOOSE:
                 self._loose[name] = shape
                 self._file_of[name] = file
             return
-        stack, number, part = found.groups("")
+        stack, number, part = layer_tensor.groups("")
         key = (stack, part)
-        known = self._shapes.get(key)
-        if known is None:
+        known_shape = self._shapes.get(key)
+        if known_shape is None:
             if len(self._shapes) >= MOST_PARTS:
                 return
             self._shapes[key] = shape
             self._file_of[part] = f"{file}: {name}"
-        elif known != shape:
+        elif known_shape != shape:
             self._varied.add(key)
         layer = int(number)
         self._stacks.setdefault(stack, set()).add(layer)
@@ -179,10 +179,10 @@ class Survey:
 
     def stack(self) -> str | None:
         """Return the name of the language model's layers among those of vision and other towers."""
-        known = [each for each in MAIN_STACKS if each in self._stacks]
-        if known:
-            return known[0]
-        mains = [each for each in self._stacks if not OTHER_TOWER.search(each)]
+        known_stacks = [name for name in MAIN_STACKS if name in self._stacks]
+        if known_stacks:
+            return known_stacks[0]
+        mains = [name for name in self._stacks if not OTHER_TOWER.search(name)]
         return mains[0] if len(mains) == 1 else None
 
     def parts(self) -> dict[str, tuple[int, ...]]:
@@ -207,9 +207,9 @@ class Survey:
         ]
         groups: dict[tuple[str, int | None], dict[str, int]] = {}
         for (where, part), layers in self._layers_of.items():
-            found = SIBLING.search(part) if where == stack else None
-            if found:
-                groups.setdefault((part[: found.start()], found.lastindex), {})[part] = layers
+            sibling = SIBLING.search(part) if where == stack else None
+            if sibling:
+                groups.setdefault((part[: sibling.start()], sibling.lastindex), {})[part] = layers
         for parts in groups.values():
             every = 0
             for layers in parts.values():
@@ -252,8 +252,8 @@ def put_survey(folder: Folder, survey: Survey, where: str) -> None:
     if not survey.tensors:
         return
     facts.put("weights.parameters", survey.parameters, where)
-    facts.put("weights.dtypes", {dtype_word(key): each for key, each in survey.dtypes.items()}, where)
-    sizes = {dtype_word(key): each for key, each in survey.dtype_bytes.items()}
+    facts.put("weights.dtypes", {dtype_word(key): count for key, count in survey.dtypes.items()}, where)
+    sizes = {dtype_word(key): size for key, size in survey.dtype_bytes.items()}
     facts.put("weights.bytes_by_dtype", sizes, where)
     _put_embeddings(folder, survey, where)
     _put_layers(folder, survey, where)
@@ -329,7 +329,7 @@ def _any(pattern: re.Pattern[str], parts: Iterable[str]) -> bool:
 
 
 def _experts(parts: dict[str, tuple[int, ...]]) -> int | None:
-    numbers = [int(found[1]) for part in parts if (found := EXPERT.search(part))]
+    numbers = [int(expert[1]) for part in parts if (expert := EXPERT.search(part))]
     if numbers:
         return len(set(numbers))
     fused = [shape[0] for part, shape in parts.items() if FUSED_EXPERTS.search(part) and len(shape) >= 3]
@@ -350,14 +350,20 @@ def read_weights(folder: Folder) -> None:
 def _read_safetensors(folder: Folder, files: list[str], index: Index | None) -> None:
     where = folder.at(index.name if index else files[0])
     dead = [name for name in files if not folder.is_file(name)]
-    folder.put_list("weights.dead", [f"{name}: {_deadness(folder, name)}" for name in dead], where)
+    is_link = {name: folder.host.kind(folder.at(name)) == "absent" for name in dead}
+    reasons = [f"{name}: is {'a link to nothing' if is_link[name] else 'not a plain file'}" for name in dead]
+    folder.put_list("weights.dead", reasons, where)
     files = [name for name in files if name not in dead]
     stray = unindexed(files, index)
     stray += doubled(folder, [name for name in files if name not in stray], index)
-    ours = [name for name in files if name in index.files] if index else [n for n in files if n not in stray]
-    missing = [name for name in index.files if not folder.is_file(name)] if index else missing_by_name(ours)
+    model_files = (
+        [name for name in files if name in index.files] if index else [n for n in files if n not in stray]
+    )
+    missing = (
+        [name for name in index.files if not folder.is_file(name)] if index else missing_by_name(model_files)
+    )
     missing = list(dict.fromkeys([*missing, *dead]))
-    survey, absent = survey_files(folder, [n for n in ours if n not in missing], index)
+    survey, absent = survey_files(folder, [n for n in model_files if n not in missing], index)
     put_survey(folder, survey, where)
     folder.put_list("weights.missing", sorted(missing), where)
     folder.put_list("weights.unindexed", stray, where)
@@ -375,13 +381,8 @@ def survey_files(folder: Folder, files: list[str], index: Index | None = None) -
         header = read_header(folder.host, folder.at(name))
         survey.add(name, header)
         if index and header.tensors:
-            absent += [f"{each} ({name})" for each in index.files[name] if each not in header.tensors]
+            absent += [f"{tensor} ({name})" for tensor in index.files[name] if tensor not in header.tensors]
     return survey, absent
-
-
-def _deadness(folder: Folder, name: str) -> str:
-    other = folder.host.kind(folder.at(name)) != "absent"
-    return "is not a plain file" if other else "is a link to nothing"
 
 
 def _read_other_formats(folder: Folder) -> None:

@@ -49,8 +49,8 @@ def _need(weight: Weight) -> tuple[str, Need, str]:
     offset, length = _number(entry.get("offset", "0")), _number(entry.get("length", ""))
     needs = weight.needs
     if offset is None or ("length" in entry and length is None):
-        said = f"offset {entry.get('offset', '0')!r:.40}, length {entry.get('length', '')!r:.40}"
-        return location, Need(0, weight.name), f"{weight.name}: {said}"
+        stated = f"offset {entry.get('offset', '0')!r:.40}, length {entry.get('length', '')!r:.40}"
+        return location, Need(0, weight.name), f"{weight.name}: {stated}"
     problem = ""
     if length is not None and needs is not None and length != needs:
         problem = f"{weight.name}: its shape needs {needs:,} bytes, its entry says {length:,}"

@@ -155,15 +155,4 @@ def _dims(graph: Graph, name: str) -> tuple[int | str, ...]:
     return graph.declared.get(name, ())
 
 
-def node_scopes(host: Host, path: str) -> dict[str, str]:
-    """Return the module each node of an ONNX file comes from, as far as the file can be read."""
-    graph = Graph()
-    try:
-        with host.open(path) as stream:
-            Walker(Source(stream, host.size(path)), graph).model()
-    except (InputError, OSError, WireError, TooMuchError):
-        pass  # what was read until then is still true
-    return graph.modules
-
-
 READER = Reader("onnx", "an ONNX model (model.onnx, with or without external data)", recognise, read)

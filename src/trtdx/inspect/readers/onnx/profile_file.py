@@ -11,15 +11,20 @@ from trtdx.formats.tensorrt.nouns import Profile, Range
 from trtdx.formats.yaml_documents import YamlDocument, parse_yaml
 from trtdx.inspect.facts.artifact import Artifact, Facts
 from trtdx.inspect.readers import Found, Reader
-from trtdx.inspect.readers.onnx.profile_options import OPTION, profiles_from_options
+from trtdx.inspect.readers.onnx.profile_options import (
+    KEYS,
+    MOST_DIMS,
+    MOST_PROFILES,
+    MOST_RANGES,
+    OPTION,
+    profiles_from_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.host import Host
 
-KEYS = ("min", "opt", "max")
-MOST_PROFILES, MOST_RANGES, MOST_DIMS = 256, 4096, 16
 LOG_LINE = re.compile(rb"^(?:\[[\d/:.-]+\] )?\[[VIWEFD]\] |^\[TensorRT|\[TRT(?:-LLM)?\]|^&&&& ", re.MULTILINE)
 # What tells a mapping of profiles: the list's name, or all three names of shapes.
 LIST = re.compile(rb"""^\{?\s*["']?profiles["']?\s*:""", re.MULTILINE)
@@ -57,8 +62,8 @@ def _profiles(data: bytes, path: str, facts: Facts) -> tuple[Profile, ...]:
     if OPTION.search(text) and not _is_document(data):
         return profiles_from_options(text, path, facts)
     document = _document(data, path)
-    for each in document.duplicates if isinstance(document, YamlDocument) else ():
-        facts.add("malformed", f"{each}: is written twice", path)
+    for duplicate in document.duplicates if isinstance(document, YamlDocument) else ():
+        facts.add("malformed", f"{duplicate}: is written twice", path)
     return tuple(_from_document(document, facts))
 
 
@@ -95,7 +100,9 @@ def _from_document(document: Document, facts: Facts) -> Iterator[Profile]:
 
 def _is_profile(data: dict[str, Any]) -> bool:
     """Return whether a mapping is one profile itself, without a list around it."""
-    return bool(data) and all(isinstance(each, dict) and set(KEYS) <= set(each) for each in data.values())
+    return bool(data) and all(
+        isinstance(shapes, dict) and set(KEYS) <= set(shapes) for shapes in data.values()
+    )
 
 
 def _ranges(document: Document, where: str, table: dict[str, Any], facts: Facts) -> Iterator[Range]:
@@ -117,8 +124,8 @@ def _shape(value: Any) -> tuple[int, ...] | None:
         return tuple(map(int, value.split("x")))
     if not isinstance(value, list) or len(value) > MOST_DIMS:
         return None
-    whole = all(isinstance(dim, int) and not isinstance(dim, bool) and abs(dim) < 2**63 for dim in value)
-    return tuple(value) if whole else None
+    are_integers = all(type(dim) is int and abs(dim) < 2**63 for dim in value)
+    return tuple(value) if are_integers else None
 
 
 def _malformed(facts: Facts, where: str, value: Any, problem: str) -> None:
@@ -127,8 +134,8 @@ def _malformed(facts: Facts, where: str, value: Any, problem: str) -> None:
 
 def _table(profile: Profile) -> dict[str, Any]:
     return {
-        each.tensor: {"min": list(each.min), "opt": list(each.opt), "max": list(each.max)}
-        for each in profile.ranges
+        span.tensor: {"min": list(span.min), "opt": list(span.opt), "max": list(span.max)}
+        for span in profile.ranges
     }
 
 

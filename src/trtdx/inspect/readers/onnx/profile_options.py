@@ -53,13 +53,13 @@ def _trtexec(words: list[str], path: str, facts: Facts) -> Tables:
     for option, value in _options(words):
         if option == "profile" and value.isascii() and value.isdigit() and len(value) < 6:
             profile = int(value)
-        found = re.fullmatch(r"(min|opt|max)?shapes", option)
-        for part in value.split(",") if found and value else ():
+        shapes_option = re.fullmatch(r"(min|opt|max)?shapes", option)
+        for part in value.split(",") if shapes_option and value else ():
             tensor, dims = _named(part, r"x")
             if dims is None:
                 facts.add("malformed", f"{path}: --{option}: {shortened(part)}: expected name:1x2x3", path)
                 continue
-            keys = (found[1],) if found and found[1] else KEYS
+            keys = (shapes_option[1],) if shapes_option and shapes_option[1] else KEYS
             for key in keys:
                 tables.setdefault(profile, {}).setdefault(tensor, {}).setdefault(key, dims)
     for table in tables.values():
@@ -79,33 +79,33 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
 
 def _polygraphy(words: list[str], path: str, facts: Facts) -> Tables:
     tables: Tables = {}
-    seen = dict.fromkeys(KEYS, -1)
+    profile_by_key = dict.fromkeys(KEYS, -1)
     key = ""
     for word in words:
         if word.startswith("-"):
-            found = re.match(r"--trt-(min|opt|max)-shapes$", word)
-            key = found[1] if found else ""
+            shapes_option = re.match(r"--trt-(min|opt|max)-shapes$", word)
+            key = shapes_option[1] if shapes_option else ""
             if key:
-                seen[key] += 1
+                profile_by_key[key] += 1
         elif key:
             tensor, dims = _named(word, r"[,x]")
             if dims is None:
                 problem = f"{path}: --trt-{key}-shapes: {shortened(word)}: expected name:[1,2,3]"
                 facts.add("malformed", problem, path)
             else:
-                tables.setdefault(seen[key], {}).setdefault(tensor, {})[key] = dims
+                tables.setdefault(profile_by_key[key], {}).setdefault(tensor, {})[key] = dims
     return tables
 
 
 def _named(part: str, between: str) -> tuple[str, Shape | None]:
     """Return the name and shape of "name:1x2" or "name:[1,2]" (older Polygraphy: "name,1x2")."""
-    found = re.fullmatch(rf"\s*(.+?)\s*[:,]\s*\[?\s*((?:\d+(?:\s*{between}\s*\d+)*)?)\s*\]?\s*", part)
-    if not found:
+    named_shape = re.fullmatch(rf"\s*(.+?)\s*[:,]\s*\[?\s*((?:\d+(?:\s*{between}\s*\d+)*)?)\s*\]?\s*", part)
+    if not named_shape:
         return "", None
-    numbers = re.findall(r"\d+", found[2])
+    numbers = re.findall(r"\d+", named_shape[2])
     if len(numbers) > MOST_DIMS or any(len(number) > 18 for number in numbers):
         return "", None
-    return found[1].strip("'\""), tuple(map(int, numbers))
+    return named_shape[1].strip("'\""), tuple(map(int, numbers))
 
 
 def _ranges(index: int, table: dict[str, dict[str, Shape]], path: str, facts: Facts) -> Iterator[Range]:

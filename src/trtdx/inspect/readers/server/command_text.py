@@ -6,12 +6,11 @@ import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.inspect.readers.server.commands import values_of
+from trtdx.inspect.readers.server.commands import flag_groups, quoted_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trtdx.formats.shell import Word
     from trtdx.inspect.readers.server.commands import CommandLine
 
 WIDTH = 92
@@ -28,25 +27,28 @@ class CommandText:
     def __init__(self, program: str, *arguments: str) -> None:
         self.program = program
         self._head = [program]
-        self._parts = [_Part("", shlex.quote(each)) for each in arguments]
+        self._parts = [_Part("", shlex.quote(argument)) for argument in arguments]
 
     @classmethod
     def of(cls, line: CommandLine) -> CommandText:
         """Return a command as it was written; a word that only the shell knows keeps its spelling."""
-        found = cls(line.program)
+        editor = cls(line.program)
         shells = [at for at, word in enumerate(line.before) if re.fullmatch(r"-\w*c", word.text)]
         before = line.before[shells[-1] + 1 :] if shells else line.before  # what is inside of bash -c "..."
-        started = [*map(_quoted, before), line.program]
-        found._head = started
-        found._parts = _parts(line)
-        return found
+        started = [*map(quoted_word, before), line.program]
+        editor._head = started
+        editor._parts = [
+            _Part(name, " ".join(map(quoted_word, words)))
+            for name, words in flag_groups(line.program, line.after)
+        ]
+        return editor
 
     def value(self, *names: str) -> str:
         """Return the value of the first of these flags."""
-        found = next((part for part in self._parts if part.name in names), None)
-        if found is None:
+        text = next((part.text for part in self._parts if part.name in names), None)
+        if text is None:
             return ""
-        words = shlex.split(found.text.replace("=", " ", 1) if "=" in found.text.split()[0] else found.text)
+        words = shlex.split(text.replace("=", " ", 1) if "=" in text.split()[0] else text)
         return words[1] if len(words) > 1 else ""
 
     def put(
@@ -68,9 +70,9 @@ class CommandText:
 
     def adopt(self, other: CommandText, is_wanted: Callable[[str], bool]) -> None:
         """Add the flags of another command that this one does not have."""
-        own = {part.name for part in self._parts}
+        own_names = {part.name for part in self._parts}
         self._parts += [
-            part for part in other._parts if part.name and part.name not in own and is_wanted(part.name)
+            part for part in other._parts if part.name and part.name not in own_names and is_wanted(part.name)
         ]
 
     def argument(self, text: str, at: int = 0) -> None:
@@ -84,26 +86,6 @@ class CommandText:
 
     def __str__(self) -> str:
         return " ".join([*self._head, *(part.text for part in self._parts)])
-
-
-def _parts(line: CommandLine) -> list[_Part]:
-    found: list[_Part] = []
-    at = 0
-    while at < len(line.after):
-        word = line.after[at]
-        at += 1
-        if not word.text.startswith("-") or word.text in ("-", "--"):
-            found.append(_Part("", _quoted(word)))
-            continue
-        name, equals, _ = word.text.partition("=")
-        taken = () if equals else values_of(line.program, name, line.after[at:])
-        at += len(taken)
-        found.append(_Part(name, " ".join(_quoted(each) for each in (word, *taken))))
-    return found
-
-
-def _quoted(word: Word) -> str:
-    return shlex.quote(word.text) if word.is_known else word.text
 
 
 def folded(text: str, width: int = WIDTH) -> list[str]:

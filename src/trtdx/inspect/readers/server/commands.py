@@ -42,32 +42,7 @@ SUBCOMMANDS = {
     "trtllm-bench": ("throughput", "latency", "build", "prepare-dataset", "visual-gen"),
 }
 # Subcommands with flags of their own, which the table does not hold.
-OTHER_FLAGS = (
-    "disaggregated",
-    "disaggregated_mpi_worker",
-    "mm_embedding_serve",
-    "embeddings",
-    "prepare-dataset",
-    "visual-gen",
-)
-
-BUILD_FACTS = {
-    "--max_batch_size": "max_batch_size",
-    "--max_input_len": "max_input_len",
-    "--max_seq_len": "max_seq_len",
-    "--max_decoder_seq_len": "max_seq_len",
-    "--max_output_len": "max_output_len",
-    "--max_beam_width": "max_beam_width",
-    "--max_num_tokens": "max_num_tokens",
-    "--opt_num_tokens": "opt_num_tokens",
-    "--max_draft_len": "max_draft_len",
-    "--max_encoder_input_len": "max_encoder_input_len",
-    "--max_prompt_embedding_table_size": "max_prompt_table",
-    "--max_multimodal_len": "max_prompt_table",
-    "--max_lora_rank": "lora.max_rank",
-    "--gather_context_logits": "gather_context_logits",
-    "--gather_generation_logits": "gather_generation_logits",
-}
+OTHER_FLAGS = (*SUBCOMMANDS["trtllm-serve"][1:], "prepare-dataset", "visual-gen")
 
 
 class Given(NamedTuple):
@@ -101,22 +76,26 @@ class CommandLine(NamedTuple):
     def spelled(self) -> str:
         """Return the command line alone, ready to be pasted: no redirections, and none of its neighbours."""
         words = (*self.before, Word(self.called, self.line), *self.after)
-        return " ".join(shlex.quote(word.text) if word.is_known else word.text for word in words)
+        return " ".join(map(quoted_word, words))
 
     def settings(self, place: str) -> Iterator[Setting]:
         """Yield the flags that set an option of the LLM API; a value that only the shell knows is not one."""
-        for given in self.given:
-            flag = table().flag.get(self.program, {}).get(given.name)
-            if flag is not None and flag.option and given.is_known and not lacks_value(given, flag):
+        for flag_use in self.given:
+            flag = table().flag.get(self.program, {}).get(flag_use.name)
+            if flag is not None and flag.option and flag_use.is_known and not lacks_value(flag_use, flag):
                 yield Setting(
-                    flag.option, _value(flag, given), f"{place_of(place, given.line)}: {given.name}"
+                    flag.option, _value(flag, flag_use), f"{place_of(place, flag_use.line)}: {flag_use.name}"
                 )
 
     def first(self, option: str) -> Given | None:
         """Return the flag that sets an option, the last one where it is repeated."""
         flags = table().flag.get(self.program, {})
-        found = [given for given in self.given if given.name in flags and flags[given.name].option == option]
-        return found[-1] if found else None
+        matching = [
+            flag_use
+            for flag_use in self.given
+            if flag_use.name in flags and flags[flag_use.name].option == option
+        ]
+        return matching[-1] if matching else None
 
 
 def lacks_value(given: Given, flag: Flag) -> bool:
@@ -197,7 +176,7 @@ def _engine_program(words: tuple[Word, ...], begin: int) -> int | None:
 def _inner_lines(word: Word, outer: tuple[Word, ...], programs: tuple[str, ...]) -> Iterator[CommandLine]:
     """Yield the command lines inside `srun bash -c "..."`, with what launches the shell."""
     for command in parse_shell(word.text).commands:
-        words = tuple(Word(each.text, word.line + each.line - 1, each.is_known) for each in command.words)
+        words = tuple(Word(inner.text, word.line + inner.line - 1, inner.is_known) for inner in command.words)
         for line in _lines_of(Command(words, word.line), programs):
             yield line._replace(
                 before=(*outer, *line.before),
@@ -221,13 +200,13 @@ def _program(words: tuple[Word, ...], at: int, programs: tuple[str, ...]) -> str
 
 
 def _command_line(program: str, before: tuple[Word, ...], after: tuple[Word, ...], line: int) -> CommandLine:
-    given, arguments = _flags_of(program, after)
+    flags, arguments = _flags_of(program, after)
     subcommand = ""
     if arguments and arguments[0].text in SUBCOMMANDS.get(program, ()):
         subcommand = arguments.pop(0).text
     ranks = _ranks(before, after)
     return CommandLine(
-        program, subcommand, tuple(arguments), tuple(given), _launchers(before), ranks, line, before, after
+        program, subcommand, tuple(arguments), tuple(flags), _launchers(before), ranks, line, before, after
     )
 
 
@@ -236,24 +215,34 @@ def _launchers(words: tuple[Word, ...]) -> tuple[str, ...]:
 
 
 def _flags_of(program: str, words: tuple[Word, ...]) -> tuple[list[Given], list[Word]]:
-    given: list[Given] = []
+    flags: list[Given] = []
     arguments: list[Word] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if not word.text.startswith("-") or word.text in ("-", "--"):
+    for name, (word, *values) in flag_groups(program, words):
+        if not name:
             arguments.append(word)
             continue
-        name, equals, value = word.text.partition("=")
-        if equals:
-            given.append(Given(name, value, word.line, word.is_known))
-            continue
-        taken = values_of(program, name, words[at:])
-        at += len(taken)
-        text = " ".join(each.text for each in taken) if taken else None
-        given.append(Given(name, text, word.line, all(each.is_known for each in (word, *taken))))
-    return given, arguments
+        _, equals, joined = word.text.partition("=")
+        text = joined if equals else " ".join(value.text for value in values) if values else None
+        flags.append(Given(name, text, word.line, all(part.is_known for part in (word, *values))))
+    return flags, arguments
+
+
+def flag_groups(program: str, words: tuple[Word, ...]) -> Iterator[tuple[str, tuple[Word, ...]]]:
+    """Yield each flag's name with its word and those of its value; an argument's name is empty."""
+    start = 0
+    while start < len(words):
+        word = words[start]
+        name, equals, _ = word.text.partition("=")
+        if not word.text.startswith("-") or word.text in ("-", "--"):
+            name, equals = "", "="
+        end = start + 1 + (0 if equals else len(values_of(program, name, words[start + 1 :])))
+        yield name, words[start:end]
+        start = end
+
+
+def quoted_word(word: Word) -> str:
+    """Return a word as a shell takes it; one that only the shell knows keeps its spelling."""
+    return shlex.quote(word.text) if word.is_known else word.text
 
 
 def values_of(program: str, name: str, rest: tuple[Word, ...]) -> tuple[Word, ...]:
@@ -281,9 +270,9 @@ def _ranks(before: tuple[Word, ...], after: tuple[Word, ...]) -> int | None:
     counts = []
     words = before[start + 1 :]
     for word, following in zip(words, (*words[1:], None), strict=True):
-        found = COUNT.fullmatch(word.text)
-        if found is None:
+        count_flag = COUNT.fullmatch(word.text)
+        if count_flag is None:
             continue
-        number = found[1] or (following.text if following else "")
+        number = count_flag[1] or (following.text if following else "")
         counts.append(int(number) if number.isdecimal() and len(number) < 7 else None)
     return counts[0] if len(counts) == 1 else None

@@ -11,10 +11,10 @@ from trtdx.formats.documents import Document, UnreadableError, read_bytes, read_
 from trtdx.formats.shell import MOST_TEXT
 from trtdx.formats.yaml_documents import parse_yaml, read_yaml
 from trtdx.inspect.facts.artifact import Artifact, Facts
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.facts.options import judged_flags, table, wrong_choice
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.server.commands import (
-    BUILD_FACTS,
     OTHER_FLAGS,
     PROGRAMS,
     TRITON,
@@ -78,14 +78,16 @@ def read_llm_args(host: Host, path: str, version: str = "") -> Artifact:
 def put_document(facts: Facts, document: Document, version: str) -> tuple[str, ...]:
     """Put all that a file of options says; return what was left out."""
     settings = settings_from(document, skip=(TRITON_SECTION,))
-    kept = settings[:MOST_SETTINGS]
-    put_settings(facts, kept, version)
-    put_spelled(facts, kept)
-    put_judgement(facts, kept, version, str(facts.get("runtime.backend") or ""))
+    settings_read = settings[:MOST_SETTINGS]
+    put_settings(facts, settings_read, version)
+    put_spelled(facts, settings_read)
+    put_judgement(facts, settings_read, version, str(facts.get("runtime.backend") or ""))
     facts.put("triton.decoupled", document.at(f"{TRITON_SECTION}.decoupled"), document.where(TRITON_SECTION))
     _put_duplicates(facts, document)
     return (
-        () if len(kept) == len(settings) else (f"more than {MOST_SETTINGS} options; the rest was not read",)
+        ()
+        if len(settings_read) == len(settings)
+        else (f"more than {MOST_SETTINGS} options; the rest was not read",)
     )
 
 
@@ -124,23 +126,27 @@ def command_from_text(
     if where == "--command":
         demand_command(lines, script)
     if not lines:
-        wanted = ", ".join(PROGRAMS)
-        return Artifact("command", where, unread=(f"{where}: starts none of {wanted}",))
+        programs = ", ".join(PROGRAMS)
+        return Artifact("command", where, unread=(f"{where}: starts none of {programs}",))
     order = sorted(range(len(lines)), key=lambda at: lines[at].program == "trtllm-build")
-    found = [_command_at(host, at, text, where, version, around) for at in order[:MOST_LINES]]
-    if len(found) == 1:
-        return found[0]
-    found = [_in_unit(each, f"line {lines[at].line}") for each, at in zip(found, order, strict=False)]
+    commands = [_command_at(host, at, text, where, version, around) for at in order[:MOST_LINES]]
+    if len(commands) == 1:
+        return commands[0]
+    commands = [
+        _in_unit(command, f"line {lines[at].line}") for command, at in zip(commands, order, strict=False)
+    ]
     left = [f"line {lines[at].line}: {lines[at].name} was not looked at" for at in order[MOST_LINES:]]
-    first, *rest = found
-    parts = [part for each in rest for part in (msgspec.structs.replace(each, parts=()), *each.parts)]
+    first, *rest = commands
+    parts = [
+        part for command in rest for part in (msgspec.structs.replace(command, parts=()), *command.parts)
+    ]
     return msgspec.structs.replace(first, parts=(*first.parts, *parts), unread=(*first.unread, *left))
 
 
 def _in_unit(command: Artifact, line: str) -> Artifact:
     """Return one of several commands of a text, which are not held against each other."""
     unit = f"{command.unit}, {line}" if command.unit else line
-    parts = tuple(msgspec.structs.replace(each, unit=unit) for each in command.parts)
+    parts = tuple(msgspec.structs.replace(part, unit=unit) for part in command.parts)
     return msgspec.structs.replace(command, unit=unit, parts=parts)
 
 
@@ -225,20 +231,25 @@ class _Reading:
 
     def _put_flags(self) -> None:
         """Put each flag as it is spelled, and those the program does not have."""
-        places = {given.name: self._place(given) for given in self._line.given}
-        for given in self._line.given:
-            if not given.is_known:
+        places = {given_flag.name: self._place(given_flag) for given_flag in self._line.given}
+        for given_flag in self._line.given:
+            if not given_flag.is_known:
                 self._unread.append(
-                    f"{self._place(given)}: the value {given.value} is only known to the shell"
+                    f"{self._place(given_flag)}: the value {given_flag.value} is only known to the shell"
                 )
-                if given.name in ("--host", "--port"):  # that they are given counts, whatever their value
-                    self._facts.put(f"option.{given.name}", given.value, self._place(given))
+                if given_flag.name in (
+                    "--host",
+                    "--port",
+                ):  # that they are given counts, whatever their value
+                    self._facts.put(f"option.{given_flag.name}", given_flag.value, self._place(given_flag))
                 continue
-            flag = table().flag.get(self._line.program, {}).get(given.name)
-            value = True if given.value is None else coerced(flag.type if flag else "str", given.value)
-            self._facts.put(f"option.{given.name}", value, self._place(given))
+            flag = table().flag.get(self._line.program, {}).get(given_flag.name)
+            value = (
+                True if given_flag.value is None else coerced(flag.type if flag else "str", given_flag.value)
+            )
+            self._facts.put(f"option.{given_flag.name}", value, self._place(given_flag))
             if flag is not None:
-                self._judge_value(given, flag)
+                self._judge_value(given_flag, flag)
         if self._line.subcommand in OTHER_FLAGS or self._line.program in ("trtllm-eval", *TRITON):
             return  # has flags of its own, which the table does not hold
         for verdict in judged_flags(self._line.program, places, self._version, self._line.subcommand):
@@ -263,9 +274,11 @@ class _Reading:
         named = named_in(self._facts)
         if config is not None and self._is_on_disk(config):
             named.append(Named(str(config.value), config.name, self._place(config)))
-        for each in [each for each in named if self._is_made(each.path)]:
-            named.remove(each)
-            self._unread.append(f"{each.where}: {each.path} is not there yet; the script may write it")
+        for named_path in [candidate for candidate in named if self._is_made(candidate.path)]:
+            named.remove(named_path)
+            self._unread.append(
+                f"{named_path.where}: {named_path.path} is not there yet; the script may write it"
+            )
         if self.around is not None and self.around.is_container:
             named = self._outside_container(named)
         self._unread += put_absent(self._host, self._facts, named, self._where)
@@ -274,14 +287,20 @@ class _Reading:
     def _outside_container(self, named: list[Named]) -> list[Named]:
         """Return the paths that lie on this machine; of the others only those in a mounted folder can be missing."""
         mounted = tuple(f"{folder.rstrip('/')}/" for folder in self.around.here) if self.around else ()
-        for each in named:
-            if existing(self._host, each.path, self._where) is not None:
+        for named_path in named:
+            if existing(self._host, named_path.path, self._where) is not None:
                 continue
-            if each.path.startswith(mounted or ("\0",)):
-                self._facts.add("runtime.paths_missing", f"{each.path} ({each.role})", each.where)
+            if named_path.path.startswith(mounted or ("\0",)):
+                self._facts.add(
+                    "runtime.paths_missing", f"{named_path.path} ({named_path.role})", named_path.where
+                )
             else:
-                self._unread.append(f"{each.where}: {each.path} lies in the container")
-        return [each for each in named if existing(self._host, each.path, self._where) is not None]
+                self._unread.append(f"{named_path.where}: {named_path.path} lies in the container")
+        return [
+            named_path
+            for named_path in named
+            if existing(self._host, named_path.path, self._where) is not None
+        ]
 
     def _is_on_disk(self, given: Given) -> bool:
         name = given.value or "-"
@@ -291,25 +310,30 @@ class _Reading:
         """Return whether the text speaks of a path outside this command line: what stands there may make it."""
         if existing(self._host, path, self._where) is not None:
             return False
-        own = [*(each.value for each in self._line.given), *(each.text for each in self._line.arguments)]
+        own_words = [
+            *(given_flag.value for given_flag in self._line.given),
+            *(word.text for word in self._line.arguments),
+        ]
         spoken = re.findall(re.escape(path) + r"(?![\w./-])", self.text)
-        return len(spoken) > own.count(path)
+        return len(spoken) > own_words.count(path)
 
     def _put_triton_ranks(self) -> None:
         """Put how many ranks Triton is started with; an orchestrator starts the others by itself."""
-        for given in self._line.given:
-            if given.name in ("--world_size", "--world-size") and given.is_known:
-                self._facts.put("runtime.world_size", coerced("int", given.value), self._place(given))
+        for given_flag in self._line.given:
+            if given_flag.name in ("--world_size", "--world-size") and given_flag.is_known:
+                self._facts.put(
+                    "runtime.world_size", coerced("int", given_flag.value), self._place(given_flag)
+                )
         if "TRTLLM_ORCHESTRATOR" in self.text:
             self._facts.put("runtime.orchestrated", True, self._where)
 
     def _put_build_flags(self) -> None:
-        for given in self._line.given:
-            name = BUILD_FACTS.get(given.name)
-            if name and given.is_known:
-                kind = "bool" if given.value is None else "int"
-                value = True if given.value is None else coerced(kind, given.value)
-                self._facts.put(name, value, self._place(given))
+        for given_flag in self._line.given:
+            name = CONFIG_KEYS.trtllm_build.get(given_flag.name)
+            if name and given_flag.is_known:
+                kind = "bool" if given_flag.value is None else "int"
+                value = True if given_flag.value is None else coerced(kind, given_flag.value)
+                self._facts.put(name, value, self._place(given_flag))
 
     def _put_options(self) -> None:
         """Put the options of the command line and its YAML file, each from the side that wins."""
@@ -320,7 +344,7 @@ class _Reading:
                 where = f"{place_of(self._where, word.line)}: MODEL"
                 flags["model"] = Setting("model", word.text, where)
         document = self._document()
-        written = {} if document is None else {each.key: each for each in self._written(document)}
+        written = {} if document is None else {setting.key: setting for setting in self._written(document)}
         put_settings(
             self._facts,
             Precedence(self._facts, self._version).merged(flags, written, document),
@@ -340,13 +364,13 @@ class _Reading:
 
     def _document(self) -> Document | None:
         """Return the file of options the command names: from disk, or from the here-document that writes it."""
-        given = self._line.first("config")
-        if given is None or not given.is_known or (given.value or "-").startswith("-"):
+        config_flag = self._line.first("config")
+        if config_flag is None or not config_flag.is_known or (config_flag.value or "-").startswith("-"):
             return None
         try:
-            return self._read(given)
+            return self._read(config_flag)
         except UnreadableError as err:
-            self._facts.add("unparsed", f"{given.value}: {err}", self._place(given))
+            self._facts.add("unparsed", f"{config_flag.value}: {err}", self._place(config_flag))
         return None
 
     def _read(self, given: Given) -> Document | None:
@@ -365,9 +389,13 @@ class _Reading:
         return f"{place_of(self._where, given.line)}: {given.name}"
 
     def _named_paths(self) -> tuple[str, ...]:
-        names = [each.value for each in self._line.given if each.name in PATH_FLAGS and each.is_known]
-        found = (existing(self._host, name, self._where) for name in names if name)
-        return tuple(path for path in found if path)
+        names = [
+            given_flag.value
+            for given_flag in self._line.given
+            if given_flag.name in PATH_FLAGS and given_flag.is_known
+        ]
+        paths = (existing(self._host, name, self._where) for name in names if name)
+        return tuple(path for path in paths if path)
 
 
 READER = Reader(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.inspect.facts.options import is_for_autodeploy, judged, table, wrong_value
 from trtdx.inspect.facts.vocabulary import term
 
@@ -16,48 +18,7 @@ if TYPE_CHECKING:
 MOST_SETTINGS = 2000  # a file of options has some dozens
 
 # The names that every artifact shares, by the key of the LLM API.
-FACT_OF = {
-    "model": "runtime.model",
-    "tokenizer": "runtime.tokenizer",
-    "backend": "runtime.backend",
-    "dtype": "runtime.dtype",
-    "trust_remote_code": "runtime.trust_remote_code",
-    "tensor_parallel_size": "tp_size",
-    "pipeline_parallel_size": "pp_size",
-    "context_parallel_size": "cp_size",
-    "moe_tensor_parallel_size": "moe_tp_size",
-    "moe_expert_parallel_size": "moe_ep_size",
-    "gpus_per_node": "gpus_per_node",
-    "enable_attention_dp": "attention_dp",
-    "max_batch_size": "max_batch_size",
-    "max_input_len": "max_input_len",
-    "max_seq_len": "max_seq_len",
-    "max_beam_width": "max_beam_width",
-    "max_num_tokens": "max_num_tokens",
-    "enable_chunked_prefill": "runtime.chunked_context",
-    "guided_decoding_backend": "runtime.guided_decoding",
-    "gather_generation_logits": "runtime.gather_generation_logits",
-    "kv_cache_config.dtype": "runtime.kv_cache_dtype",
-    "kv_cache_dtype": "runtime.kv_cache_dtype",
-    "pytorch_backend_config.kv_cache_dtype": "runtime.kv_cache_dtype",
-    "kv_cache_config.free_gpu_memory_fraction": "runtime.free_gpu_memory_fraction",
-    "kv_cache_config.max_tokens": "runtime.max_tokens_in_cache",
-    "kv_cache_config.max_attention_window": "runtime.attention_window",
-    "kv_cache_config.enable_block_reuse": "runtime.block_reuse",
-    "kv_cache_config.cross_kv_cache_fraction": "runtime.cross_kv_cache_fraction",
-    "kv_cache_config.tokens_per_block": "tokens_per_block",
-    "speculative_config.decoding_type": "runtime.speculative",
-    "speculative_config.speculative_model_dir": "runtime.draft_model",
-    "speculative_config.speculative_model": "runtime.draft_model",
-    "speculative_config.pytorch_weights_path": "runtime.draft_model",
-    "speculative_config.pytorch_eagle_weights_path": "runtime.draft_model",
-    "speculative_config.max_draft_len": "max_draft_len",
-    "speculative_config.num_nextn_predict_layers": "max_draft_len",
-    "enable_lora": "lora.enabled",
-    "lora_config.max_lora_rank": "lora.max_rank",
-    "max_lora_rank": "lora.max_rank",
-    "lora_config.lora_target_modules": "lora.target_modules",
-}
+FACT_OF = CONFIG_KEYS.llm_api
 
 
 class Setting(NamedTuple):
@@ -87,8 +48,8 @@ def _leaves(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 def put_settings(facts: Facts, settings: list[Setting], version: str = "") -> None:
     """Put each option under the name that all artifacts share; a value the release does not take is told, not kept."""
-    backend = next((str(each.value) for each in settings if each.key == "backend"), "")
-    has_own_values = is_for_autodeploy((each.key for each in settings), backend)
+    backend = next((str(setting.value) for setting in settings if setting.key == "backend"), "")
+    has_own_values = is_for_autodeploy((setting.key for setting in settings), backend)
     for setting in settings:
         reason = wrong_value(setting.key, setting.value, version)
         if reason and not (has_own_values and "one of" in reason):
@@ -105,7 +66,8 @@ def put_settings(facts: Facts, settings: list[Setting], version: str = "") -> No
 def put_spelled(facts: Facts, settings: Iterable[Setting]) -> None:
     """Put each option as it is spelled; `null` is a statement, so it is kept as that word."""
     for setting in settings:
-        value = "null" if setting.value is None else _plain(setting.value)
+        is_json = isinstance(setting.value, (bool, int, float, str, list, dict))
+        value = "null" if setting.value is None else setting.value if is_json else str(setting.value)
         facts.put(f"option.{setting.key}", value, setting.where)
 
 
@@ -143,15 +105,7 @@ def coerced(kind: str, value: Any) -> Any:
 
 
 def _number(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (bool, int, float, str, list, dict)) else str(value)
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text

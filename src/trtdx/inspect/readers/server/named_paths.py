@@ -21,29 +21,14 @@ if TYPE_CHECKING:
 
 CONFIG_FLAGS = ("--config", "--extra_llm_api_options")
 PATH_FLAGS = (
-    "--engine_dir",
-    "--model_path",
-    "--checkpoint_dir",
-    "--model_repo",
-    "--model-repository",
-    "--tokenizer_dir",
-)
+    "--engine_dir", "--model_path", "--checkpoint_dir", "--model_repo", "--model-repository", "--tokenizer_dir",
+)  # fmt: skip
 NAMES = {"runtime.model": "model", "runtime.tokenizer": "tokenizer", "runtime.draft_model": "draft model"}
 # Folders that every machine has: that they are here says nothing about what lies in them elsewhere.
 EVERYWHERE = (
-    "/",
-    "/tmp",  # noqa: S108
-    "/root",
-    "/home",
-    "/mnt",
-    "/opt",
-    "/srv",
-    "/usr",
-    "/var",
-    "/media",
-    "/data",
+    "/", "/tmp", "/root", "/home", "/mnt", "/opt", "/srv", "/usr", "/var", "/media", "/data",  # noqa: S108
     "/workspace",
-)
+)  # fmt: skip
 NAMING = (
     *NAMES,
     "triton.engine_dir",
@@ -66,15 +51,13 @@ class Named(NamedTuple):
 
 def existing(host: Host, name: str, where: str) -> str | None:
     """Return a path as it can be opened: as it stands, or beside the file that names it."""
-    if "\0" in name or len(name) > LONGEST:
-        return None
     beside = posixpath.join(posixpath.dirname(where), name)
     return next((path for path in (name, beside) if kind_of(host, path) in ("file", "directory")), None)
 
 
 def kind_of(host: Host, path: str) -> str:
     try:
-        return host.kind(path)
+        return host.kind(path) if len(path) <= LONGEST else "absent"
     except (InputError, OSError, ValueError):
         return "absent"
 
@@ -83,49 +66,51 @@ def resolved_names(host: Host, artifact: Artifact) -> dict[str, str]:
     """Return where each path that an artifact names really lies, as far as it is on this machine."""
     names = [artifact.facts[name].value for name in NAMING if name in artifact.facts]
     names += artifact.table("triton.tokenizer_dirs").values()
-    found = {name: existing(host, name, artifact.path) for name in names if isinstance(name, str) and name}
-    return {name: host.real(path) for name, path in found.items() if path is not None}
+    paths = {name: existing(host, name, artifact.path) for name in names if isinstance(name, str) and name}
+    return {name: host.real(path) for name, path in paths.items() if path is not None}
 
 
 def paths_of(host: Host, facts: Facts, where: str) -> tuple[str, ...]:
     """Return the model and tokenizer that are named, where they are on this machine."""
     names = [facts.get("runtime.model"), facts.get("runtime.tokenizer")]
-    found = (existing(host, name, where) for name in names if isinstance(name, str) and name)
-    return tuple(dict.fromkeys(path for path in found if path))
+    paths = (existing(host, name, where) for name in names if isinstance(name, str) and name)
+    return tuple(dict.fromkeys(path for path in paths if path))
 
 
 def named_in(facts: Facts) -> list[Named]:
     """Return the model, tokenizer and draft model that are named by a path; a name on the Hub is none."""
-    known = facts.done()
+    known_facts = facts.done()
     return [
-        Named(known[fact].value, role, known[fact].where)
+        Named(known_facts[fact].value, role, known_facts[fact].where)
         for fact, role in NAMES.items()
-        if fact in known and str(known[fact].value).startswith(SPELLED)
+        if fact in known_facts and str(known_facts[fact].value).startswith(SPELLED)
     ]
 
 
 def put_absent(host: Host, facts: Facts, named: Iterable[Named], where: str) -> list[str]:
     """Put the paths that are missing; return notes on those that may be on another machine."""
     named = list(named)
-    absent = [each for each in named if existing(host, each.path, where) is None]
-    is_home = any(each not in absent and each.path.startswith("/") for each in named)
+    absent = [named_path for named_path in named if existing(host, named_path.path, where) is None]
+    is_home = any(named_path not in absent and named_path.path.startswith("/") for named_path in named)
     model = facts.get("runtime.model")
     is_beside = isinstance(model, str) and not model.startswith("/") and bool(existing(host, model, where))
     notes = []
-    for each in absent:
-        is_whole = each.path.startswith("/")
-        if (is_home or _folder_is_here(host, each.path)) if is_whole else is_beside:
-            facts.add("runtime.paths_missing", f"{each.path} ({each.role})", each.where)
-        elif each.role.startswith("--"):  # an options file: without it most of the command is unknown
-            facts.add("runtime.paths_unseen", f"{each.path} ({each.role})", each.where)
+    for named_path in absent:
+        is_whole = named_path.path.startswith("/")
+        if (is_home or _folder_is_here(host, named_path.path)) if is_whole else is_beside:
+            facts.add("runtime.paths_missing", f"{named_path.path} ({named_path.role})", named_path.where)
+        elif named_path.role.startswith("--"):  # an options file: without it most of the command is unknown
+            facts.add("runtime.paths_unseen", f"{named_path.path} ({named_path.role})", named_path.where)
         else:
-            notes.append(f"{each.where}: {NOT_LOOKED_AT.format(path=each.path, role=each.role)}")
+            notes.append(
+                f"{named_path.where}: {NOT_LOOKED_AT.format(path=named_path.path, role=named_path.role)}"
+            )
     return notes
 
 
 def _folder_is_here(host: Host, path: str) -> bool:
     folder = posixpath.dirname(path.rstrip("/"))
-    return folder not in EVERYWHERE and len(path) <= LONGEST and kind_of(host, folder) == "directory"
+    return folder not in EVERYWHERE and kind_of(host, folder) == "directory"
 
 
 def put_draft(host: Host, facts: Facts, where: str) -> None:
@@ -139,5 +124,5 @@ def put_draft(host: Host, facts: Facts, where: str) -> None:
     except (UnreadableError, InputError):
         return
     size = config.at("vocab_size")
-    if isinstance(size, int) and not isinstance(size, bool):
+    if type(size) is int:
         facts.put("runtime.draft_vocab_size", size, config.where("vocab_size"))

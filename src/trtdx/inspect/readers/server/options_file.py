@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trtdx.formats.documents import UnreadableError, parse_json
 from trtdx.formats.yaml_documents import parse_yaml
@@ -24,14 +24,8 @@ SUFFIXES = (".yaml", ".yml", ".json")
 # Of other configurations that share some names: `trtllm-serve disaggregated` (several servers in one file), and
 # visual generation (--visual_gen_args).
 OTHER_FILES = {
-    "context_servers",
-    "generation_servers",
-    "attention_config",
-    "parallel_config",
-    "compilation_config",
-}
-
-
+    "context_servers", "generation_servers", "attention_config", "parallel_config", "compilation_config",
+}  # fmt: skip
 LOG_LINE = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT|[IWEVD])\]")
 
 
@@ -42,8 +36,8 @@ def is_options_file(host: Host, found: Found) -> bool:
     keys = _top_level_keys(found)
     if OTHER_FILES & set(keys):
         return False
-    known = [key for key in keys if key == TRITON_SECTION or is_option(key) or _is_nearly(key)]
-    return bool(known) and 2 * len(known) >= len(keys)
+    option_keys = [key for key in keys if key == TRITON_SECTION or is_option(key) or _is_nearly(key)]
+    return bool(option_keys) and 2 * len(option_keys) >= len(keys)
 
 
 def _top_level_keys(found: Found) -> list[str]:
@@ -53,16 +47,13 @@ def _top_level_keys(found: Found) -> list[str]:
         return list(dict.fromkeys(re.findall(r"^([A-Za-z_]\w{0,80})[ \t]*:(?:\s|$)", text, re.MULTILINE)))[
             :500
         ]
-    parse = parse_json if found.path.lower().endswith(".json") else _parse_flow
-    try:
-        return list(parse(found.start))[:500] if len(found.start) < START_BYTES else []
+    if len(found.start) >= START_BYTES:
+        return []
+    is_json = found.path.lower().endswith(".json")
+    try:  # YAML may be one table in braces, as JSON is
+        return list(parse_json(found.start) if is_json else parse_yaml(found.start, "").data)[:500]
     except UnreadableError:
         return []
-
-
-def _parse_flow(data: bytes) -> dict[str, Any]:
-    """Return a YAML file that is one table in braces, as JSON is."""
-    return parse_yaml(data, "").data
 
 
 def _is_nearly(key: str) -> bool:

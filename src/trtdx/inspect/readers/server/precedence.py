@@ -73,6 +73,6 @@ class Precedence:
         return winner("max_batch_size", self._version) == "flag" and winner("dtype", self._version) == "yaml"
 
     def _conflict(self, words: str, *settings: Setting) -> None:
-        places = "; ".join(each.where for each in settings)
+        places = "; ".join(setting.where for setting in settings)
         self._facts.add("runtime.conflicts", words, places)
         self._facts.add("runtime.conflict_places", places, places)

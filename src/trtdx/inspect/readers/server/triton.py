@@ -12,6 +12,7 @@ from trtdx.formats.yaml_documents import read_yaml
 from trtdx.inspect.facts.artifact import Artifact, Facts
 from trtdx.inspect.readers import Found, Reader
 from trtdx.inspect.readers.server.llm_args import put_document
+from trtdx.inspect.readers.server.named_paths import kind_of
 from trtdx.inspect.readers.server.triton_ensemble import (
     ensembles,
     smallest_step,
@@ -73,17 +74,17 @@ class Parameter(NamedTuple):
 
 def _whole(text: str) -> int:
     """Return the number a text begins with, as C++'s stoi reads it."""
-    found = re.match(r"\s*([+-]?\d{1,18})", text)
-    if found is None:
+    number = re.match(r"\s*([+-]?\d{1,18})", text)
+    if number is None:
         raise ValueError("takes a whole number")
-    return int(found[1])
+    return int(number[1])
 
 
 def _number(text: str) -> float:
-    found = re.match(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", text[:60])
-    if found is None:
+    number = re.match(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", text[:60])
+    if number is None:
         raise ValueError("takes a number")
-    return float(found[0])
+    return float(number[0])
 
 
 def _truth(text: str) -> bool:
@@ -110,23 +111,13 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 
 TRUTH_PARAMETERS = (
-    "kv_cache_onboard_blocks",
-    "enable_trt_overlap",
-    "exclude_input_in_output",
-    "normalize_log_probs",
-    "enable_context_fmha_fp32_acc",
-    "multi_block_mode",
-    "cuda_graph_mode",
-)
+    "kv_cache_onboard_blocks", "enable_trt_overlap", "exclude_input_in_output", "normalize_log_probs",
+    "enable_context_fmha_fp32_acc", "multi_block_mode", "cuda_graph_mode",
+)  # fmt: skip
 WHOLE_PARAMETERS = (
-    "sink_token_length",
-    "kv_cache_host_memory_bytes",
-    "num_nodes",
-    "cuda_graph_cache_size",
-    "lora_cache_optimal_adapter_size",
-    "lora_cache_max_adapter_size",
-    "lora_cache_host_memory_bytes",
-)
+    "sink_token_length", "kv_cache_host_memory_bytes", "num_nodes", "cuda_graph_cache_size",
+    "lora_cache_optimal_adapter_size", "lora_cache_max_adapter_size", "lora_cache_host_memory_bytes",
+)  # fmt: skip
 # What model_instance_state.cc [1.2.1] reads; a value it cannot convert counts as not specified.
 PARAMETERS = {
     "max_beam_width": Parameter("max_beam_width", _whole),
@@ -314,24 +305,18 @@ class _Reading:
             for key, value, where in model.parameters()
             if key in PATHS and value.startswith(("/", "./", "../")) and "${" not in value
         }
-        here = {value: self._kind(value) != "absent" for value in places}
+        here = {value: kind_of(self._host, value) != "absent" for value in places}
         for value, where in places.items():
             parent = posixpath.dirname(value.rstrip("/"))
             if not here[value] and (
-                any(here.values()) or (len(parent) > 1 and self._kind(parent) == "directory")
+                any(here.values()) or (len(parent) > 1 and kind_of(self._host, parent) == "directory")
             ):
                 self._add("triton.paths_missing", f"{value} ({where.rpartition(': ')[2]})", where)
-        known = [value for value in places if here[value]]
+        present_paths = [value for value in places if here[value]]
         model = self._facts.get("runtime.model")
-        if isinstance(model, str) and self._kind(model) == "directory":
-            known.append(model)
-        return tuple(dict.fromkeys(known))
-
-    def _kind(self, path: str) -> str:
-        try:
-            return self._host.kind(path) if "\0" not in path and len(path) < 4096 else "absent"
-        except (OSError, ValueError):
-            return "absent"
+        if isinstance(model, str) and kind_of(self._host, model) == "directory":
+            present_paths.append(model)
+        return tuple(dict.fromkeys(present_paths))
 
 
 TRUE_WORDS = ("true", "1", "t", "y", "yes")

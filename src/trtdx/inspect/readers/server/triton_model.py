@@ -65,14 +65,14 @@ class Model(NamedTuple):
 
     def parameter(self, key: str) -> str:
         """Return a parameter's value; one that was never filled in says nothing."""
-        found = [value for name, value, _ in self.parameters() if name == key]
-        return found[-1] if found and "${" not in found[-1] else ""
+        values = [value for name, value, _ in self.parameters() if name == key]
+        return values[-1] if values and "${" not in values[-1] else ""
 
     def tensors(self, side: str) -> dict[str, Message]:
         """Return the inputs or outputs by name."""
         if self.config is None:
             return {}
-        return {each.text("name"): each for each in self.config.messages(side) if each.text("name")}
+        return {tensor.text("name"): tensor for tensor in self.config.messages(side) if tensor.text("name")}
 
 
 def read_model(host: Host, path: str, name: str) -> Model:
@@ -86,10 +86,10 @@ def read_model(host: Host, path: str, name: str) -> Model:
 
 def _first_fault(config: Message) -> str:
     """Return what protobuf would refuse in a configuration that is well-formed, or ""."""
-    known = FIELDS.split()
+    known_fields = FIELDS.split()
     for field in config.fields:
-        near = difflib.get_close_matches(field.name, known, n=1, cutoff=0.8)
-        if field.name not in known and near:
+        near = difflib.get_close_matches(field.name, known_fields, n=1, cutoff=0.8)
+        if field.name not in known_fields and near:
             return f"line {field.line}: there is no field {field.name} (did you mean {near[0]}?)"
         fault = _wrong_type(field)
         if fault:
@@ -121,23 +121,23 @@ def unfilled(model: Model) -> Iterator[str]:
 
 
 def _variable(value: str) -> str:
-    found = re.search(r"\$\{[^}]{0,60}\}?", value)
-    return found[0] if found else value[:60]
+    placeholder = re.search(r"\$\{[^}]{0,60}\}?", value)
+    return placeholder[0] if placeholder else value[:60]
 
 
 def missing_file(host: Host, model: Model) -> str:
     """Return what a model's folder lacks, or "": a version directory, or the file its backend loads."""
     try:
         versions = [name for name in host.entries(model.path) if name.isdecimal()]
-        found = {name: set(host.entries(f"{model.path}/{name}")) for name in versions}
+        files_by_version = {name: set(host.entries(f"{model.path}/{name}")) for name in versions}
     except InputError:
         return ""
     if not versions:
         return f"{model.name}: no version directory (such as {model.name}/1)"
-    wanted = model.config.text("default_model_filename") if model.config else ""
-    wanted = wanted or MODEL_FILES.get(model.backend, "")
-    if wanted and not any(wanted in names for names in found.values()):
-        return f"{model.name}: no {wanted} in {model.name}/{max(versions, key=int)}"
+    file_name = model.config.text("default_model_filename") if model.config else ""
+    file_name = file_name or MODEL_FILES.get(model.backend, "")
+    if file_name and not any(file_name in names for names in files_by_version.values()):
+        return f"{model.name}: no {file_name} in {model.name}/{max(versions, key=int)}"
     return ""
 
 

@@ -24,34 +24,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.formats.yaml_documents import YamlDocument
-    from trtdx.host import Host
 
 MOST_SERVICES = 64
 VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?-([^}]*))?\}?")
 
 
-def services_of(host: Host, document: YamlDocument) -> Iterator[Workload]:
+def services_of(document: YamlDocument) -> Iterator[Workload]:
     """Yield each service with a command of its own."""
     services = document.data.get("services")
     for name, service in list(services.items() if isinstance(services, dict) else ())[:MOST_SERVICES]:
         if isinstance(service, dict):
-            yield _workload(host, document, str(name), service)
+            yield _workload(document, str(name), service)
 
 
-def _workload(host: Host, document: YamlDocument, name: str, service: dict[str, Any]) -> Workload:
+def _workload(document: YamlDocument, name: str, service: dict[str, Any]) -> Workload:
     path = f"services.{name}"
-    around = Surroundings(system="compose", unit=f"service {name}", asks_for_gpus=True)
+    surroundings = Surroundings(system="compose", unit=f"service {name}", asks_for_gpus=True)
     if isinstance(service.get("image"), str):
-        around.image = Fact(_defaulted(service["image"]), document.where(f"{path}.image"))
-    _put_environment(around, document, path, service)
-    _put_gpus(around, document, path, service)
-    _put_limits(around, document, path, service)
-    _put_volumes(around, document, service)
-    _put_configs(around, document, path, service)
-    _put_ports(around, document, path, service)
+        surroundings.image = Fact(_defaulted(service["image"]), document.where(f"{path}.image"))
+    _put_environment(surroundings, document, path, service)
+    _put_gpus(surroundings, document, path, service)
+    _put_limits(surroundings, document, path, service)
+    _put_volumes(surroundings, document, service)
+    _put_configs(surroundings, document, service)
+    _put_ports(surroundings, document, path, service)
     words = [*_words(document, f"{path}.entrypoint", service), *_words(document, f"{path}.command", service)]
-    around.no_shell += shell_faults(words, document.where(f"{path}.command"))
-    return Workload(name, words, around, document.where(path))
+    surroundings.no_shell += shell_faults(words, document.where(f"{path}.command"))
+    return Workload(name, words, surroundings, document.where(path))
 
 
 def _items(service: dict[str, Any], key: str) -> list[Any]:
@@ -75,17 +74,19 @@ def _words(document: YamlDocument, path: str, service: dict[str, Any]) -> list[t
 
 def _defaulted(text: str) -> str:
     """Return a text with the defaults of its variables; $$ is a dollar, and other values stand in an .env file."""
-    kept = text.replace("$$", "\0")
-    return VARIABLE.sub(lambda found: TEMPLATED if found[2] is None else found[2], kept).replace("\0", "$")
+    escaped = text.replace("$$", "\0")
+    return VARIABLE.sub(lambda match: TEMPLATED if match[2] is None else match[2], escaped).replace("\0", "$")
 
 
 def _put_environment(
     around: Surroundings, document: YamlDocument, path: str, service: dict[str, Any]
 ) -> None:
-    given = service.get("environment")
-    pairs = [str(each).partition("=")[::2] for each in given] if isinstance(given, list) else []
-    if isinstance(given, dict):
-        pairs = [(str(name), "" if value is None else str(value)) for name, value in given.items()]
+    variables = service.get("environment")
+    pairs = (
+        [str(variable).partition("=")[::2] for variable in variables] if isinstance(variables, list) else []
+    )
+    if isinstance(variables, dict):
+        pairs = [(str(name), "" if value is None else str(value)) for name, value in variables.items()]
     for name, value in pairs[:200]:
         around.environment[name] = Fact(_defaulted(value), document.where(f"{path}.environment"))
 
@@ -119,7 +120,7 @@ def _put_limits(around: Surroundings, document: YamlDocument, path: str, service
         around.shm = None
     memlock = document.at(f"{path}.ulimits.memlock")
     soft = memlock.get("soft") if isinstance(memlock, dict) else memlock
-    if isinstance(soft, int) and not isinstance(soft, bool):
+    if type(soft) is int:
         around.memlock = Fact(soft, document.where(f"{path}.ulimits.memlock"))
     limit = service.get("mem_limit") or document.at(f"{path}.deploy.resources.limits.memory")
     if limit is not None and size_in_bytes(limit):
@@ -148,11 +149,11 @@ def _put_volumes(around: Surroundings, document: YamlDocument, service: dict[str
             around.mounts.append(Mount(mount.target, source))
 
 
-def _put_configs(around: Surroundings, document: YamlDocument, path: str, service: dict[str, Any]) -> None:
+def _put_configs(around: Surroundings, document: YamlDocument, service: dict[str, Any]) -> None:
     """Put configs whose content stands in the same file under the paths they are mounted at."""
-    for each in _items(service, "configs"):
-        source = each.get("source") if isinstance(each, dict) else each
-        target = each.get("target") if isinstance(each, dict) else f"/{each}"
+    for config in _items(service, "configs"):
+        source = config.get("source") if isinstance(config, dict) else config
+        target = config.get("target") if isinstance(config, dict) else f"/{config}"
         text = document.at(f"configs.{source}.content")
         if isinstance(text, str) and isinstance(target, str):
             around.files[target] = (text, (document.line(f"configs.{source}.content") or 0) + 1)

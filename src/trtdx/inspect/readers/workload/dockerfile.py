@@ -91,8 +91,8 @@ class _Stage:
             self.entrypoint, self.command = each, None
         elif each.name == "CMD":
             self.command = each
-        elif each.name == "RUN" and (found := INSTALLED.search(each.text)):
-            self.around.release = Fact(stated_release(found[1]) or found[1], where)
+        elif each.name == "RUN" and (installed := INSTALLED.search(each.text)):
+            self.around.release = Fact(stated_release(installed[1]) or installed[1], where)
 
     def _begin(self, each: Instruction, where: str) -> None:
         words = [word for word in self.filled(each.text).split() if not word.startswith("--")]
@@ -132,12 +132,17 @@ class _Stage:
 
     def filled(self, text: str) -> str:
         return VARIABLE.sub(
-            lambda found: self.arguments.get(found[1]) or (found[0] if found[2] is None else found[2]), text
+            lambda match: self.arguments.get(match[1]) or (match[0] if match[2] is None else match[2]), text
         )
 
     def workload(self) -> Workload:
         """Return what the image starts: ENTRYPOINT with CMD as its arguments, or CMD alone."""
-        words = [word for each in (self.entrypoint, self.command) if each for word in _words(each)]
+        words = [
+            word
+            for instruction in (self.entrypoint, self.command)
+            if instruction
+            for word in _words(instruction)
+        ]
         first = self.entrypoint or self.command
         where = f"{self.path}:{first.line}: {first.name}" if first else self.path
         if self.entrypoint and self.command and _listed(self.entrypoint) is None:
@@ -170,17 +175,13 @@ def read_dockerfile(host: Host, path: str, version: str = "") -> Artifact:
     except UnreadableError as err:
         return Artifact("command", path, unread=(f"{path} {err}",))
     stage = _Stage(path)
-    for each in instructions(text):
-        stage.take(each)
+    for instruction in instructions(text):
+        stage.take(instruction)
     # A folder may get more files by RUN, so that what is absent here need not be absent there.
-    stage.around.mounts = [each for each in stage.around.mounts if kind_of(host, each.source) == "file"]
+    stage.around.mounts = [mount for mount in stage.around.mounts if kind_of(host, mount.source) == "file"]
     return artifact_from(host, path, [stage.workload()], version, [])
 
 
 READER = Reader(
-    "command",
-    "a Dockerfile whose image starts TensorRT-LLM",
-    is_dockerfile,
-    read_dockerfile,
-    by_version=True,
+    "command", "a Dockerfile whose image starts TensorRT-LLM", is_dockerfile, read_dockerfile, by_version=True
 )

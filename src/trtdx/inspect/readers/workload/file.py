@@ -67,28 +67,30 @@ def artifact_from(
     """Return the commands of all containers as one artifact with parts."""
     from trtdx.inspect.readers.server.llm_args import command_from_text
 
-    found: list[Artifact] = []
-    for number, work in enumerate(workloads, 1):
-        if any(each.unit == work.around.unit for each in found):
-            work.around.unit += f" ({number})"
-        text, work.around.here = with_mounts(
-            host, command_text(work.words, work.around.environment), work.around.mounts
+    commands: list[Artifact] = []
+    for number, workload in enumerate(workloads, 1):
+        if any(command.unit == workload.around.unit for command in commands):
+            workload.around.unit += f" ({number})"
+        text, workload.around.here = with_mounts(
+            host, command_text(workload.words, workload.around.environment), workload.around.mounts
         )
         if not may_start(text):
             continue
-        command = command_from_text(host, text, path, version=version, around=work.around)
-        if command.facts or work.around.no_shell:
-            found += _told(command, work, path)
-    if not found:
+        command = command_from_text(host, text, path, version=version, around=workload.around)
+        if command.facts or workload.around.no_shell:
+            commands += _told(command, workload, path)
+    if not commands:
         notes.append("no container in it starts a program of TensorRT-LLM by a command that is written here")
-        found = [Artifact("command", path)]
-    first, *rest = found
+        commands = [Artifact("command", path)]
+    first, *rest = commands
     broken = next((note for note in notes if note.startswith("is not YAML")), "")
     if broken and not any("Helm" in note for note in notes):
         first = msgspec.structs.replace(
             first, facts=first.facts | {"unparsed": Fact([f"{path}: {broken.partition('; what')[0]}"], path)}
         )
-    parts = [each for other in rest for each in (msgspec.structs.replace(other, parts=()), *other.parts)]
+    parts = [
+        part for command in rest for part in (msgspec.structs.replace(command, parts=()), *command.parts)
+    ]
     return msgspec.structs.replace(first, unread=(*first.unread, *notes), parts=(*first.parts, *parts))
 
 
@@ -132,16 +134,11 @@ def is_manifest(host: Host, found: Found) -> bool:
     """Return whether a file is a Kubernetes manifest or a compose file."""
     if found.is_directory or not found.path.lower().endswith(YAML):
         return False
-    return is_kubernetes(found.start) or is_compose(found.start)
-
-
-def is_kubernetes(start: bytes) -> bool:
-    json = b'"apiVersion"' in start and b'"kind"' in start
-    return json or bool(re.search(rb"(?m)^apiVersion:", start) and re.search(rb"(?m)^kind:", start))
-
-
-def is_compose(start: bytes) -> bool:
-    return bool(re.search(rb"(?m)^services:\s*(?:#.*)?$", start))
+    start = found.start
+    is_json = b'"apiVersion"' in start and b'"kind"' in start
+    is_kubernetes = re.search(rb"(?m)^apiVersion:", start) and re.search(rb"(?m)^kind:", start)
+    is_compose = re.search(rb"(?m)^services:\s*(?:#.*)?$", start)
+    return bool(is_json or is_kubernetes or is_compose)
 
 
 def read_manifest(host: Host, path: str, version: str = "") -> Artifact:
@@ -152,14 +149,14 @@ def read_manifest(host: Host, path: str, version: str = "") -> Artifact:
     documents, notes = read_documents(host, path)
     is_template = any("Helm" in note for note in notes)
     if any("services" in document.data and "kind" not in document.data for document in documents):
-        works = [work for document in documents for work in services_of(host, document)]
-        return artifact_from(host, path, works, version, notes)
-    works = list(Manifest(documents).workloads())
-    for work in works if is_template else ():
+        workloads = [workload for document in documents for workload in services_of(document)]
+        return artifact_from(host, path, workloads, version, notes)
+    workloads = list(Manifest(documents).workloads())
+    for work in workloads if is_template else ():
         work.around.asks_for_gpus = False  # what is not written here may stand in the values
         if work.around.shm is not None and "mounts no memory" in work.around.shm.where:
             work.around.shm = None
-    return artifact_from(host, path, works, version, notes)
+    return artifact_from(host, path, workloads, version, notes)
 
 
 READER = Reader(

@@ -84,28 +84,30 @@ def workload(pod: Pod, container: dict[str, Any], inner: str) -> Workload:
     kind, name = str(pod.document.at("kind") or "pod"), str(container.get("name") or inner)
     resource = str(pod.document.at("metadata.name") or "")
     unit = f"{kind} {resource}, container {name}"
-    around = Surroundings(system=f"Kubernetes {kind}", unit=unit, asks_for_gpus=True)
+    surroundings = Surroundings(system=f"Kubernetes {kind}", unit=unit, asks_for_gpus=True)
     if isinstance(container.get("image"), str):
-        around.image = Fact(container["image"], pod.at(f"{inner}.image"))
-    _put_environment(around, pod, container, inner)
-    _put_resources(around, pod, container, inner)
-    _put_volumes(around, pod, container, inner)
-    _put_ports(around, pod, container, inner)
-    _put_nodes(around, pod)
+        surroundings.image = Fact(container["image"], pod.at(f"{inner}.image"))
+    _put_environment(surroundings, pod, container, inner)
+    _put_resources(surroundings, pod, container, inner)
+    _put_volumes(surroundings, pod, container, inner)
+    _put_ports(surroundings, pod, container, inner)
+    _put_nodes(surroundings, pod)
     words = [
         *lined_words(pod.document, f"{pod.path}.{inner}.command", container.get("command")),
         *lined_words(pod.document, f"{pod.path}.{inner}.args", container.get("args")),
     ]
-    around.no_shell += shell_faults(words, pod.at(f"{inner}.command" if container.get("command") else inner))
-    _put_refused_words(around, pod, container, inner)
-    known = {key: str(fact.value) for key, fact in around.environment.items()}
-    expanded = [(_expanded(word, known), line) for word, line in words]
-    return Workload(name, expanded, around, pod.at(inner))
+    surroundings.no_shell += shell_faults(
+        words, pod.at(f"{inner}.command" if container.get("command") else inner)
+    )
+    _put_refused_words(surroundings, pod, container, inner)
+    environment = {key: str(fact.value) for key, fact in surroundings.environment.items()}
+    expanded = [(_expanded(word, environment), line) for word, line in words]
+    return Workload(name, expanded, surroundings, pod.at(inner))
 
 
 def _expanded(word: str, known: dict[str, str]) -> str:
     """Return a word with $(NAME) replaced, as Kubernetes does; values of secrets and fields are not known."""
-    return re.sub(r"\$\((\w+)\)", lambda found: known.get(found[1], TEMPLATED), word)
+    return re.sub(r"\$\((\w+)\)", lambda match: known.get(match[1], TEMPLATED), word)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -122,7 +124,7 @@ def _put_refused_words(around: Surroundings, pod: Pod, container: dict[str, Any]
         value = container.get(key)
         if isinstance(value, str):
             around.refused.append(Fact(f"{key} is a text, but must be a list", pod.at(f"{inner}.{key}")))
-        wrong = [each for each in _listed(value) if not isinstance(each, str)]
+        wrong = [word for word in _listed(value) if not isinstance(word, str)]
         if wrong:
             around.refused.append(
                 Fact(f"{key} holds {wrong[0]}, which is not text: quote it", pod.at(f"{inner}.{key}"))
@@ -161,7 +163,9 @@ def _put_resources(around: Surroundings, pod: Pod, container: dict[str, Any], in
 
 
 def _put_volumes(around: Surroundings, pod: Pod, container: dict[str, Any], inner: str) -> None:
-    volumes = {_table(each).get("name"): _table(each) for each in _listed(pod.spec.get("volumes"))[:200]}
+    volumes = {
+        _table(volume).get("name"): _table(volume) for volume in _listed(pod.spec.get("volumes"))[:200]
+    }
     around.shm = Fact(DEFAULT_SHM, f"{pod.at(inner)} mounts no memory at /dev/shm")
     if pod.spec.get("hostIPC") is True:
         around.shm = None
@@ -188,7 +192,7 @@ def _put_files(
     source = _table(volume.get("configMap"))
     document = manifest.maps.get(str(source.get("name") or ""))
     data = _table(document.at("data")) if document else {}
-    renamed = {_table(each).get("key"): _table(each).get("path") for each in _listed(source.get("items"))}
+    renamed = {_table(item).get("key"): _table(item).get("path") for item in _listed(source.get("items"))}
     folder = str(mount.get("mountPath") or "").rstrip("/")
     for key, text in data.items():
         if not isinstance(text, str) or document is None or (renamed and key not in renamed):
@@ -201,27 +205,29 @@ def _put_files(
 def _put_ports(around: Surroundings, pod: Pod, container: dict[str, Any], inner: str) -> None:
     """Put the ports that a probe, a declared port or a service of the same file leads to."""
     names = {
-        str(_table(each).get("name")): whole_number(_table(each).get("containerPort"))
-        or _table(each).get("containerPort")
-        for each in _listed(container.get("ports"))
+        str(_table(port).get("name")): whole_number(_table(port).get("containerPort"))
+        or _table(port).get("containerPort")
+        for port in _listed(container.get("ports"))
     }
-    wanted: list[Any] = list(names.values())
+    called_ports: list[Any] = list(names.values())
     for probe in PROBES:
         check = _table(container.get(probe))
         for kind in ("httpGet", "tcpSocket", "grpc"):
             port = _table(check.get(kind)).get("port")
             if port is None:
                 continue
-            wanted.append(names.get(str(port)) or whole_number(port) or port)
-            if isinstance(wanted[-1], int):
-                around.callers[probe] = wanted[-1]
+            called_ports.append(names.get(str(port)) or whole_number(port) or port)
+            if isinstance(called_ports[-1], int):
+                around.callers[probe] = called_ports[-1]
     if len(_listed(pod.spec.get("containers"))) == 1:
         around.callers |= {
             name: port
-            for name, given in _services(pod)
-            if (port := names.get(str(given)) or whole_number(given))
+            for name, target_port in _services(pod)
+            if (port := names.get(str(target_port)) or whole_number(target_port))
         }
-    around.ports = [] if TEMPLATED in str(wanted) else [each for each in wanted if isinstance(each, int)]
+    around.ports = (
+        [] if TEMPLATED in str(called_ports) else [port for port in called_ports if isinstance(port, int)]
+    )
     if around.ports:
         around.ports_at = pod.at(f"{inner}.ports" if container.get("ports") else inner)
     if pod.spec.get("hostNetwork") is True and not any(container.get(probe) for probe in PROBES):
@@ -236,8 +242,8 @@ def _services(pod: Pod) -> Iterator[tuple[str, Any]]:
         selector = _table(document.at("spec.selector"))
         if document.at("kind") != "Service" or not selector or not selector.items() <= labels.items():
             continue
-        for each in map(_table, _listed(document.at("spec.ports"))):
-            yield f"Service {document.at('metadata.name')}", each.get("targetPort") or each.get("port")
+        for port in map(_table, _listed(document.at("spec.ports"))):
+            yield f"Service {document.at('metadata.name')}", port.get("targetPort") or port.get("port")
 
 
 def _put_nodes(around: Surroundings, pod: Pod) -> None:

@@ -28,13 +28,8 @@ SWITCHES = re.compile(
     r"-[itdP]+|--(?:rm|tty|interactive|detach|privileged|init|read-only|publish-all|no-healthcheck|sig-proxy|oom-kill-disable)(?:=.*)?"
 )
 SHORT = {
-    "-v": "--volume",
-    "-e": "--env",
-    "-p": "--publish",
-    "-m": "--memory",
-    "-u": "--user",
-    "-w": "--workdir",
-}
+    "-v": "--volume", "-e": "--env", "-p": "--publish", "-m": "--memory", "-u": "--user", "-w": "--workdir",
+}  # fmt: skip
 DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(.+)$", re.MULTILINE)
 SLURM_SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus", "-c": "--cpus-per-task"}
 VISIBLE = re.compile(r"^\s*(?:export\s+)?CUDA_VISIBLE_DEVICES=([\d,]+)\s*(?:$|;)", re.MULTILINE)
@@ -42,12 +37,12 @@ VISIBLE = re.compile(r"^\s*(?:export\s+)?CUDA_VISIBLE_DEVICES=([\d,]+)\s*(?:$|;)
 
 def surroundings_of(line: CommandLine, text: str, place: str) -> Surroundings | None:
     """Return what a command line or script says of the container or job it runs in; None where it says nothing."""
-    around = _container(line, place) or Surroundings(system="", is_container=False)
-    _put_variables(around, line, text, place)
-    _put_job(around, line, text, place)
-    spoken = around.system or around.environment or around.tasks or around.nodes
-    around.system = around.system or "command line"
-    return around if spoken else None
+    surroundings = _container(line, place) or Surroundings(system="", is_container=False)
+    _put_variables(surroundings, line, text, place)
+    _put_job(surroundings, line, text, place)
+    spoken = surroundings.system or surroundings.environment or surroundings.tasks or surroundings.nodes
+    surroundings.system = surroundings.system or "command line"
+    return surroundings if spoken else None
 
 
 def _put_variables(around: Surroundings, line: CommandLine, text: str, place: str) -> None:
@@ -66,17 +61,17 @@ def _container(line: CommandLine, place: str) -> Surroundings | None:
     start = next((at for at, word in enumerate(words) if posixpath.basename(word.text) in ENGINES), None)
     if start is None or "run" not in [word.text for word in words[start : start + 4]]:
         return None
-    around = Surroundings(system="docker run", asks_for_gpus=True)
+    surroundings = Surroundings(system="docker run", asks_for_gpus=True)
     first = [word.text for word in words].index("run", start) + 1
-    for flag, value, word in _flags(words[first:], around, place):
+    for flag, value, word in _flags(words[first:], surroundings, place):
         if word.is_known:
-            _put_limits(around, flag, value, f"{place}: {flag}")
-            _put_connections(around, flag, value, f"{place}: {flag}")
-    if around.shm is None:
-        around.shm = Fact(DEFAULT_SHM, f"{place}: docker run without --shm-size or --ipc=host")
-    elif around.shm.value < 0:
-        around.shm = None  # the host's own
-    return around
+            _put_limits(surroundings, flag, value, f"{place}: {flag}")
+            _put_connections(surroundings, flag, value, f"{place}: {flag}")
+    if surroundings.shm is None:
+        surroundings.shm = Fact(DEFAULT_SHM, f"{place}: docker run without --shm-size or --ipc=host")
+    elif surroundings.shm.value < 0:
+        surroundings.shm = None  # the host's own
+    return surroundings
 
 
 def _flags(words: tuple[Word, ...], around: Surroundings, place: str) -> Iterator[tuple[str, str, Word]]:
@@ -129,7 +124,7 @@ def gpus_of_docker(value: str, where: str) -> Fact | None:
     text = value.strip("'\"")
     named = re.search(r"device=([\w,-]+)", text)
     if named:
-        return Fact(len([each for each in named[1].split(",") if each]), where)
+        return Fact(len([device for device in named[1].split(",") if device]), where)
     number = whole_number(text.removeprefix("count="))
     return Fact(number, where) if number is not None else None
 
@@ -138,7 +133,7 @@ def mounts_of_docker(value: str) -> list[Mount]:
     """Return the mount of `-v SOURCE:TARGET[:ro]` or `--mount type=bind,source=S,target=T`."""
     plain = re.sub(r"\$\{?PWD\}?|\$\(pwd\)|`pwd`", ".", value)
     if "target=" in plain or "dst=" in plain:
-        parts = dict(each.partition("=")[::2] for each in plain.split(","))
+        parts = dict(option.partition("=")[::2] for option in plain.split(","))
         source = parts.get("source") or parts.get("src") or ""
         target = parts.get("target") or parts.get("dst") or parts.get("destination") or ""
     else:
@@ -174,25 +169,25 @@ def _put_job(around: Surroundings, line: CommandLine, text: str, place: str) -> 
 
 
 def _put_slurm_gpus(around: Surroundings, options: dict[str, str], nodes: int, place: str) -> None:
-    each = options.get("--gpus-per-node", "").rpartition(":")[2]
+    per_node = options.get("--gpus-per-node", "").rpartition(":")[2]
     listed = re.search(r"gpu(?::[\w-]+)?:(\d{1,4})", options.get("--gres", ""))
     total = whole_number(options.get("--gpus", "").rpartition(":")[2])
-    if whole_number(each) or listed:
-        count = whole_number(each) or int(listed[1] if listed else 0)
-        flag = "--gpus-per-node" if whole_number(each) else "--gres"
+    if whole_number(per_node) or listed:
+        count = whole_number(per_node) or int(listed[1] if listed else 0)
+        flag = "--gpus-per-node" if whole_number(per_node) else "--gres"
         around.gpus = Fact(count, f"{place}: {flag}")
     elif total and total % nodes == 0:
         around.gpus = Fact(total // nodes, f"{place}: --gpus")
 
 
 def _tasks(options: dict[str, str], nodes: int | None) -> int | None:
-    total, each = (
+    total, per_node = (
         whole_number(options.get("--ntasks", "")),
         whole_number(options.get("--ntasks-per-node", "")),
     )
     if total:
         return total
-    return each * nodes if each and nodes else None
+    return per_node * nodes if per_node and nodes else None
 
 
 def _slurm_options(text: str) -> dict[str, str]:
@@ -200,7 +195,7 @@ def _slurm_options(text: str) -> dict[str, str]:
         words = shlex.split(text, comments=True)
     except ValueError:
         words = text.split()
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
         joined = re.fullmatch(r"(-[NnGc])(\d+)", word)
@@ -209,8 +204,8 @@ def _slurm_options(text: str) -> dict[str, str]:
         elif not equals and name.startswith("-"):
             value = words[at + 1] if at + 1 < len(words) else ""
         if name.startswith("-"):
-            found[SLURM_SHORT.get(name, name)] = value
-    return found
+            options[SLURM_SHORT.get(name, name)] = value
+    return options
 
 
 def _step_options(line: CommandLine) -> dict[str, str]:

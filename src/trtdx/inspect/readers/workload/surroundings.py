@@ -95,20 +95,20 @@ def _put_visible(facts: Facts, around: Surroundings) -> None:
 
 def machine_of(around: Surroundings, facts: Facts) -> Artifact | None:
     """Return the machine that is described: its release by the image, its GPUs by the limits."""
-    kept = Facts()
+    machine_facts = Facts()
     release, where = _release(around)
     if release:
-        kept.put("gpu.runtime", release, where)
-        kept.put("gpu.tensorrt", tensorrt_of(release) or None, f"TensorRT of release {release}")
+        machine_facts.put("gpu.runtime", release, where)
+        machine_facts.put("gpu.tensorrt", tensorrt_of(release) or None, f"TensorRT of release {release}")
     counts = [facts.get("container.gpus"), facts.get("container.visible_gpus")]
-    known = [each for each in counts if isinstance(each, int)]
-    if known:
+    known_counts = [count for count in counts if isinstance(count, int)]
+    if known_counts:
         several = bool(facts.get("runtime.launcher")) and around.nodes is not None
         nodes = around.nodes.value if several and around.nodes else 1
-        fact = around.gpus if around.gpus and around.gpus.value == min(known) else None
+        fact = around.gpus if around.gpus and around.gpus.value == min(known_counts) else None
         place = fact or around.environment.get("CUDA_VISIBLE_DEVICES")
-        kept.put("gpu.count", min(known) * nodes, place.where if place else around.system)
-    done = kept.done()
+        machine_facts.put("gpu.count", min(known_counts) * nodes, place.where if place else around.system)
+    done = machine_facts.done()
     return Artifact("machine", around.system, done, unit=around.unit) if done else None
 
 
@@ -127,11 +127,11 @@ def release_of(around: Surroundings) -> str:
 
 def size_in_bytes(value: object) -> int | None:
     """Return "16Gi", "16G", "1gb" or 1048576 as bytes; capitals alone are Kubernetes' powers of ten."""
-    found = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([kmgtKMGT]?)(i?)([bB]?)\s*", str(value))
-    if found is None:
+    size = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([kmgtKMGT]?)(i?)([bB]?)\s*", str(value))
+    if size is None:
         return None
-    is_decimal = found[2].isupper() and not found[3] and not found[4]
-    return int(float(found[1]) * (1000 if is_decimal else 1024) ** POWERS[found[2].lower()])
+    is_decimal = size[2].isupper() and not size[3] and not size[4]
+    return int(float(size[1]) * (1000 if is_decimal else 1024) ** POWERS[size[2].lower()])
 
 
 def whole_number(value: object) -> int | None:
@@ -171,12 +171,12 @@ def command_text(words: list[tuple[str, int]], environment: dict[str, Fact]) -> 
     if script is None:
         return shell_text(words)
     text, line = script
-    known = " ".join(
+    assignments = " ".join(
         f"{name}={shlex.quote(str(fact.value))}"
         for name, fact in environment.items()
         if re.fullmatch(r"[A-Za-z_]\w*", name) and "\n" not in str(fact.value)
     )
-    return f"{known}{chr(10) * max(line - 1, 1 if known else 0)}{as_unknown(text)}"
+    return f"{assignments}{chr(10) * max(line - 1, 1 if assignments else 0)}{as_unknown(text)}"
 
 
 def with_mounts(host: Host, text: str, mounts: list[Mount]) -> tuple[str, tuple[str, ...]]:
@@ -184,7 +184,7 @@ def with_mounts(host: Host, text: str, mounts: list[Mount]) -> tuple[str, tuple[
     from trtdx.inspect.readers.server.named_paths import kind_of
 
     here = []
-    for mount in sorted(mounts, key=lambda each: -len(each.target)):
+    for mount in sorted(mounts, key=lambda mount: -len(mount.target)):
         source, target = mount.source.rstrip("/") or "/", mount.target.rstrip("/")
         usable = bool(target) and PLAIN_PATH.fullmatch(source) and kind_of(host, source) != "absent"
         if usable and source != target:
