@@ -67,8 +67,8 @@ class CaseWriter:
         target = str(self._folder / "files" / safe)
         pending = b""
         for block in blocks:
-            whole, pending = _whole_lines(pending + block)
-            self._keep(target, whole)
+            lines, pending = _whole_lines(pending + block)
+            self._keep(target, lines)
             yield block
         self._keep(target, pending)
 

@@ -94,8 +94,8 @@ def fork(work: Callable[[], None]) -> Child:
 
     def poll() -> int | None:
         if not ended:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
+            if ended_pid:
                 ended.append(os.waitstatus_to_exitcode(status))
         return ended[0] if ended else None
 
@@ -174,11 +174,11 @@ class RealHost:
             raise InputError(f"cannot list {path}: {err.strerror or err}") from err
 
     def files(self, path: str) -> list[str]:
-        found = []
+        paths = []
         for folder, folders, names in os.walk(path):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
-            found += [str(Path(folder) / name) for name in sorted(names) if not name.startswith(".")]
-        return found
+            paths += [str(Path(folder) / name) for name in sorted(names) if not name.startswith(".")]
+        return paths
 
     def real(self, path: str) -> str:
         return os.path.realpath(path)

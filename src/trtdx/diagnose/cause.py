@@ -120,7 +120,7 @@ def _grouped(matches: Iterable[Match], sources: Sequence[SourceFacts]) -> list[_
     by_code: defaultdict[str, list[Match]] = defaultdict(list)
     for match in matches:
         by_code[match.rule.code].append(match)
-    return [_group(found, alive) for found in by_code.values()]
+    return [_group(group_matches, alive) for group_matches in by_code.values()]
 
 
 def _group(matches: list[Match], alive: dict[str, int]) -> _Group:
@@ -174,7 +174,7 @@ def _folded(groups: Sequence[_Group], scope: Scope) -> tuple[list[_Group], defau
             parts[code, group.rule.code].append(match)
             if code != group.rule.code:
                 parents[group.rule.code].add(code)
-    alone = [_with(group, parts[own]) for group in groups if (own := (group.rule.code,) * 2) in parts]
+    alone = [_with(group, parts[self_key]) for group in groups if (self_key := (group.rule.code,) * 2) in parts]
     folded: defaultdict[str, list[_Group]] = defaultdict(list)
     standing = {group.rule.code for group in alone}
     for group in groups:
@@ -266,17 +266,17 @@ def _finding(group: _Group, folded: Sequence[_Group], many_sources: bool) -> Fin
 
 def _fixes(match: Match) -> tuple[Fix, ...]:
     """Return the pattern's own fixes with the values of this log, then the page's others."""
-    own = []
+    pattern_fixes = []
     for fix in match.log.fix:
         text, command = filled(fix.text, match.values), filled(fix.command or "", match.values)
         if text is None or command is None:
             return match.rule.front.fix
-        own.append(Fix(fix.stage, text, command or None, fix.lang))
-    rest = [fix for fix in match.rule.front.fix if fix.text not in {mine.text for mine in own}]
+        pattern_fixes.append(Fix(fix.stage, text, command or None, fix.lang))
+    rest = [fix for fix in match.rule.front.fix if fix.text not in {mine.text for mine in pattern_fixes}]
     return (
-        tuple(own + rest)
-        if not own
-        else tuple(own + [fix for fix in rest if fix.stage not in {mine.stage for mine in own}])
+        tuple(pattern_fixes + rest)
+        if not pattern_fixes
+        else tuple(pattern_fixes + [fix for fix in rest if fix.stage not in {mine.stage for mine in pattern_fixes}])
     )
 
 

@@ -87,17 +87,17 @@ class Follower:
 
     def poll(self) -> list[Finding]:
         """Read what is new, waiting a little where nothing is, and return the causes not told before."""
-        grown = [each.read() for each in self._inputs if not each.ended]
+        grown = [log.read() for log in self._inputs if not log.ended]
         if not any(grown):
             self._host.sleep(0 if self.ended else POLL_S)
             return []
-        fresh = [each for each in self.report().findings if each.code not in (*self._told, NOT_ENOUGH)]
+        fresh = [finding for finding in self.report().findings if finding.code not in (*self._told, NOT_ENOUGH)]
         self._told.update(finding.code for finding in fresh)
         return fresh
 
     @property
     def ended(self) -> bool:
-        return all(each.ended for each in self._inputs)
+        return all(log.ended for log in self._inputs)
 
     def report(self) -> Report:
         """Return the report on all that was read."""

@@ -158,14 +158,14 @@ class Look:
         """Keep a line that tells of memory, and the table that follows some of them."""
         if event.line in self._remembered:
             return
-        kept = self._facts.memory
-        if len(kept) >= MOST_LINES:  # how it began and how it ended tell the most
-            del kept[MOST_LINES // 2]
+        memory_events = self._facts.memory
+        if len(memory_events) >= MOST_LINES:  # how it began and how it ended tell the most
+            del memory_events[MOST_LINES // 2]
         self._remembered.add(event.line)
-        kept.append(event)
+        memory_events.append(event)
         if BLOCK_HEAD in event.text:
             below = segment.data[begin : begin + 4096].split(b"\n")[1 : BLOCK_LINES + 1]
-            kept += [
+            memory_events += [
                 Event(event.source, number, *self._clean(text_of(line)))
                 for number, line in enumerate(below, event.line + 1)
                 if number not in self._remembered
@@ -199,14 +199,14 @@ class Look:
                 if (there := _over_lines(pattern, around, event)) is not None:
                     self._keep(number, *there)
                     yield number
-            elif found := _fits(pattern, event.peeled.message, event.text):
-                self._keep(number, found, event)
+            elif match := _fits(pattern, event.peeled.message, event.text):
+                self._keep(number, match, event)
                 yield number
 
     def _around(self, segment: Segment, begin: int, line: int) -> _Around:
         lines, before = _neighbours(segment, begin)
         clean, peeled = zip(*map(self._clean, lines), strict=True)
-        text = "\n".join(each.message for each in peeled)
+        text = "\n".join(line_parts.message for line_parts in peeled)
         self._budget.spend_on_line(len(text), 0)
         return _Around(text, text.lower(), line - before, clean, peeled)
 
@@ -264,18 +264,18 @@ class _LineNumber:
 
 
 def _fits(pattern: Pattern, message: str, line: str) -> re.Match[str] | None:
-    found = pattern.regex.search(message)
-    return found if found or message == line else pattern.regex.search(line)
+    match = pattern.regex.search(message)
+    return match if match or message == line else pattern.regex.search(line)
 
 
 def _over_lines(pattern: Pattern, around: _Around, event: Event) -> tuple[re.Match[str], Event] | None:
     if not pattern.may_match(around.lower):
         return None
-    found = pattern.regex.search(around.text)
-    if found is None:
+    match = pattern.regex.search(around.text)
+    if match is None:
         return None
-    at = around.text.count("\n", 0, found.start())
-    return found, Event(event.source, around.first + at, around.clean[at], around.peeled[at])
+    at = around.text.count("\n", 0, match.start())
+    return match, Event(event.source, around.first + at, around.clean[at], around.peeled[at])
 
 
 def _neighbours(segment: Segment, begin: int) -> tuple[list[str], int]:

@@ -42,11 +42,11 @@ class _Reader(Generic[T]):
             self._give(_End(err))
 
     def _give(self, item: T | _End) -> None:
-        given = False
-        while not given and not self.unheard.is_set():
+        delivered = False
+        while not delivered and not self.unheard.is_set():
             with contextlib.suppress(queue.Full):
                 self.made.put(item, timeout=_LOOK_UP_S)
-                given = True
+                delivered = True
 
 
 def ahead(items: Iterable[T]) -> Iterator[T]:

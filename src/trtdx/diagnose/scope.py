@@ -103,7 +103,7 @@ class Places:
         for match in sorted(matches, key=lambda match: match.event.line):
             event = match.event
             self._matches[event.source, event.peeled.unit, event.peeled.rank].append(match)
-        self._lines = {key: [match.event.line for match in found] for key, found in self._matches.items()}
+        self._lines = {key: [match.event.line for match in group] for key, group in self._matches.items()}
 
     def near(self, line: int) -> Iterator[Match]:
         """Yield, of each process that wrote the cause, its last line up to there and its first one after."""

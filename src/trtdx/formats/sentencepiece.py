@@ -23,13 +23,13 @@ class Pieces(msgspec.Struct, frozen=True):
 
 def pieces_from_model(data: bytes) -> Pieces:
     """Return the pieces of a tokenizer.model: field 1 of its protobuf, once for each piece."""
-    count, at = 0, 0
+    count, offset = 0, 0
     special: dict[str, int] = {}
-    while at < len(data):
+    while offset < len(data):
         try:
-            field, start, end = _field(data, at)
+            field, start, end = _field(data, offset)
         except ValueError as err:
-            return Pieces(count, special, f"is not a SentencePiece model: {err} at byte {at:,}")
+            return Pieces(count, special, f"is not a SentencePiece model: {err} at byte {offset:,}")
         if field == 1:
             kind, text = _piece(data[start : min(end, start + 4096)])
             if kind != ORDINARY and len(special) < 10_000:
@@ -37,7 +37,7 @@ def pieces_from_model(data: bytes) -> Pieces:
             count += 1
         if count > MOST_PIECES:
             return Pieces(count, special, "has more pieces than any vocabulary")
-        at = end
+        offset = end
     return Pieces(count, special, "" if count else "is not a SentencePiece model: it has no pieces")
 
 
@@ -74,27 +74,27 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _piece(data: bytes) -> tuple[int, str]:
     """Return the type and the text of one piece; what is not understood counts as ordinary."""
-    kind, text, at = ORDINARY, "", 0
-    while at < len(data):
+    kind, text, offset = ORDINARY, "", 0
+    while offset < len(data):
         try:
-            field, start, end = _field(data, at)
+            field, start, end = _field(data, offset)
             if field == 1:
                 text = data[start:end].decode("utf-8", "replace")
             elif field == 3:
                 kind, _ = _varint(data, start)
         except ValueError:
             break
-        at = end
+        offset = end
     return kind, text
 
 
 def is_tiktoken(start: bytes) -> bool:
     """Return whether a file is lines of a token in base 64 and its rank, as tiktoken's are."""
-    found = TIKTOKEN_LINE.match(start)
-    if found is None:
+    match = TIKTOKEN_LINE.match(start)
+    if match is None:
         return False
     try:
-        base64.b64decode(found[1], validate=True)
+        base64.b64decode(match[1], validate=True)
     except (binascii.Error, ValueError):
         return False
     return True
@@ -102,4 +102,4 @@ def is_tiktoken(start: bytes) -> bool:
 
 def size_from_tiktoken(data: bytes) -> int:
     """Return the highest rank plus one."""
-    return max((int(found[2]) for found in TIKTOKEN_LINE.finditer(data)), default=-1) + 1
+    return max((int(match[2]) for match in TIKTOKEN_LINE.finditer(data)), default=-1) + 1

@@ -142,13 +142,13 @@ def line_blocks(host: Host, path: str, longest: int, problems: list[str]) -> Ite
     """
     number, rest, skipping = 1, b"", False
     for block in _told_blocks(host, path, problems):
-        *whole, rest_now = (rest + block).split(b"\n")
-        if skipping and whole:  # the rest of a line that was given out cut
-            whole, skipping = whole[1:], False
+        *lines, rest_now = (rest + block).split(b"\n")
+        if skipping and lines:  # the rest of a line that was given out cut
+            lines, skipping = lines[1:], False
             number += 1
-        if whole:
-            yield Lines(number, _cleaned(whole, longest, block))
-            number += len(whole)
+        if lines:
+            yield Lines(number, _cleaned(lines, longest, block))
+            number += len(lines)
         rest = rest_now
         if len(rest) > longest:
             if not skipping:
