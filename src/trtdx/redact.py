@@ -145,5 +145,5 @@ def without_hosts(text: str) -> str:
     text = _IPV4.sub("[address]", text)
     text = _IPV6.sub("[address]", text)
     return _HOST.sub(
-        lambda found: found[0] if _PUBLIC.search(found["host"]) else f"{found['before']}[host]", text
+        lambda match: match[0] if _PUBLIC.search(match["host"]) else f"{match['before']}[host]", text
     )

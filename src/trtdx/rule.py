@@ -174,7 +174,12 @@ class RuleBook:
         rule = self._by_name.get(name.strip().lower())
         if rule is None:
             raise UnknownNameError(
-                "rule", name, [code_or_slug.upper() if code_or_slug.startswith("dx") else code_or_slug for code_or_slug in self._by_name]
+                "rule",
+                name,
+                [
+                    code_or_slug.upper() if code_or_slug.startswith("dx") else code_or_slug
+                    for code_or_slug in self._by_name
+                ],
             )
         return rule
 

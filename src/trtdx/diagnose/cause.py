@@ -90,7 +90,7 @@ def _judged(sources: Sequence[SourceFacts], by_job: dict[str, str]) -> tuple[lis
                 valid += [match] if match.event.line not in explained else []
             elif match.rule.code not in harmless:
                 harmless[match.rule.code] = _harmless(match, sources)
-    return valid, sorted(harmless.values(), key=lambda each: each.code)
+    return valid, sorted(harmless.values(), key=lambda line: line.code)
 
 
 def _harmless(match: Match, sources: Sequence[SourceFacts]) -> Harmless:
@@ -125,7 +125,7 @@ def _grouped(matches: Iterable[Match], sources: Sequence[SourceFacts]) -> list[_
 
 def _group(matches: list[Match], alive: dict[str, int]) -> _Group:
     rule = matches[0].rule
-    severity = max((m.log.severity or rule.front.severity for m in matches), key=lambda each: each.badness)
+    severity = max((m.log.severity or rule.front.severity for m in matches), key=lambda level: level.badness)
     confidence = max(match.log.confidence for match in matches)
     only_warned = all(m.event.peeled.level == "warning" and "warning" not in m.log.level for m in matches)
     came_up = rule.front.stage in _START_UP and all(m.event.line < alive[m.event.source] for m in matches)
@@ -174,7 +174,9 @@ def _folded(groups: Sequence[_Group], scope: Scope) -> tuple[list[_Group], defau
             parts[code, group.rule.code].append(match)
             if code != group.rule.code:
                 parents[group.rule.code].add(code)
-    alone = [_with(group, parts[self_key]) for group in groups if (self_key := (group.rule.code,) * 2) in parts]
+    alone = [
+        _with(group, parts[self_key]) for group in groups if (self_key := (group.rule.code,) * 2) in parts
+    ]
     folded: defaultdict[str, list[_Group]] = defaultdict(list)
     standing = {group.rule.code for group in alone}
     for group in groups:
@@ -276,7 +278,9 @@ def _fixes(match: Match) -> tuple[Fix, ...]:
     return (
         tuple(pattern_fixes + rest)
         if not pattern_fixes
-        else tuple(pattern_fixes + [fix for fix in rest if fix.stage not in {mine.stage for mine in pattern_fixes}])
+        else tuple(
+            pattern_fixes + [fix for fix in rest if fix.stage not in {mine.stage for mine in pattern_fixes}]
+        )
     )
 
 

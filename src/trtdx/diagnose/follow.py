@@ -91,7 +91,9 @@ class Follower:
         if not any(grown):
             self._host.sleep(0 if self.ended else POLL_S)
             return []
-        fresh = [finding for finding in self.report().findings if finding.code not in (*self._told, NOT_ENOUGH)]
+        fresh = [
+            finding for finding in self.report().findings if finding.code not in (*self._told, NOT_ENOUGH)
+        ]
         self._told.update(finding.code for finding in fresh)
         return fresh
 

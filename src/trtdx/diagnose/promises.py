@@ -52,7 +52,9 @@ class Promises:
 
     def _should_be_silent(self, rule: Rule, example: str) -> Iterator[Problem]:
         report = self.report_on(example)
-        codes = [finding.code for finding in report.findings] + [harmless.code for harmless in report.summary.harmless]
+        codes = [finding.code for finding in report.findings] + [
+            harmless.code for harmless in report.summary.harmless
+        ]
         if rule.code in codes:
             yield self._problem(rule, example, f"gives {rule.code}, which is to stay silent on it")
 

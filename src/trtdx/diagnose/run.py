@@ -84,7 +84,9 @@ def report_from(
     else:
         findings += unexplained(facts, book)
     findings = refine(findings, facts) if refine else findings
-    calibrated_findings = [msgspec.structs.replace(finding, confidence=calibrated(finding.confidence)) for finding in findings]
+    calibrated_findings = [
+        msgspec.structs.replace(finding, confidence=calibrated(finding.confidence)) for finding in findings
+    ]
     return Report(_summary(facts, calibrated_findings, harmless, partial), tuple(calibrated_findings))
 
 
@@ -144,7 +146,10 @@ def _summary(
     harmless: Sequence[Harmless],
     partial: Sequence[str],
 ) -> Summary:
-    size, lines = sum(source_facts.bytes_read for source_facts in facts), sum(source_facts.lines_read for source_facts in facts)
+    size, lines = (
+        sum(source_facts.bytes_read for source_facts in facts),
+        sum(source_facts.lines_read for source_facts in facts),
+    )
     return Summary(
         text=_headline(findings, partial),
         inputs=len(facts),

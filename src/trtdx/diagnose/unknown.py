@@ -91,7 +91,9 @@ def description_in(text: str, sources: Sequence[SourceFacts]) -> str:
     ):
         return text
     unlabelled = [
-        line for line, line_parts in zip(lines, peeled, strict=True) if not line_parts.source and line_parts.level == "unknown"
+        line
+        for line, line_parts in zip(lines, peeled, strict=True)
+        if not line_parts.source and line_parts.level == "unknown"
     ]
     return "\n".join(line for line in unlabelled if OWN_WORDS.search(line) and is_spoken(line))
 
@@ -107,7 +109,7 @@ def told(sources: Sequence[SourceFacts], description: str, book: RuleBook) -> li
         for words in rule.front.told[::-1]
         if words.fits(description)
     }
-    best = sorted(by_code.values(), key=lambda each: (-each.score, each.rule.code))[:MOST_TOLD]
+    best = sorted(by_code.values(), key=lambda near: (-near.score, near.rule.code))[:MOST_TOLD]
     return [_from_description(near, sources, description) for near in best]
 
 
@@ -118,7 +120,8 @@ def resembling(sources: Sequence[SourceFacts], description: str, book: RuleBook)
     bar = SURE_ENOUGH if COMPLAINT.search(description) else SURE_WITHOUT_COMPLAINT
     near = [candidate for candidate in index_of(book).nearest(description, most=1) if candidate.score >= bar]
     return [
-        _from_description(Near(candidate.rule, min(0.6, 0.2 + candidate.score)), sources, description) for candidate in near
+        _from_description(Near(candidate.rule, min(0.6, 0.2 + candidate.score)), sources, description)
+        for candidate in near
     ]
 
 
@@ -139,7 +142,9 @@ def doubt(
         return []
     known_codes = {finding.code for finding in unsure}
     near = index_of(book).nearest(described or _query(loud or events), most=6)
-    guesses = [candidate for candidate in near if candidate.score >= GUESS and candidate.rule.code not in known_codes][:3]
+    guesses = [
+        candidate for candidate in near if candidate.score >= GUESS and candidate.rule.code not in known_codes
+    ][:3]
     if not guesses and (unsure or not (loud or described)):
         return []
     missing = _not_enough(loud or events, guesses, sources, described, book.get(CODE))

@@ -188,7 +188,11 @@ class _Lexer:
             if assignment is None:
                 continue
             before = self._variables.pop(assignment[1], None if assignment[2] else "")
-            value = None if before is None or assignment[1] in unknown else (before if assignment[2] else "") + assignment[3]
+            value = (
+                None
+                if before is None or assignment[1] in unknown
+                else (before if assignment[2] else "") + assignment[3]
+            )
             if value is not None and len(value) <= LONGEST_VALUE:
                 self._variables[assignment[1]] = value
 
@@ -223,7 +227,7 @@ class _Lexer:
         self._here, self._target = [], ""
 
     def _filled(self, text: str) -> str:
-        return PARAMETER.sub(lambda found: found[0] if (value := self._value(found)) is None else value, text)
+        return PARAMETER.sub(lambda match: match[0] if (value := self._value(match)) is None else value, text)
 
     def _value(self, found: re.Match[str]) -> str | None:
         """Return what a `$NAME` or `${NAME:-default}` stands for, where the text tells."""

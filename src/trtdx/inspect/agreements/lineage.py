@@ -57,17 +57,17 @@ def lenders(referred: list[Artifact], given: list[Artifact]) -> list[Artifact]:
     the tokenizer does not fit.
     """
     everything = [*referred, *given]
-    engines = [each for each in everything if each.kind in ("engine", "checkpoint")]
-    named = {real for each in everything for real in _named(each, ("runtime.model", *ENGINE_OPTIONS))}
-    lent = {real for each in everything for real in _named(each, TOKENIZER_OPTIONS)} - named
+    engines = [artifact for artifact in everything if artifact.kind in ("engine", "checkpoint")]
+    named = {real for artifact in everything for real in _named(artifact, ("runtime.model", *ENGINE_OPTIONS))}
+    lent = {real for artifact in everything for real in _named(artifact, TOKENIZER_OPTIONS)} - named
     return [
-        _tokenizer_alone(each)
-        if each.kind == "hf"
-        and each.real in lent
+        _tokenizer_alone(artifact)
+        if artifact.kind == "hf"
+        and artifact.real in lent
         and engines
-        and not any(related(each, made) for made in engines)
-        else each
-        for each in referred
+        and not any(related(artifact, engine) for engine in engines)
+        else artifact
+        for artifact in referred
     ]
 
 
@@ -83,23 +83,25 @@ ENGINE_OPTIONS = ("triton.engine_dir", *(f"option.{flag}" for flag in ENGINE_FLA
 
 
 def _tokenizer_alone(model: Artifact) -> Artifact:
-    kept = {name: fact for name, fact in model.facts.items() if name.startswith("tokenizer.")}
-    return msgspec.structs.replace(model, kind="tokenizer", facts=kept)
+    tokenizer_facts = {name: fact for name, fact in model.facts.items() if name.startswith("tokenizer.")}
+    return msgspec.structs.replace(model, kind="tokenizer", facts=tokenizer_facts)
 
 
 def chains(deployment: Deployment) -> list[tuple[Artifact, ...]]:
     """Return model, checkpoint and engine in the order they were made; what is not at hand is left out."""
-    found: list[tuple[Artifact, ...]] = []
+    chains_found: list[tuple[Artifact, ...]] = []
     for engine in deployment.of("engine"):
         checkpoint = origin(deployment, engine, "checkpoint")
         model = origin(deployment, checkpoint or engine, "hf")
-        found.append(tuple(each for each in (model, checkpoint, engine) if each is not None))
-    used = {id(each) for chain in found for each in chain}
+        chains_found.append(
+            tuple(artifact for artifact in (model, checkpoint, engine) if artifact is not None)
+        )
+    used = {id(artifact) for chain in chains_found for artifact in chain}
     for checkpoint in deployment.of("checkpoint"):
         if id(checkpoint) not in used:
             model = origin(deployment, checkpoint, "hf")
-            found.append((model, checkpoint) if model is not None else (checkpoint,))
-    return found
+            chains_found.append((model, checkpoint) if model is not None else (checkpoint,))
+    return chains_found
 
 
 def steps(deployment: Deployment, name: str) -> Iterator[Step]:
@@ -113,41 +115,41 @@ def steps(deployment: Deployment, name: str) -> Iterator[Step]:
 
 
 def all_steps(deployment: Deployment, name: str) -> Iterator[Step]:
-    seen = set()
+    yielded = set()
     for chain in chains(deployment):
         stating = [artifact for artifact in chain if artifact.has(name)]
         for source, target in pairwise(stating):
-            if related(source, target) and (id(source), id(target)) not in seen:
-                seen.add((id(source), id(target)))
+            if related(source, target) and (id(source), id(target)) not in yielded:
+                yielded.add((id(source), id(target)))
                 yield Step(source, target)
 
 
 def pairs_made(deployment: Deployment) -> Iterator[Step]:
     """Yield every neighbour pair of every chain once, whatever they state, other models included."""
-    seen = set()
+    yielded = set()
     for chain in chains(deployment):
         for source, target in pairwise(chain):
-            if (id(source), id(target)) not in seen:
-                seen.add((id(source), id(target)))
+            if (id(source), id(target)) not in yielded:
+                yielded.add((id(source), id(target)))
                 yield Step(source, target)
 
 
 def model_made_into(deployment: Deployment, artifact: Artifact) -> Artifact | None:
     """Return the Hugging Face model an engine or checkpoint was made from, where it is at hand."""
     for chain in chains(deployment):
-        if chain[0].kind == "hf" and any(each is artifact for each in chain):
+        if chain[0].kind == "hf" and any(member is artifact for member in chain):
             return chain[0]
     return None
 
 
 def servers(deployment: Deployment, *, answering: bool = False) -> list[Artifact]:
     """Return what loads a model by itself; with `answering`, what takes requests of people."""
-    found = [
-        each
-        for each in deployment.of("llm-args", "command")
-        if not _is(each, "trtllm-build") and not is_read_with_command(deployment, each)
+    loading = [
+        server
+        for server in deployment.of("llm-args", "command")
+        if not _is(server, "trtllm-build") and not is_read_with_command(deployment, server)
     ]
-    return [each for each in found if not answering or not _is(each, "trtllm-bench", "trtllm-eval")]
+    return [server for server in loading if not answering or not _is(server, "trtllm-bench", "trtllm-eval")]
 
 
 def _is(server: Artifact, *programs: str) -> bool:
@@ -159,14 +161,18 @@ def origin(deployment: Deployment, made: Artifact, kind: str) -> Artifact | None
     candidates = list(deployment.of(kind))
     if len(candidates) == 1 and sum(1 for _ in deployment.of(made.kind)) == 1:
         return candidates[0]
-    distances = [len(differing(each, made)) for each in candidates]
+    distances = [len(differing(candidate, made)) for candidate in candidates]
     least = min(distances, default=ANOTHER_MODEL)
-    nearest = [each for each, far in zip(candidates, distances, strict=True) if far == least < ANOTHER_MODEL]
+    nearest = [
+        candidate
+        for candidate, far in zip(candidates, distances, strict=True)
+        if far == least < ANOTHER_MODEL
+    ]
     if len(nearest) > 1:
-        named = {real for each in deployment.artifacts for real in each.resolved.values()}
-        nearest = [each for each in nearest if each.real in named] or nearest
+        named = {real for artifact in deployment.artifacts for real in artifact.resolved.values()}
+        nearest = [candidate for candidate in nearest if candidate.real in named] or nearest
     if len(nearest) > 1:
-        paths = joined(each.path for each in nearest)
+        paths = joined(candidate.path for candidate in nearest)
         lacking(f"which of {paths} {made.path} was made from cannot be told from their sizes")
     return nearest[0] if len(nearest) == 1 else None
 

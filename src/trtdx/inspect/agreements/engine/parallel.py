@@ -56,13 +56,13 @@ class Cut(NamedTuple):
 
 def cuts(deployment: Deployment) -> Iterator[Cut]:
     """Yield every model that is cut: engines and checkpoints by themselves, models by who serves them."""
-    made = [each for each in deployment.of("engine", "checkpoint") if each.has("num_heads")]
-    yield from (Cut(each, each) for each in made)
+    built = [artifact for artifact in deployment.of("engine", "checkpoint") if artifact.has("num_heads")]
+    yield from (Cut(artifact, artifact) for artifact in built)
     for server in servers(deployment):
         model = model_of(deployment, server)
         if model is None or server.text("runtime.backend") not in ("", "pytorch"):
             continue
-        if not made or names(server, "runtime.model", model):  # else it serves what was made from the model
+        if not built or names(server, "runtime.model", model):  # else it serves what was made from the model
             yield Cut(model, server)
 
 
@@ -73,14 +73,14 @@ def divisors(number: int) -> list[int]:
 @agreement("DX096", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
 def tensor_parallel(deployment: Deployment) -> Iterator[Violation]:
     """Heads, key/value heads and inner sizes can be dealt out to the ranks of tensor parallelism."""
-    seen: list[tuple[int, ...]] = []
+    reported: list[tuple[int, ...]] = []
     for cut in cuts(deployment):
         tp_size = cut.size("tp_size")
         broken = [name for name in _split(cut) if not _fits(cut, name, tp_size)]
         key = (tp_size, *(cut.model.get(name) for name in broken))
-        if not broken or key in seen:
+        if not broken or key in reported:
             continue
-        seen.append(key)
+        reported.append(key)
         works = [size for size in SIZES if all(_fits(cut, name, size) for name in _split(cut))]
         best = max((size for size in works if tp_size % size == 0), default=1)
         yield Violation(
@@ -278,10 +278,10 @@ def context_parallel(deployment: Deployment) -> Iterator[Violation]:
 
 def _other_kind(mapping: Artifact) -> bool:
     """Return whether another kind of context parallelism is asked for than Ulysses."""
-    told = [
+    cp_settings = [
         str(fact.value) for name, fact in mapping.family("option").items() if name.startswith("cp_config")
     ]
-    return any(kind in " ".join(told).upper() for kind in ("HELIX", "STAR", "RING"))
+    return any(kind in " ".join(cp_settings).upper() for kind in ("HELIX", "STAR", "RING"))
 
 
 @agreement(
@@ -370,7 +370,7 @@ def _misaligned(cut: Cut, unit: int) -> Iterator[Violation]:
         dense_beside_experts = name == "intermediate_size" and cut.model.has("num_experts")
         if not size or ways == 1 or size % ways or dense_beside_experts or (size // ways) % unit == 0:
             continue
-        works = [each for each in SIZES if size % each == 0 and (size // each) % unit == 0]
+        works = [pieces for pieces in SIZES if size % pieces == 0 and (size // pieces) % unit == 0]
         yield Violation(
             cut.model.evidence(name, "quant.algo") + cut.mapping.evidence("tp_size"),
             {

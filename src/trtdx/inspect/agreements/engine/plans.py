@@ -51,9 +51,9 @@ def plans_are_plans(deployment: Deployment) -> Iterator[Violation]:
 def one_writer(deployment: Deployment) -> Iterator[Violation]:
     """The plans of all ranks were written by one TensorRT."""
     for engine in deployment.of("engine"):
-        found = engine.items("plan.versions")
-        if len(found) > 1:
-            values = {"versions": listed(found, 3), "folder": quoted(engine)}
+        plan_versions = engine.items("plan.versions")
+        if len(plan_versions) > 1:
+            values = {"versions": listed(plan_versions, 3), "folder": quoted(engine)}
             yield Violation(engine.evidence("plan.versions"), {**values, "rebuild": build_command(engine)})
 
 
@@ -65,11 +65,13 @@ def one_gpu(deployment: Deployment) -> Iterator[Violation]:
         if len(sms) < 2 or "RTX" in engine.text("plan.product"):
             continue  # one plan of TensorRT-RTX is for several by itself
         values = {"sms": " and ".join(map(capability, sms)), "gpus": gpus_of(tuple(sms))}
-        which = listed([" ".join(each) for each in _plans_by_gpu(engine)], 4)
+        which = listed([" ".join(plan_words) for plan_words in _plans_by_gpu(engine)], 4)
         values |= {"folder": quoted(engine), "rebuild": build_command(engine)}
         values["which"] = f": {which}" if which else ""
-        told = [Evidence(f"{engine.path.rstrip('/')}/{name}", text) for name, text in _plans_by_gpu(engine)]
-        yield Violation(tuple(told[:4]) or engine.evidence("plan.sms"), values)
+        evidence = [
+            Evidence(f"{engine.path.rstrip('/')}/{name}", text) for name, text in _plans_by_gpu(engine)
+        ]
+        yield Violation(tuple(evidence[:4]) or engine.evidence("plan.sms"), values)
 
 
 def _plans_by_gpu(engine: Artifact) -> list[tuple[str, str]]:
@@ -121,14 +123,14 @@ def no_more_plans(deployment: Deployment) -> Iterator[Violation]:
 def plans_of_this_build(deployment: Deployment) -> Iterator[Violation]:
     """The plans were written by the TensorRT of the release that config.json names."""
     for engine in deployment.of("engine"):
-        found = engine.items("plan.versions")
+        plan_versions = engine.items("plan.versions")
         expected = versions.tensorrt_of(engine.text("version"))
-        if len(found) != 1 or not expected or engine.text("plan.product") not in ("", "TensorRT"):
+        if len(plan_versions) != 1 or not expected or engine.text("plan.product") not in ("", "TensorRT"):
             continue
         if any(_conflict(engine, machine) for machine in deployment.of("machine")):
             continue  # the machine cannot read the plans, which says it better
-        if numbers(str(found[0]))[:2] != numbers(expected)[:2]:
-            values = {"found": found[0], "expected": expected, "version": engine.text("version")}
+        if numbers(str(plan_versions[0]))[:2] != numbers(expected)[:2]:
+            values = {"found": plan_versions[0], "expected": expected, "version": engine.text("version")}
             values["rebuild"] = build_command(engine)
             yield Violation(engine.evidence("plan.versions", "version"), values, confidence=0.8)
 
@@ -163,14 +165,14 @@ LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}  # the only sizes compres
 @agreement("DX322", "checkpoint", "engine")
 def head_size(deployment: Deployment) -> Iterator[Violation]:
     """The attention of a model has heads of a size there are kernels for."""
-    seen: set[int] = set()
+    checked_sizes: set[int] = set()
     for artifact in deployment.of("checkpoint", "engine"):
         size = artifact.integer("head_size")
-        if size is None or size in seen or not _generates(artifact) or artifact.has("kv_lora_rank"):
+        if size is None or size in checked_sizes or not _generates(artifact) or artifact.has("kv_lora_rank"):
             continue
-        seen.add(size)
+        checked_sizes.add(size)
         if size not in (*HEAD_SIZES, 72):
-            near = min(HEAD_SIZES, key=lambda each: abs(each - size))
+            near = min(HEAD_SIZES, key=lambda known_size: abs(known_size - size))
             values = {"size": size, "sizes": listed(HEAD_SIZES, 20), "near": near}
             yield Violation(artifact.evidence("head_size"), values)
 

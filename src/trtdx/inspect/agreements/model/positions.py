@@ -235,7 +235,7 @@ def positions_in_reach(deployment: Deployment) -> Iterator[Violation]:
     """An engine takes no longer sequences than the model has positions for."""
     for chain in chains(deployment):
         engine = chain[-1]
-        stating = next((each for each in reversed(chain) if each.has("max_positions")), None)
+        stating = next((artifact for artifact in reversed(chain) if artifact.has("max_positions")), None)
         limit = position_limit(stating) if stating else None
         longest = engine.integer("max_seq_len")
         if stating is None or limit is None or longest is None or unbounded(engine):
@@ -281,10 +281,10 @@ def unbounded(engine: Artifact) -> bool:
 def window_lost(deployment: Deployment) -> Iterator[Violation]:
     """A model's sliding window is asked for at run time where its engine does not carry it."""
     serving = [*deployment.of("triton"), *servers(deployment)]
-    if not serving or any(each.has("runtime.attention_window") for each in serving):
+    if not serving or any(server.has("runtime.attention_window") for server in serving):
         return
-    for model, *made in chains(deployment):
-        engine = made[-1] if made else model
+    for model, *built in chains(deployment):
+        engine = built[-1] if built else model
         window, longest = model.integer("sliding_window"), engine.integer("max_seq_len")
         if model.kind != "hf" or window is None or longest is None:
             continue
@@ -314,7 +314,7 @@ def window_lost(deployment: Deployment) -> Iterator[Violation]:
 def window_cut(deployment: Deployment) -> Iterator[Violation]:
     """A model that attends to the whole text is not served with a smaller attention window."""
     for server in (*deployment.of("triton"), *servers(deployment)):
-        windows = [each for each in server.items("runtime.attention_window") if isinstance(each, int)]
+        windows = [window for window in server.items("runtime.attention_window") if isinstance(window, int)]
         holder, fact = _longest(deployment, server)
         longest = holder.integer(fact) if holder else None
         if holder is None or longest is None or not windows or _has_window(deployment):
@@ -343,7 +343,7 @@ def _longest(deployment: Deployment, server: Artifact) -> tuple[Artifact | None,
 
 
 def _has_window(deployment: Deployment) -> bool:
-    return any(each.has("sliding_window") for each in deployment.of("hf", "checkpoint", "engine"))
+    return any(artifact.has("sliding_window") for artifact in deployment.of("hf", "checkpoint", "engine"))
 
 
 ROWS = (

@@ -196,27 +196,27 @@ def quantised_as_declared(deployment: Deployment) -> Iterator[Violation]:
         if not algo or algo in QUANTISED_AT_BUILD or not complete(model) or model.has("quant.per_layer"):
             continue
         if _without_scales(model, algo) or _stored_otherwise(model, algo):
-            held = in_words(sorted(model.table("weights.dtypes"))) or "plain numbers"
+            stored = in_words(sorted(model.table("weights.dtypes"))) or "plain numbers"
             scales = "" if model.get("weights.scales") else ", without scales"
             yield Violation(
                 model.evidence("quant.algo", "weights.scales", "weights.dtypes"),
-                {"algo": algo, "held": held + scales, "kind": called(model), "path": quoted(model)},
+                {"algo": algo, "held": stored + scales, "kind": called(model), "path": quoted(model)},
             )
 
 
 def _without_scales(model: Artifact, algo: str) -> bool:
     """Return whether no scale is there; those of FP4 in a checkpoint have names of their own."""
-    known = model.kind == "hf" or algo in EIGHT_BIT_FLOAT or "AWQ" in algo or "GPTQ" in algo
-    return known and model.get("weights.scales") is False
+    has_named_scales = model.kind == "hf" or algo in EIGHT_BIT_FLOAT or "AWQ" in algo or "GPTQ" in algo
+    return has_named_scales and model.get("weights.scales") is False
 
 
 def _stored_otherwise(model: Artifact, algo: str) -> bool:
     """Return whether no tensor has a type the algorithm stores; a checkpoint may view packed words as float16."""
     dtypes = model.table("weights.dtypes")
-    wanted = STORED_AS.get(algo, ())
-    if not dtypes or not wanted or (model.kind == "checkpoint" and algo not in EIGHT_BIT_FLOAT):
+    storage_dtypes = STORED_AS.get(algo, ())
+    if not dtypes or not storage_dtypes or (model.kind == "checkpoint" and algo not in EIGHT_BIT_FLOAT):
         return False
-    return not any(dtype in wanted for dtype in dtypes)
+    return not any(dtype in storage_dtypes for dtype in dtypes)
 
 
 @agreement("DX838", "hf", "checkpoint")
@@ -369,8 +369,8 @@ def head_not_quantised(deployment: Deployment) -> Iterator[Violation]:
 
 
 def _names_head(artifact: Artifact) -> bool:
-    patterns = [str(each) for each in artifact.items("quant.excluded")]
-    return any("lm_head" in each or each in ("*", "*head*") for each in patterns)
+    patterns = [str(pattern) for pattern in artifact.items("quant.excluded")]
+    return any("lm_head" in pattern or pattern in ("*", "*head*") for pattern in patterns)
 
 
 @agreement("DX843", "hf", "checkpoint", "engine")

@@ -79,7 +79,7 @@ def tokenizer_named(deployment: Deployment) -> Iterator[Violation]:
     """A tokenizer that is named for a model gives the ids the model was trained with."""
     for server in servers(deployment, "llm-args", "command"):
         lender = next(
-            (each for each in deployment.of("hf") if names(server, "runtime.tokenizer", each)), None
+            (model for model in deployment.of("hf") if names(server, "runtime.tokenizer", model)), None
         )
         model = model_of(deployment, server)
         if lender is None or model is None or lender is model:
@@ -164,7 +164,7 @@ def cache_on_gpu(deployment: Deployment) -> Iterator[Violation]:
     sm = machine.integer("gpu.sm") if machine else None
     if machine is None or sm is None or sm in FP4_CACHE or kernels_lack(machine):
         return
-    if any(lack_of(each, machine) for each in deployment.of("hf")):
+    if any(lack_of(model, machine) for model in deployment.of("hf")):
         return  # the weights do not run there either, which is told
     for artifact, name in _fp4_caches(deployment):
         values = {"gpu": gpu_of(machine), "path": place_of(artifact), "verb": "cannot compute"}
@@ -178,11 +178,13 @@ def cache_on_gpu(deployment: Deployment) -> Iterator[Violation]:
 
 def _fp4_caches(deployment: Deployment) -> Iterator[tuple[Artifact, str]]:
     """Yield what asks for an NVFP4 cache: a server, or the model itself where no server says otherwise."""
-    asked = [each for each in servers(deployment) if each.text("runtime.kv_cache_dtype") not in ("", "auto")]
-    for server in asked:
+    asking_servers = [
+        server for server in servers(deployment) if server.text("runtime.kv_cache_dtype") not in ("", "auto")
+    ]
+    for server in asking_servers:
         if server.text("runtime.kv_cache_dtype").lower() == "nvfp4":
             yield server, "runtime.kv_cache_dtype"
-    for model in deployment.of("hf") if not asked else ():
+    for model in deployment.of("hf") if not asking_servers else ():
         if model.text("quant.kv_algo").upper() == "NVFP4":
             yield model, "quant.kv_algo"
 

@@ -65,7 +65,8 @@ def one_place(deployment: Deployment) -> Iterator[Violation]:
             values = {"what": words, "places": places, "verify": verify_of(command)}
             conflicts = map(str, command.items("runtime.conflicts"))
             only_memory = all(
-                DROPPED in each and each.startswith("kv_cache_config.free_gpu") for each in conflicts
+                DROPPED in conflict and conflict.startswith("kv_cache_config.free_gpu")
+                for conflict in conflicts
             )
             yield Violation(evidence, values, Severity.WARNING if only_memory else Severity.ERROR)
 
@@ -118,7 +119,7 @@ def graph_batches(deployment: Deployment) -> Iterator[Violation]:
     """The batch sizes that CUDA graphs are captured for end at their largest one."""
     names = ("option.cuda_graph_config.batch_sizes", "option.cuda_graph_config.max_batch_size")
     for server in servers(deployment):
-        sizes = [each for each in server.items(names[0]) if isinstance(each, int)]
+        sizes = [size for size in server.items(names[0]) if isinstance(size, int)]
         largest = server.integer(names[1])
         if sizes and largest and max(sizes) != largest:
             yield Violation(
@@ -168,11 +169,11 @@ def model_for_pytorch(deployment: Deployment) -> Iterator[Violation]:
         backend = server.text("runtime.backend")
         release = parsed(release_of(deployment, server))
         is_default = backend == "" and release is not None and release >= Version("1.0.0")
-        for made in deployment.of("engine", "checkpoint"):
-            if serving.names(server, "runtime.model", made) and (backend == "pytorch" or is_default):
+        for artifact in deployment.of("engine", "checkpoint"):
+            if serving.names(server, "runtime.model", artifact) and (backend == "pytorch" or is_default):
                 yield Violation(
                     server.evidence("runtime.model") + stated(server, "runtime.backend"),
-                    {"kind": made.title, "model": made.path, **known_paths(deployment, server)}
+                    {"kind": artifact.title, "model": artifact.path, **known_paths(deployment, server)}
                     | {"source": _source(deployment, server)},
                 )
 
@@ -204,12 +205,17 @@ def cache_holds_sequence(deployment: Deployment) -> Iterator[Violation]:
         if tokens is None or server.has("runtime.attention_window"):
             continue
         engine = engine_of(deployment, server)
-        stated_by = [each for each in (server, engine) if each is not None and each.has("max_seq_len")]
-        needs = [(each.integer("max_seq_len") or 0, each.evidence("max_seq_len")) for each in stated_by[:1]]
+        stated_by = [
+            artifact for artifact in (server, engine) if artifact is not None and artifact.has("max_seq_len")
+        ]
+        needs = [
+            (artifact.integer("max_seq_len") or 0, artifact.evidence("max_seq_len"))
+            for artifact in stated_by[:1]
+        ]
         for request in requests_in(deployment.of("request")):
             words = Evidence(request.where or "request", request.words)
             needs.append((request.input_len + request.output_len, (words,)))
-        length, evidence = max(needs, key=lambda each: each[0], default=(0, ()))
+        length, evidence = max(needs, key=lambda need: need[0], default=(0, ()))
         if length > tokens:
             values = {
                 "tokens": tokens,
@@ -280,12 +286,12 @@ def length_in_reach(deployment: Deployment) -> Iterator[Violation]:
         positions = _positions(model) if model else None
         if model is None or positions is None:
             continue
-        asked, release = server.integer("max_seq_len"), release_of(deployment, server)
-        if asked is not None and asked > positions and engine_of(deployment, server) is None:
+        requested_len, release = server.integer("max_seq_len"), release_of(deployment, server)
+        if requested_len is not None and requested_len > positions and engine_of(deployment, server) is None:
             serves_it = bool(release) and not at_least(release, "0.21.0")  # model_engine.py lowers it since
             yield Violation(
                 server.evidence("max_seq_len") + stated(model, "max_positions", "rope_scaling"),
-                {"asked": asked, "positions": positions, **known_paths(deployment, server)},
+                {"asked": requested_len, "positions": positions, **known_paths(deployment, server)},
                 Severity.ERROR if serves_it else None,
             )
 
@@ -308,11 +314,12 @@ def model_dtype(deployment: Deployment) -> Iterator[Violation]:
         model = model_of(deployment, server)
         if model is None or not model.has("dtype"):
             continue
-        asked, saved = DTYPES.get(server.text("runtime.dtype")), model.text("dtype")
-        overflows = asked == "float16" and model.text("model_type").startswith(PRONE_TO_OVERFLOW)
-        if asked and asked != saved and not overflows and not model.has("quant.algo"):
+        requested, saved = DTYPES.get(server.text("runtime.dtype")), model.text("dtype")
+        overflows = requested == "float16" and model.text("model_type").startswith(PRONE_TO_OVERFLOW)
+        if requested and requested != saved and not overflows and not model.has("quant.algo"):
             yield Violation(
-                server.evidence("runtime.dtype") + model.evidence("dtype"), {"asked": asked, "saved": saved}
+                server.evidence("runtime.dtype") + model.evidence("dtype"),
+                {"asked": requested, "saved": saved},
             )
 
 
@@ -350,8 +357,8 @@ def prompt_in_budget(deployment: Deployment) -> Iterator[Violation]:
 def _options_file(server: Artifact) -> str:
     """Return the file that options can be written to: its own, or the one its command names."""
     named = next((server.text(option) for option in CONFIG_OPTIONS if server.has(option)), "")
-    own = server.path if server.kind == "llm-args" else ""
-    return shlex.quote(own or named or "extra.yaml")
+    options_path = server.path if server.kind == "llm-args" else ""
+    return shlex.quote(options_path or named or "extra.yaml")
 
 
 def serves_only_engine(server: Artifact) -> bool:

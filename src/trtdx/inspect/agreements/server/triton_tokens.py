@@ -52,8 +52,14 @@ def turn_end_stops_triton(deployment: Deployment) -> Iterator[Violation]:
     for server in deployment.of("triton"):
         holder = tokenizer_in_use(deployment, server)
         turn_end = holder.integer("tokenizer.turn_end_id") if holder else None
-        own = holder.integer("tokenizer.eos_id") if holder else None
-        if holder is None or turn_end is None or own is None or turn_end == own or ends_otherwise(holder):
+        eos_id = holder.integer("tokenizer.eos_id") if holder else None
+        if (
+            holder is None
+            or turn_end is None
+            or eos_id is None
+            or turn_end == eos_id
+            or ends_otherwise(holder)
+        ):
             continue
         if turn_end in stop_ids(holder) and "preprocessing" in server.items("triton.models"):
             yield Violation(
@@ -61,7 +67,7 @@ def turn_end_stops_triton(deployment: Deployment) -> Iterator[Violation]:
                 {
                     "token": holder.text("tokenizer.turn_end") or f"token {turn_end}",
                     "id": turn_end,
-                    "stops": str(own),
+                    "stops": str(eos_id),
                     "who": "Triton's preprocessing",
                 },
                 Severity.ERROR,  # unless every client sends an end_id or stop words of its own
