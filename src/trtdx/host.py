@@ -1,7 +1,13 @@
-"""The only door to files, processes, environment and clock.
+"""The door to the outside world: environment variables, processes, the clock, and files that a case can hold.
 
 `RealHost` acts on this machine. `RecordedHost` replays what a case recorded, so that every user's case is a
 test fixture and nothing behind this door can tell the difference.
+
+Environment variables, processes and the clock are reached through here in the whole house. Files are in the rooms
+that a case must be able to replay: `diagnose`, `inspect`, `memory`, `knowledge`, `case.py` and the readers of
+`formats`. Rooms that compute tensors (`engines`, `capture`, `compare`, `testing`, `formats/onnx`) open their files
+themselves, because the libraries they work with take paths. `tests/test_project.py` holds this, and lists the few
+exceptions with their reasons.
 """
 
 from __future__ import annotations
