@@ -218,12 +218,6 @@ def older_than(version: str, limit: str) -> bool:
         return False
 
 
-def in_words(items: Sequence[object], last: str = "and") -> str:
-    """Return "1, 2 and 4", or with another word before the last one."""
-    words = [str(item) for item in items]
-    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
 def called(artifact: Artifact) -> str:
     """Return what an artifact is called within a sentence."""
     return SHORT.get(artifact.kind, artifact.kind)

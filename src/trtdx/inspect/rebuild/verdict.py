@@ -54,9 +54,9 @@ def rebuild_section(engine: Artifact, machine: Artifact) -> Section:
 
 def rebuild_answer(engine: Artifact, machine: Artifact, book: RuleBook) -> tuple[Section, list[Finding]]:
     """Return the verdict, and the findings of everything that keeps the engine from running there."""
-    from trtdx.inspect.agreements.engine.machine import ROWS
+    from trtdx.inspect.agreements import table
 
-    return rebuild_section(engine, machine), findings_from(ROWS, Deployment((engine, machine)), book)
+    return rebuild_section(engine, machine), findings_from(table(), Deployment((engine, machine)), book)
 
 
 def verdict(answers: list[Answer]) -> Answer:

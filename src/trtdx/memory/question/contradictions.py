@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trtdx.inspect.agreements import table
 from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.agreements.engine import machine, parallel
-from trtdx.inspect.agreements.server import runtime
 from trtdx.inspect.facts.artifact import Artifact, Deployment, Facts
 from trtdx.knowledge.versions import gpus_with_sm
 from trtdx.knowledge.violation import Violation, finding_from
@@ -48,7 +47,7 @@ MODEL_FACTS = {
 def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
     """Return what is wrong with a set-up, graver things first."""
     deployment = Deployment((_model(answer.setup), _command(answer.setup), *_machine(answer.setup)))
-    rows = tuple(row for part in (parallel, runtime, machine) for row in part.ROWS if row.code in ASKED)
+    rows = tuple(row for row in table() if row.code in ASKED)
     found = [_less_sure(answer.setup, each) for each in findings_from(rows, deployment, book)]
     page = book.get(IMPOSSIBLE)
     own = [*_own(answer.setup), *_model_is_there(answer)]

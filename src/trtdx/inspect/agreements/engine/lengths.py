@@ -12,7 +12,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.profiles.engine_settings import Settings
     from trtdx.inspect.requests.limits import Taker
     from trtdx.inspect.requests.requests import Request
@@ -259,6 +258,3 @@ def old_answer(taker: Taker) -> Iterator[Violation]:
                 **taker.asked(excess, _room_for_answers(taker)),
             },
         )
-
-
-ROWS: tuple[Agreement, ...] = (prompt, runner_prompt, encoder_input, answer, old_answer)

@@ -13,7 +13,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
     from trtdx.inspect.profiles.engine_settings import Settings
 
@@ -114,6 +113,3 @@ def profiles_without_gaps(deployment: Deployment) -> Iterator[Violation]:
                 },
                 confidence=0.85,
             )
-
-
-ROWS: tuple[Agreement, ...] = (ordered_limits, reachable_limits, profiles_without_gaps)

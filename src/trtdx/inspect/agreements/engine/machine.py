@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.engine import plans
 from trtdx.inspect.agreements.lineage import quoted
 from trtdx.inspect.facts.compatibility import (
     FIRST_BF16,
@@ -30,7 +29,6 @@ from trtdx.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 MODELS = ("engine", "checkpoint", "hf")  # the more finished first: one finding for one model
@@ -308,18 +306,3 @@ def _sizes(artifact: Artifact) -> str:
     return " x ".join(f"{word} {artifact.get(name)}" for word, name in named if artifact.has(name)) or (
         "as started" if artifact.has("runtime.world_size") else "one by default"
     )
-
-
-ROWS: tuple[Agreement, ...] = (
-    engines_run,
-    tensorrt_release,
-    release,
-    demanded_keys,
-    compute_capability,
-    kernels,
-    fp8,
-    quantisation,
-    bfloat16,
-    gpus_for_ranks,
-    *plans.ROWS,
-)

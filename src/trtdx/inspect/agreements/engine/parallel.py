@@ -7,15 +7,15 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import in_words, older_than, servers
+from trtdx.inspect.agreements.lineage import older_than, servers
 from trtdx.inspect.agreements.serving import model_of, names
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # of which those that work are named
@@ -86,9 +86,9 @@ def tensor_parallel(deployment: Deployment) -> Iterator[Violation]:
         yield Violation(
             cut.model.evidence(*broken) + cut.mapping.evidence("tp_size"),
             {
-                "what": in_words([f"{name} {cut.model.get(name)}" for name in broken]),
+                "what": joined([f"{name} {cut.model.get(name)}" for name in broken]),
                 "tp_size": tp_size,
-                "works": in_words(works, "or"),
+                "works": joined(works, "or"),
                 "best": best,
                 "rest": tp_size // best,
                 "model": cut.served,
@@ -128,7 +128,7 @@ def experts(deployment: Deployment) -> Iterator[Violation]:
                 {
                     "experts": count,
                     "ep_size": ep_size,
-                    "works": in_words(divisors(count), "or"),
+                    "works": joined(divisors(count), "or"),
                     "tp_size": cut.size("tp_size"),
                     "best": math.gcd(count, cut.size("tp_size")),
                     "model": cut.served,
@@ -147,7 +147,7 @@ def inner_size_of_experts(deployment: Deployment) -> Iterator[Violation]:
             works = divisors(size)
             yield Violation(
                 cut.model.evidence("moe_intermediate_size") + cut.mapping.evidence("tp_size", "moe_ep_size"),
-                {"size": size, "ways": ways, "works": in_words(works, "or"), **_dealt_out(cut, works)},
+                {"size": size, "ways": ways, "works": joined(works, "or"), **_dealt_out(cut, works)},
             )
             return
 
@@ -241,7 +241,7 @@ def even_stages(deployment: Deployment) -> Iterator[Violation]:
                     "pp_size": stages,
                     "lost": layers % stages,
                     "version": artifact.text("version"),
-                    "works": in_words(divisors(layers), "or"),
+                    "works": joined(divisors(layers), "or"),
                 },
             )
             return
@@ -271,7 +271,7 @@ def context_parallel(deployment: Deployment) -> Iterator[Violation]:
             works = [size for size in divisors(heads) if heads % (tp_size * size) == 0]
             yield Violation(
                 cut.model.evidence("num_heads") + cut.mapping.evidence("tp_size", "cp_size"),
-                {"heads": heads, "tp_size": tp_size, "cp_size": cp_size, "works": in_words(works, "or")},
+                {"heads": heads, "tp_size": tp_size, "cp_size": cp_size, "works": joined(works, "or")},
             )
             return
 
@@ -317,7 +317,7 @@ def embedding(deployment: Deployment) -> Iterator[Violation]:
                 "what": name,
                 "size": size,
                 "tp_size": tp_size,
-                "works": in_words(divisors(size), "or"),
+                "works": joined(divisors(size), "or"),
                 "other_axis": 0 if name == "hidden_size" else 1,
             },
         )
@@ -380,7 +380,7 @@ def _misaligned(cut: Cut, unit: int) -> Iterator[Violation]:
                 "share": size // ways,
                 "unit": unit,
                 "algo": cut.model.text("quant.algo"),
-                "works": in_words(works, "or") or "none",
+                "works": joined(works, "or") or "none",
                 "command": _cut_otherwise(cut, name, works),
             },
             confidence=0.85,
@@ -395,20 +395,3 @@ def _cut_otherwise(cut: Cut, name: str, works: list[int]) -> str:
         return f"trtllm-serve model --tp_size {tp_size} --ep_size {_dealt_out(cut, works)['ep_size']}"
     best = max((size for size in works if tp_size % size == 0), default=1)
     return f"trtllm-serve model --tp_size {best} --pp_size {tp_size // best}"
-
-
-ROWS: tuple[Agreement, ...] = (
-    tensor_parallel,
-    experts,
-    inner_size_of_experts,
-    world,
-    experts_world,
-    even_stages,
-    stages_with_layers,
-    context_parallel,
-    within_a_machine,
-    embedding,
-    attention_data_parallel,
-    scale_blocks,
-    scale_groups,
-)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.engine import conflicts
 from trtdx.inspect.agreements.lineage import quoted
 from trtdx.inspect.facts.compatibility import capability, gpus_of, numbers, writer_of
 from trtdx.inspect.rebuild.command import build_command
@@ -17,8 +16,18 @@ from trtdx.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
+
+
+@agreement("DX203", "engine", "plan")
+def plans_are_plans(deployment: Deployment) -> Iterator[Violation]:
+    """A file that is named like a plan is one."""
+    for artifact in deployment.of("engine", "plan"):
+        foreign = artifact.items("plan.foreign")
+        if foreign:
+            yield Violation(
+                artifact.evidence("plan.foreign"), {"plans": listed(foreign, 3), "folder": quoted(artifact)}
+            )
 
 
 @agreement("DX204", "engine", "plan")
@@ -34,17 +43,6 @@ def whole_plans(deployment: Deployment) -> Iterator[Violation]:
 
 
 REMADE_PLAN = "trtexec --onnx=MODEL.onnx --saveEngine=MODEL.plan.new"
-
-
-@agreement("DX203", "engine", "plan")
-def plans_are_plans(deployment: Deployment) -> Iterator[Violation]:
-    """A file that is named like a plan is one."""
-    for artifact in deployment.of("engine", "plan"):
-        foreign = artifact.items("plan.foreign")
-        if foreign:
-            yield Violation(
-                artifact.evidence("plan.foreign"), {"plans": listed(foreign, 3), "folder": quoted(artifact)}
-            )
 
 
 @agreement("DX903", "engine")
@@ -209,20 +207,3 @@ def fused_attention(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 engine.evidence("head_size", "plugin.context_fmha", "version"), values, Severity.WARNING, 0.85
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    plans_are_plans,
-    whole_plans,
-    one_writer,
-    one_gpu,
-    no_rtx_plans,
-    a_plan_for_each_rank,
-    no_more_plans,
-    plans_of_this_build,
-    no_debug_outputs,
-    head_size,
-    latent_sizes,
-    fused_attention,
-    *conflicts.ROWS,
-)

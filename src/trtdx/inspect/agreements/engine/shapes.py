@@ -6,9 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.engine import lengths, limits
 from trtdx.inspect.agreements.lineage import quoted
-from trtdx.inspect.agreements.server import limits as server_limits
 from trtdx.inspect.rebuild.command import build_command
 from trtdx.inspect.requests.limits import each_taker, over, prompt_rule
 from trtdx.inspect.requests.requests import requests_in
@@ -19,7 +17,6 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
     from trtdx.inspect.profiles.engine_settings import Settings
     from trtdx.inspect.requests.limits import Over, Taker
@@ -238,17 +235,3 @@ def optimum(taker: Taker) -> Iterator[Violation]:
 def _tokens_after(request: Request, s: Settings) -> int:
     sequences = min(request.batch, s.max_batch_size) * request.beam
     return sequences * (1 + s.max_draft_len * s.speculative)
-
-
-ROWS: tuple[Agreement, ...] = (
-    *lengths.ROWS,
-    beams,
-    batch,
-    step_tokens,
-    drafts,
-    prompt_table,
-    adapter_rank,
-    optimum,
-    *limits.ROWS,
-    *server_limits.ROWS,
-)

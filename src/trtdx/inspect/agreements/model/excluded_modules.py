@@ -15,7 +15,6 @@ from trtdx.words import listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Deployment
 
 
@@ -70,6 +69,3 @@ def _names(pattern: str, module: str) -> bool:
 def _layer(module: str) -> int:
     match = re.search(r"layers\.(\d{1,5})\.", module)
     return int(match[1]) if match else 0
-
-
-ROWS: tuple[Agreement, ...] = (plain_modules_excluded,)

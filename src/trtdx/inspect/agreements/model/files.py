@@ -15,7 +15,6 @@ from trtdx.words import counted, listed, size_in_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 ON_DISK = ("hf", "tokenizer", "checkpoint", "engine", "lora")
@@ -279,15 +278,3 @@ def adapter_whole(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 adapter.evidence("absent"), {"files": listed(absent, 3), "folder": folder_of(adapter)}
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    files_fetched,
-    weights_whole,
-    dtype_as_stated,
-    files_parse,
-    values_of_their_type,
-    config_there,
-    tokenizer_there,
-    adapter_whole,
-)

@@ -11,23 +11,21 @@ from trtdx.inspect.agreements.lineage import (
     Step,
     called,
     differing,
-    in_words,
     pairs_made,
     related,
     remake,
     servers,
     steps,
 )
-from trtdx.inspect.agreements.model import positions, weights
 from trtdx.inspect.agreements.serving import model_of
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # The classes of MODEL_MAP (tensorrt_llm/models/__init__.py, 1.2.1) by the family that computes the same.
@@ -84,7 +82,7 @@ def another_model(deployment: Deployment) -> Iterator[Violation]:
             step.source.evidence(*names) + step.target.evidence(*names),
             {
                 "kind": called(step.target),
-                "differences": in_words([_instead(step, name) for name in names]),
+                "differences": joined([_instead(step, name) for name in names]),
                 **remake(step),
             },
         )
@@ -105,7 +103,7 @@ def dimensions(deployment: Deployment) -> Iterator[Violation]:
             step.source.evidence(*names) + step.target.evidence(*names),
             {
                 "kind": called(step.target),
-                "differences": in_words([_instead(step, name) for name in names]),
+                "differences": joined([_instead(step, name) for name in names]),
                 **remake(step),
             },
         )
@@ -129,7 +127,7 @@ def latent_attention(deployment: Deployment) -> Iterator[Violation]:
                 step.source.evidence(*names) + step.target.evidence(*names),
                 {
                     "kind": called(step.target),
-                    "differences": in_words([_instead(step, name) for name in names]),
+                    "differences": joined([_instead(step, name) for name in names]),
                     **remake(step),
                 },
             )
@@ -272,25 +270,7 @@ def mapping(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 step.source.evidence(*names) + step.target.evidence(*names),
                 {
-                    "differences": in_words([_instead(step, name) for name in names]),
+                    "differences": joined([_instead(step, name) for name in names]),
                     **remake(step),
                 },
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    *positions.ROWS,
-    *weights.ROWS,
-    another_model,
-    dimensions,
-    latent_attention,
-    vocabulary,
-    architecture,
-    norm_epsilon,
-    activation,
-    experts_per_token,
-    half_precision,
-    half_precision_asked_for,
-    logits_dtype,
-    mapping,
-)

@@ -6,14 +6,14 @@ import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, in_words, older_than, quoted, servers
+from trtdx.inspect.agreements.lineage import called, older_than, quoted, servers
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # Names of modules in adapters and what TensorRT-LLM calls them (hf_lora_convert.py and lora_helper.py, 1.2.1).
@@ -139,7 +139,7 @@ def modules(deployment: Deployment) -> Iterator[Violation]:
                 yield Violation(
                     adapter.evidence("lora.modules") + host.evidence("lora.target_modules"),
                     {
-                        "left_out": in_words(left_out),
+                        "left_out": joined(left_out),
                         "kind": called(host),
                         "adapter": quoted(adapter),
                         **made_with(host, adapter, modules=sorted(target_modules | set(_wanted(adapter)))),
@@ -258,7 +258,7 @@ def whole_modules(deployment: Deployment) -> Iterator[Violation]:
         resized = adapter_vocab is not None and model_vocab is not None and adapter_vocab > model_vocab
         yield Violation(
             adapter.evidence("lora.modules_to_save", "lora.vocab_size") + models[0].evidence("vocab_size"),
-            {"modules": in_words(replaced), "kind": called(models[0]), "adapter": quoted(adapter)},
+            {"modules": joined(replaced), "kind": called(models[0]), "adapter": quoted(adapter)},
             Severity.ERROR,
             0.9 if resized else 0.7,
         )
@@ -308,17 +308,3 @@ def scale_stated(deployment: Deployment) -> Iterator[Violation]:
                 adapter.evidence("lora.rank", "lora.alpha"),
                 {"rank": adapter.get("lora.rank"), "adapter": quoted(adapter)},
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    rank,
-    enabled,
-    modules,
-    data_type,
-    base_model,
-    magnitudes,
-    whole_modules,
-    root_scale,
-    trained_biases,
-    scale_stated,
-)

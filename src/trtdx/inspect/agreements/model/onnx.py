@@ -18,7 +18,6 @@ from trtdx.words import listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
     from trtdx.inspect.profiles.onnx_case import Case
 
@@ -274,28 +273,3 @@ def build_succeeded(deployment: Deployment) -> Iterator[Violation]:
         if errors := log.items("log.errors"):
             values = {"path": log.path, "error": errors[0], "quoted": shlex.quote(log.path)}
             yield Violation(log.evidence("log.errors"), values, confidence=0.9)
-
-
-ROWS: tuple[Agreement, ...] = (
-    every_dynamic_input_has_shapes,
-    ranges_fit_the_inputs,
-    profiles_name_inputs,
-    one_dimension_has_one_range,
-    mask_is_past_and_sequence,
-    profiles_differ,
-    inputs_hold_something,
-    profiles_can_be_read,
-    external_data_is_there,
-    external_data_is_beside_the_model,
-    file_is_below_the_protobuf_limit,
-    file_is_a_whole_model,
-    versions_exist,
-    graph_is_valid,
-    nodes_are_of_their_opset,
-    shapes_fit_inside,
-    types_are_the_same,
-    operators_are_known,
-    node_names_are_unique,
-    constant_indices_exist,
-    build_succeeded,
-)

@@ -10,7 +10,6 @@ from trtdx.inspect.agreements.lineage import (
     Step,
     called,
     chains,
-    in_words,
     origin,
     pairs_made,
     quoted,
@@ -23,6 +22,7 @@ from trtdx.inspect.agreements.serving import engine_of, model_of
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ def rotary(deployment: Deployment) -> Iterator[Violation]:
                 {
                     "source": called(step.source),
                     "kind": called(step.target),
-                    "differences": in_words([words for _, words in lost]),
+                    "differences": joined([words for _, words in lost]),
                     **remake(step),
                 },
                 Severity.ERROR,
@@ -344,14 +344,3 @@ def _longest(deployment: Deployment, server: Artifact) -> tuple[Artifact | None,
 
 def _has_window(deployment: Deployment) -> bool:
     return any(artifact.has("sliding_window") for artifact in deployment.of("hf", "checkpoint", "engine"))
-
-
-ROWS = (
-    rotary,
-    scaling_complete,
-    rotary_as_published,
-    position_kind,
-    positions_in_reach,
-    window_lost,
-    window_cut,
-)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, in_words, older_than, quoted, remake, servers, steps
-from trtdx.inspect.agreements.model import excluded_modules
+from trtdx.inspect.agreements.lineage import called, older_than, quoted, remake, servers, steps
 from trtdx.inspect.agreements.model.weights import complete
 from trtdx.inspect.agreements.serving import model_of
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # Values of quantization_config.quant_method that the PyTorch backend reads, by the release that learned them
@@ -196,7 +195,7 @@ def quantised_as_declared(deployment: Deployment) -> Iterator[Violation]:
         if not algo or algo in QUANTISED_AT_BUILD or not complete(model) or model.has("quant.per_layer"):
             continue
         if _without_scales(model, algo) or _stored_otherwise(model, algo):
-            stored = in_words(sorted(model.table("weights.dtypes"))) or "plain numbers"
+            stored = joined(sorted(model.table("weights.dtypes"))) or "plain numbers"
             scales = "" if model.get("weights.scales") else ", without scales"
             yield Violation(
                 model.evidence("quant.algo", "weights.scales", "weights.dtypes"),
@@ -233,7 +232,7 @@ def declared_as_quantised(deployment: Deployment) -> Iterator[Violation]:
         if packed and not model.has("unparsed"):
             yield Violation(
                 model.evidence("weights.dtypes", "quant.algo"),
-                {"dtypes": in_words(packed), "kind": called(model), "path": quoted(model)},
+                {"dtypes": joined(packed), "kind": called(model), "path": quoted(model)},
             )
 
 
@@ -257,7 +256,7 @@ def packed_as_declared(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 model.evidence("quant.method", "quant.group_size", "weights.packing", "weights.packed_group"),
                 {
-                    "differences": in_words(differences),
+                    "differences": joined(differences),
                     "layout": layout,
                     "bits": model.get("weights.packed_bits"),
                     "group": model.get("weights.packed_group"),
@@ -278,7 +277,7 @@ def group_size(deployment: Deployment) -> Iterator[Violation]:
                 {
                     "algo": algo,
                     "size": size,
-                    "works": in_words(works),
+                    "works": joined(works),
                     "kind": called(artifact),
                     "qformat": "w4a8_awq" if algo == "W4A8_AWQ" else "int4_awq",
                 },
@@ -322,7 +321,7 @@ def layout(deployment: Deployment) -> Iterator[Violation]:
                 step.source.evidence(*lost) + step.target.evidence(*lost),
                 {
                     "kind": called(step.target),
-                    "differences": in_words(
+                    "differences": joined(
                         [
                             f"{name[6:]} {step.target.get(name)} instead of {step.source.get(name)}"
                             for name in lost
@@ -384,25 +383,3 @@ def mixed_precision(deployment: Deployment) -> Iterator[Violation]:
             and artifact.text("quant.method") != "compressed-tensors"
         ):
             yield Violation(artifact.evidence("quant.algo", "quant.per_layer"), {"path": quoted(artifact)})
-
-
-ROWS: tuple[Agreement, ...] = (
-    two_declarations,
-    method_read,
-    asked_for,
-    cache_scheme_read,
-    cache_scales_there,
-    cache_scales_used,
-    cache_scales_asked_for,
-    quantised_as_declared,
-    *excluded_modules.ROWS,
-    declared_as_quantised,
-    packed_as_declared,
-    group_size,
-    block_size,
-    activation_order,
-    layout,
-    same_algorithm,
-    head_not_quantised,
-    mixed_precision,
-)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, in_words, model_made_into, quoted, related, servers
+from trtdx.inspect.agreements.lineage import called, model_made_into, quoted, related, servers
 from trtdx.inspect.agreements.serving import model_of, names
 from trtdx.inspect.facts.gaps import lacking
 from trtdx.knowledge.violation import Violation
@@ -16,7 +16,6 @@ from trtdx.words import joined
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 SPECIAL_IDS = {
@@ -245,7 +244,7 @@ def turn_end_stops(deployment: Deployment) -> Iterator[Violation]:
             {
                 "token": holder.text("tokenizer.turn_end") or f"token {turn_end}",
                 "id": turn_end,
-                "stops": in_words(sorted(stops)),
+                "stops": joined(sorted(stops)),
                 "who": "generation",
             },
             Severity.ERROR,
@@ -278,7 +277,7 @@ def template_tokens(deployment: Deployment) -> Iterator[Violation]:
         if unknown and holder.has("tokenizer.size"):
             yield Violation(
                 holder.evidence("tokenizer.template_unknown_tokens", "tokenizer.size"),
-                {"tokens": in_words(unknown[:4]), "path": quoted(holder)},
+                {"tokens": joined(unknown[:4]), "path": quoted(holder)},
                 confidence=0.8,
             )
 
@@ -306,7 +305,7 @@ def special_tokens_known(deployment: Deployment) -> Iterator[Violation]:
             ends = any(str(token).startswith("eos") for token in absent)
             yield Violation(
                 holder.evidence("tokenizer.absent_special", "tokenizer.size"),
-                {"tokens": in_words(absent), "path": quoted(holder)},
+                {"tokens": joined(absent), "path": quoted(holder)},
                 None if ends else Severity.NOTE,
                 0.9,
             )
@@ -321,7 +320,7 @@ def ends_are_no_text(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 holder.evidence("tokenizer.text_eos", "tokenizer.eos_id"),
                 {
-                    "ids": in_words(text),
+                    "ids": joined(text),
                     "token": holder.text("tokenizer.eos_token") or "another token",
                     "id": holder.get("tokenizer.eos_id", "its id"),
                     "path": quoted(holder),
@@ -373,17 +372,3 @@ def tokenizer_length(deployment: Deployment) -> Iterator[Violation]:
                 {"longest": longest, "limit": limit, "path": quoted(tokenizer)},
                 confidence=0.7,
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    ids_in_vocabulary,
-    special_ids_in_vocabulary,
-    tokenizer_of_model,
-    turn_end_stops,
-    template_tokens,
-    template_parses,
-    special_tokens_known,
-    ends_are_no_text,
-    template_there,
-    tokenizer_length,
-)

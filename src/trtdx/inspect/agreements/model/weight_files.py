@@ -14,7 +14,6 @@ from trtdx.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 PICKLES = ("bin", "pt", "pth", "ckpt")
@@ -231,17 +230,3 @@ def dtypes_known(deployment: Deployment) -> Iterator[Violation]:
                 model.evidence("weights.unknown_dtypes"),
                 {"file": file, "dtype": dtype, "folder": folder_of(model)},
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    shards_there,
-    weights_there,
-    tensors_in_place,
-    siblings_there,
-    one_generation,
-    no_pickles,
-    no_gguf,
-    layers_there,
-    no_layers_left_over,
-    dtypes_known,
-)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, chains, in_words, quoted, related, remake, steps
+from trtdx.inspect.agreements.lineage import called, chains, quoted, related, remake, steps
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Evidence, Severity
-from trtdx.words import counted
+from trtdx.words import counted, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # What keeps a directory's tensors from being known in full.
@@ -282,6 +281,21 @@ PLAIN_SIZES = (
 SIZES = (("hidden_size", "weights.columns", "q_proj"), ("intermediate_size", "weights.mlp_rows", "gate_proj"))
 
 
+@agreement("DX094", "hf", "checkpoint")
+def embedding_rows(deployment: Deployment) -> Iterator[Violation]:
+    """The embedding has a row for each token of the vocabulary; a checkpoint's may be filled up for the ranks."""
+    for model in deployment.of("hf", "checkpoint"):
+        table, size = model.items("weights.embedding_shape"), model.integer("vocab_size")
+        if len(table) != 2 or size is None or model.get("multimodal"):
+            continue
+        padding = 64 * (model.integer("tp_size") or 1) if model.kind == "checkpoint" else 1
+        if not size <= table[0] < size + padding:
+            yield Violation(
+                model.evidence("weights.embedding_shape", "vocab_size"),
+                {"rows": table[0], "vocab_size": size, "model": quoted(model)},
+            )
+
+
 @agreement("DX814", "hf")
 def sizes_fit(deployment: Deployment) -> Iterator[Violation]:
     """The hidden and inner size in config.json are those of the weights."""
@@ -342,21 +356,6 @@ def tied_head_is_embedding(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX094", "hf", "checkpoint")
-def embedding_rows(deployment: Deployment) -> Iterator[Violation]:
-    """The embedding has a row for each token of the vocabulary; a checkpoint's may be filled up for the ranks."""
-    for model in deployment.of("hf", "checkpoint"):
-        table, size = model.items("weights.embedding_shape"), model.integer("vocab_size")
-        if len(table) != 2 or size is None or model.get("multimodal"):
-            continue
-        padding = 64 * (model.integer("tp_size") or 1) if model.kind == "checkpoint" else 1
-        if not size <= table[0] < size + padding:
-            yield Violation(
-                model.evidence("weights.embedding_shape", "vocab_size"),
-                {"rows": table[0], "vocab_size": size, "model": quoted(model)},
-            )
-
-
 @agreement("DX131", "checkpoint")
 def rank_files(deployment: Deployment) -> Iterator[Violation]:
     """A checkpoint has a file of weights for each rank, those of context parallelism apart."""
@@ -366,12 +365,12 @@ def rank_files(deployment: Deployment) -> Iterator[Violation]:
         missing = sorted(set(range(min(ranks, 4096))) - there)
         if missing and (there or checkpoint.items("weights.missing")):
             files_words = (
-                f"the files of ranks {in_words(sorted(there)[:8])}" if there else "no rank*.safetensors"
+                f"the files of ranks {joined(sorted(there)[:8])}" if there else "no rank*.safetensors"
             )
             yield Violation(
                 (Evidence(checkpoint.path, files_words), *checkpoint.evidence("tp_size", "pp_size")),
                 {
-                    "missing": in_words([f"rank{rank}.safetensors" for rank in missing[:4]]),
+                    "missing": joined([f"rank{rank}.safetensors" for rank in missing[:4]]),
                     "are": "is" if len(missing) == 1 else "are",
                     "ranks": counted(ranks, "rank"),
                     "found": len(there) or "none",
@@ -394,20 +393,3 @@ def no_more_rank_files(deployment: Deployment) -> Iterator[Violation]:
                 checkpoint.evidence("weights.ranks", "tp_size", "pp_size"),
                 {"first": f"rank{beyond[0]}.safetensors", "ranks": ranks, "path": quoted(checkpoint)},
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    head_kept,
-    head_stored,
-    tied_head_fits,
-    query_norms,
-    attention_bias,
-    head_rows,
-    fused_rows,
-    embedding_rows,
-    sizes_fit,
-    experts_fit,
-    tied_head_is_embedding,
-    rank_files,
-    no_more_rank_files,
-)

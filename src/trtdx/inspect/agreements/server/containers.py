@@ -15,7 +15,6 @@ from trtdx.words import size_in_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 ENOUGH_SHM = (
@@ -151,14 +150,3 @@ def ranks_know_each_other(deployment: Deployment) -> Iterator[Violation]:
         if by_srun and meets and ranks > 1 and not command.has("container.mpi"):
             evidence = command.evidence("runtime.launcher", "runtime.world_size")
             yield Violation(evidence, {"ranks": ranks, "verify": verify_of(command)}, confidence=0.75)
-
-
-ROWS: tuple[Agreement, ...] = (
-    shared_memory,
-    gpus_given,
-    listens_for_others,
-    port_served,
-    started_without_shell,
-    manifest_taken,
-    ranks_know_each_other,
-)

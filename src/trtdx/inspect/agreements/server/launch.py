@@ -25,7 +25,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # Models that were never trained with layers that predict further tokens, and that no release has such layers for.
@@ -187,14 +186,3 @@ def _fp4_caches(deployment: Deployment) -> Iterator[tuple[Artifact, str]]:
     for model in deployment.of("hf") if not asking_servers else ():
         if model.text("quant.kv_algo").upper() == "NVFP4":
             yield model, "quant.kv_algo"
-
-
-ROWS: tuple[Agreement, ...] = (
-    paths_there,
-    adapter_beside_model,
-    tokenizer_named,
-    predicting_layers,
-    draft_named,
-    draft_vocabulary,
-    cache_on_gpu,
-)

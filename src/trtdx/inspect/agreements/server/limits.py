@@ -14,7 +14,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.requests.limits import Server
 
 
@@ -85,6 +84,3 @@ def server_beams(server: Server) -> Iterator[Violation]:
             server.evidence(excess.worst, "max_beam_width"),
             {"beams": excess.worst.beam, "width": width, "among": excess.among, "words": excess.worst.words},
         )
-
-
-ROWS: tuple[Agreement, ...] = (unchunked, server_length, server_beams)

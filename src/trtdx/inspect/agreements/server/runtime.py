@@ -11,7 +11,6 @@ from packaging.version import Version
 from trtdx.inspect.agreements import serving
 from trtdx.inspect.agreements.agreement import agreement
 from trtdx.inspect.agreements.mended_commands import started_once
-from trtdx.inspect.agreements.server import launch, runtime_engine, unknown_options
 from trtdx.inspect.agreements.serving import (
     CONFIG_OPTIONS,
     SIDES,
@@ -36,7 +35,6 @@ from trtdx.model import Evidence, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # The spellings of data types that LLM(dtype=...) takes.
@@ -363,26 +361,3 @@ def _options_file(server: Artifact) -> str:
 
 def serves_only_engine(server: Artifact) -> bool:
     return serves_engine(server) and server.text("runtime.backend") in ("tensorrt", "trt")
-
-
-ROWS: tuple[Agreement, ...] = (
-    *unknown_options.ROWS,
-    one_place,
-    options_readable,
-    values_fit,
-    graph_batches,
-    keys_once,
-    backend_there,
-    model_for_pytorch,
-    cache_share,
-    cache_holds_sequence,
-    block_size,
-    led_by_one,
-    own_code,
-    length_in_reach,
-    model_dtype,
-    batch_in_budget,
-    prompt_in_budget,
-    *runtime_engine.ROWS,
-    *launch.ROWS,
-)

@@ -28,7 +28,6 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 SPECULATIVE = {
@@ -325,18 +324,3 @@ def window_in_reach(deployment: Deployment) -> Iterator[Violation]:
                     **known_paths(deployment, server),
                 },
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    limits,
-    ignored_limits,
-    paged_context,
-    decoding_mode,
-    started_ranks,
-    ranks_of_triton,
-    ranks_of_runner,
-    same_mapping,
-    device_ids,
-    cross_share,
-    window_in_reach,
-)

@@ -15,7 +15,6 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # Parameters the models cannot do without; the others have defaults that a `${...}` leaves in force.
@@ -318,21 +317,3 @@ def batching_of_engine(deployment: Deployment) -> Iterator[Violation]:
 
 
 LOST = (("runtime.chunked_context", "chunked context"), ("triton.decoupled", "streaming"))
-
-ROWS: tuple[Agreement, ...] = (
-    filled_in,
-    configurations_parse,
-    files_there,
-    names_agree,
-    tensors_connect,
-    logits_type,
-    streaming_throughout,
-    ensemble_batches,
-    batch_of_engine,
-    one_tokenizer,
-    paths_there,
-    an_engine_is_served,
-    parameters_readable,
-    inflight,
-    batching_of_engine,
-)

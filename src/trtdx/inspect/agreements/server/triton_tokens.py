@@ -12,7 +12,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 from trtdx.inspect.agreements.model.tokens import ends_otherwise, stop_ids, tokenizer_in_use
@@ -21,26 +20,6 @@ from trtdx.inspect.agreements.model.tokens import ends_otherwise, stop_ids, toke
 def template_writes_beginning(holder: Artifact) -> bool:
     template, token = holder.text("tokenizer.chat_template"), holder.text("tokenizer.bos_token")
     return "bos_token" in template or bool(token and token in template)
-
-
-@agreement("DX501", "triton", "hf", "tokenizer")
-def some_beginning(deployment: Deployment) -> Iterator[Violation]:
-    """A beginning token the tokenizer would add is not left out by the preprocessing."""
-    for server in deployment.of("triton"):
-        holder = tokenizer_in_use(deployment, server)
-        if holder is None or server.get("triton.add_special_tokens") is not False:
-            continue
-        if holder.get("tokenizer.adds_bos") is True and not template_writes_beginning(holder):
-            yield Violation(
-                server.evidence("triton.add_special_tokens") + holder.evidence("tokenizer.adds_bos"),
-                {
-                    "token": holder.text("tokenizer.bos_token") or "the beginning token",
-                    "server": quoted(server),
-                },
-                # Clients may write it themselves; Gemma answers nonsense without it.
-                Severity.ERROR if holder.text("model_type").startswith("gemma") else None,
-                0.8,
-            )
 
 
 @agreement("DX502", "triton", "hf", "tokenizer")
@@ -75,4 +54,21 @@ def turn_end_stops_triton(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-ROWS: tuple[Agreement, ...] = (turn_end_stops_triton, some_beginning)
+@agreement("DX501", "triton", "hf", "tokenizer")
+def some_beginning(deployment: Deployment) -> Iterator[Violation]:
+    """A beginning token the tokenizer would add is not left out by the preprocessing."""
+    for server in deployment.of("triton"):
+        holder = tokenizer_in_use(deployment, server)
+        if holder is None or server.get("triton.add_special_tokens") is not False:
+            continue
+        if holder.get("tokenizer.adds_bos") is True and not template_writes_beginning(holder):
+            yield Violation(
+                server.evidence("triton.add_special_tokens") + holder.evidence("tokenizer.adds_bos"),
+                {
+                    "token": holder.text("tokenizer.bos_token") or "the beginning token",
+                    "server": quoted(server),
+                },
+                # Clients may write it themselves; Gemma answers nonsense without it.
+                Severity.ERROR if holder.text("model_type").startswith("gemma") else None,
+                0.8,
+            )

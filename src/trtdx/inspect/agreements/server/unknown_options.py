@@ -16,7 +16,6 @@ from trtdx.model import Evidence, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 KEY_LISTS = ("runtime.unknown_keys", "runtime.renamed_keys", "runtime.removed_keys")
@@ -119,6 +118,3 @@ def known_build_flags(deployment: Deployment) -> Iterator[Violation]:
                 {"what": "; ".join(words[:5])},
                 confidence=0.9,
             )
-
-
-ROWS: tuple[Agreement, ...] = (known_options, known_build_flags)
