@@ -6,13 +6,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from trtdx.inspect.agreements.agreement import Agreement
 
 
 @cache
 def table() -> tuple[Agreement, ...]:
     """Return every agreement that is checked; of findings that are equally grave the first row's come first."""
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.agreements.engine import conflicts, lengths, limits, machine, parallel, plans, shapes
     from trtdx.inspect.agreements.model import (
         excluded_modules,
@@ -42,4 +43,11 @@ def table() -> tuple[Agreement, ...]:
         runtime_engine, launch, triton, triton_tokens, lora, machine, plans, conflicts, onnx, lengths, shapes, limits,
         server_limits, weight_files, files, containers,
     )  # fmt: skip
+    return agreements_in(*modules)
+
+
+def agreements_in(*modules: ModuleType) -> tuple[Agreement, ...]:
+    """Return the agreements of modules, in the order in which they are written."""
+    from trtdx.inspect.agreements.agreement import Agreement
+
     return tuple(row for module in modules for row in vars(module).values() if isinstance(row, Agreement))

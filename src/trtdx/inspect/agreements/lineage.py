@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from trtdx.inspect.agreements.serving import is_read_with_command
+from trtdx.inspect.agreements import serving
 from trtdx.inspect.facts.gaps import lacking
 from trtdx.inspect.readers.server.commands import ENGINE_FLAGS
 from trtdx.words import joined
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trtdx.inspect.facts.artifact import Artifact, Deployment
+    from trtdx.model import Evidence
 
 # What makes a model another model: where this many differ, nothing else is worth comparing.
 DIMENSIONS = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "head_size")
@@ -38,6 +39,18 @@ class Step(NamedTuple):
 
     source: Artifact
     target: Artifact
+
+    def evidence(self, *names: str) -> tuple[Evidence, ...]:
+        """Return where both state these facts."""
+        return self.source.evidence(*names) + self.target.evidence(*names)
+
+    def words(self) -> dict[str, str]:
+        """Return what pages say of a step: what both are called, and how the later one is made again."""
+        return {"source": called(self.source), "kind": called(self.target), **remake(self)}
+
+    def differences(self, names: Sequence[str]) -> str:
+        """Return how facts differ: "tp_size 2 instead of 4"."""
+        return joined(f"{name} {self.target.get(name)} instead of {self.source.get(name)}" for name in names)
 
 
 def differing(one: Artifact, other: Artifact, names: Sequence[str] = DIMENSIONS) -> list[str]:
@@ -142,18 +155,9 @@ def model_made_into(deployment: Deployment, artifact: Artifact) -> Artifact | No
     return None
 
 
-def servers(deployment: Deployment, *, answering: bool = False) -> list[Artifact]:
-    """Return what loads a model by itself; with `answering`, what takes requests of people."""
-    loading = [
-        server
-        for server in deployment.of("llm-args", "command")
-        if not _is(server, "trtllm-build") and not is_read_with_command(deployment, server)
-    ]
-    return [server for server in loading if not answering or not _is(server, "trtllm-bench", "trtllm-eval")]
-
-
-def _is(server: Artifact, *programs: str) -> bool:
-    return server.text("runtime.command").startswith(programs)
+def servers(deployment: Deployment) -> list[Artifact]:
+    """Return what loads a model by itself."""
+    return list(serving.servers(deployment, "llm-args", "command"))
 
 
 def origin(deployment: Deployment, made: Artifact, kind: str) -> Artifact | None:

@@ -13,7 +13,6 @@ from trtdx.inspect.agreements.lineage import (
     differing,
     pairs_made,
     related,
-    remake,
     servers,
     steps,
 )
@@ -21,7 +20,6 @@ from trtdx.inspect.agreements.serving import model_of
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
-from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,17 +77,9 @@ def another_model(deployment: Deployment) -> Iterator[Violation]:
             continue
         names = differing(*step)
         yield Violation(
-            step.source.evidence(*names) + step.target.evidence(*names),
-            {
-                "kind": called(step.target),
-                "differences": joined([_instead(step, name) for name in names]),
-                **remake(step),
-            },
+            step.evidence(*names),
+            step.words() | {"differences": step.differences(names)},
         )
-
-
-def _instead(step: Step, name: str) -> str:
-    return f"{name} {step.target.get(name)} instead of {step.source.get(name)}"
 
 
 @agreement("DX807", "hf", "checkpoint", "engine", needs=MADE)
@@ -100,12 +90,8 @@ def dimensions(deployment: Deployment) -> Iterator[Violation]:
         if not related(*step) or not names or step.source.get("encoder_decoder"):
             continue
         yield Violation(
-            step.source.evidence(*names) + step.target.evidence(*names),
-            {
-                "kind": called(step.target),
-                "differences": joined([_instead(step, name) for name in names]),
-                **remake(step),
-            },
+            step.evidence(*names),
+            step.words() | {"differences": step.differences(names)},
         )
 
 
@@ -124,12 +110,8 @@ def latent_attention(deployment: Deployment) -> Iterator[Violation]:
         names = differing(*step, LATENT)
         if related(*step) and names:
             yield Violation(
-                step.source.evidence(*names) + step.target.evidence(*names),
-                {
-                    "kind": called(step.target),
-                    "differences": joined([_instead(step, name) for name in names]),
-                    **remake(step),
-                },
+                step.evidence(*names),
+                step.words() | {"differences": step.differences(names)},
             )
 
 
@@ -142,14 +124,8 @@ def vocabulary(deployment: Deployment) -> Iterator[Violation]:
         if here <= there <= math.ceil(here / unit) * unit or step.source.get("multimodal"):
             continue
         yield Violation(
-            step.source.evidence("vocab_size") + step.target.evidence("vocab_size"),
-            {
-                "source": called(step.source),
-                "kind": called(step.target),
-                "expected": here,
-                "actual": there,
-                **remake(step),
-            },
+            step.evidence("vocab_size"),
+            step.words() | {"expected": here, "actual": there},
             None if there < here or there > PADDED_AT_MOST * here else Severity.WARNING,
         )
 
@@ -161,14 +137,9 @@ def architecture(deployment: Deployment) -> Iterator[Violation]:
         here, there = (_family(artifact) for artifact in step)
         if here and there and here != there:
             yield Violation(
-                step.source.evidence("architecture") + step.target.evidence("architecture"),
-                {
-                    "kind": called(step.target),
-                    "source": called(step.source),
-                    "expected": step.source.get("architecture"),
-                    "actual": step.target.get("architecture"),
-                    **remake(step),
-                },
+                step.evidence("architecture"),
+                step.words()
+                | {"expected": step.source.get("architecture"), "actual": step.target.get("architecture")},
             )
 
 
@@ -206,15 +177,8 @@ def experts_per_token(deployment: Deployment) -> Iterator[Violation]:
 
 def _detail(step: Step, name: str, words: str) -> Violation:
     return Violation(
-        step.source.evidence(name) + step.target.evidence(name),
-        {
-            "kind": called(step.target),
-            "source": called(step.source),
-            "detail": words,
-            "expected": step.source.get(name),
-            "actual": step.target.get(name),
-            **remake(step),
-        },
+        step.evidence(name),
+        step.words() | {"detail": words, "expected": step.source.get(name), "actual": step.target.get(name)},
         Severity.ERROR,
     )
 
@@ -268,9 +232,6 @@ def mapping(deployment: Deployment) -> Iterator[Violation]:
         names = differing(*step, ("tp_size", "pp_size"))
         if step.source.kind == "checkpoint" and related(*step) and names:
             yield Violation(
-                step.source.evidence(*names) + step.target.evidence(*names),
-                {
-                    "differences": joined([_instead(step, name) for name in names]),
-                    **remake(step),
-                },
+                step.evidence(*names),
+                step.words() | {"differences": step.differences(names)},
             )

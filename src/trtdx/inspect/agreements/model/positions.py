@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 from trtdx.inspect.agreements.agreement import agreement
 from trtdx.inspect.agreements.lineage import (
     Step,
-    called,
     chains,
     origin,
     pairs_made,
     quoted,
     related,
-    remake,
     servers,
     steps,
 )
@@ -71,13 +69,8 @@ def rotary(deployment: Deployment) -> Iterator[Violation]:
         if lost:
             names = [name for name, _ in lost]
             yield Violation(
-                step.source.evidence(*names) + step.target.evidence(*names),
-                {
-                    "source": called(step.source),
-                    "kind": called(step.target),
-                    "differences": joined([words for _, words in lost]),
-                    **remake(step),
-                },
+                step.evidence(*names),
+                step.words() | {"differences": joined(words for _, words in lost)},
                 Severity.ERROR,
             )
 
@@ -219,14 +212,8 @@ def position_kind(deployment: Deployment) -> Iterator[Violation]:
         other_layout = here != there and here in LAYOUTS and there in LAYOUTS
         if KINDS[here] != KINDS[there] or other_layout:
             yield Violation(
-                step.source.evidence("position_embedding") + step.target.evidence("position_embedding"),
-                {
-                    "source": called(step.source),
-                    "kind": called(step.target),
-                    "expected": here,
-                    "actual": there,
-                    **remake(step),
-                },
+                step.evidence("position_embedding"),
+                step.words() | {"expected": here, "actual": there},
             )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, older_than, quoted, remake, servers, steps
+from trtdx.inspect.agreements.lineage import called, differing, older_than, quoted, servers, steps
 from trtdx.inspect.agreements.model.weights import complete
-from trtdx.inspect.agreements.serving import model_of
+from trtdx.inspect.agreements.serving import model_of, release_of
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
@@ -82,7 +82,7 @@ def method_read(deployment: Deployment) -> Iterator[Violation]:
         method = model.text("quant.method") if model else ""
         if model is None or not method or model.text("quant.source") == "hf_quant_config.json":
             continue
-        if not is_method_read(model, method, _release(deployment, server)):
+        if not is_method_read(model, method, release_of(deployment, server)):
             yield Violation(
                 model.evidence("quant.method") + server.evidence("runtime.model"),
                 {"method": method, "path": quoted(model)},
@@ -91,11 +91,6 @@ def method_read(deployment: Deployment) -> Iterator[Violation]:
 
 def _by_pytorch(server: Artifact) -> bool:
     return server.text("runtime.backend") in ("", "pytorch")
-
-
-def _release(deployment: Deployment, server: Artifact) -> str:
-    machine = deployment.first("machine")
-    return server.text("runtime.version") or (machine.text("gpu.runtime") if machine else "")
 
 
 def is_method_read(model: Artifact, method: str, release: str) -> bool:
@@ -314,23 +309,10 @@ def layout(deployment: Deployment) -> Iterator[Violation]:
         names = ["quant.group_size"]
         if step.source.text("quant.method") == "awq":  # 1.2.1 writes `sym` of GPTQ into has_zero_point
             names.append("quant.has_zero_point")
-        lost = [name for name in names if step.source.has(name) and step.target.has(name)]
-        lost = [name for name in lost if step.source.get(name) != step.target.get(name)]
+        lost = differing(*step, names)
         if lost:
-            yield Violation(
-                step.source.evidence(*lost) + step.target.evidence(*lost),
-                {
-                    "kind": called(step.target),
-                    "differences": joined(
-                        [
-                            f"{name[6:]} {step.target.get(name)} instead of {step.source.get(name)}"
-                            for name in lost
-                        ]
-                    ),
-                    **remake(step),
-                },
-                Severity.ERROR,
-            )
+            values = step.words() | {"differences": step.differences(lost).replace("quant.", "")}
+            yield Violation(step.evidence(*lost), values, Severity.ERROR)
 
 
 @agreement("DX841", "checkpoint", "engine", needs=MADE)
@@ -362,8 +344,8 @@ def head_not_quantised(deployment: Deployment) -> Iterator[Violation]:
     for step in steps(deployment, "quant.excluded"):
         if _names_head(step.source) and not _names_head(step.target) and step.target.has("quant.algo"):
             yield Violation(
-                step.source.evidence("quant.excluded") + step.target.evidence("quant.excluded"),
-                {"kind": called(step.target), "path": quoted(step.target), **remake(step)},
+                step.evidence("quant.excluded"),
+                step.words() | {"path": quoted(step.target)},
             )
 
 

@@ -333,7 +333,12 @@ def ends_are_no_text(deployment: Deployment) -> Iterator[Violation]:
 def template_there(deployment: Deployment) -> Iterator[Violation]:
     """A chat model that is served has a chat template."""
     flags = ("option.chat_template", "option.--chat_template")
-    serving = [server for server in servers(deployment, answering=True) if not any(map(server.has, flags))]
+    serving = [
+        server
+        for server in servers(deployment)
+        if not any(map(server.has, flags))
+        and not server.text("runtime.command").startswith(("trtllm-bench", "trtllm-eval"))
+    ]
     holder = tokenizer_in_use(deployment, serving[0]) if serving else None
     if holder is None or holder.has("tokenizer.chat_template"):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, chains, quoted, related, remake, steps
+from trtdx.inspect.agreements.lineage import called, chains, quoted, related, steps
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Evidence, Severity
@@ -102,9 +102,7 @@ def query_norms(deployment: Deployment) -> Iterator[Violation]:
         source, target = step
         lost = source.get("weights.qk_norm") and target.get("weights.qk_norm") is False
         if lost and complete(target):
-            yield Violation(
-                source.evidence("weights.qk_norm") + target.evidence("weights.qk_norm"), remake(step)
-            )
+            yield Violation(step.evidence("weights.qk_norm"), step.words())
 
 
 @agreement("DX805", "hf", "checkpoint", "engine")
