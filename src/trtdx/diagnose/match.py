@@ -125,10 +125,7 @@ class _Index:
     """Texts, who needs them, and a scanner over them."""
 
     def __init__(
-        self,
-        owners: dict[str, list[int]],
-        quotable: set[str],
-        make: Callable[[Sequence[bytes]], Scanner],
+        self, owners: dict[str, list[int]], quotable: set[str], make: Callable[[Sequence[bytes]], Scanner]
     ) -> None:
         self._owners = list(owners.values())
         self._quotable = {number for number, text in enumerate(owners) if text in quotable}

@@ -194,12 +194,7 @@ def _adapter_rank(host: Artifact, requests: list[Request]) -> Iterator[Violation
     if excess and most:
         yield Violation(
             (excess.evidence, *host.evidence("lora.max_rank")),
-            {
-                "rank": excess.worst.lora_rank,
-                "most": most,
-                "kind": host.title,
-                "adapter": "ADAPTER_DIR",
-            },
+            {"rank": excess.worst.lora_rank, "most": most, "kind": host.title, "adapter": "ADAPTER_DIR"},
         )
 
 

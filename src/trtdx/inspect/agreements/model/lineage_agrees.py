@@ -76,10 +76,7 @@ def another_model(deployment: Deployment) -> Iterator[Violation]:
         if related(*step) or step.source.get("encoder_decoder"):
             continue
         names = differing(*step)
-        yield Violation(
-            step.evidence(*names),
-            step.words() | {"differences": step.differences(names)},
-        )
+        yield Violation(step.evidence(*names), step.words() | {"differences": step.differences(names)})
 
 
 @agreement("DX807", "hf", "checkpoint", "engine", needs=MADE)
@@ -89,10 +86,7 @@ def dimensions(deployment: Deployment) -> Iterator[Violation]:
         names = [name for name in differing(*step, COUNTED) if not _padded(step, name)]
         if not related(*step) or not names or step.source.get("encoder_decoder"):
             continue
-        yield Violation(
-            step.evidence(*names),
-            step.words() | {"differences": step.differences(names)},
-        )
+        yield Violation(step.evidence(*names), step.words() | {"differences": step.differences(names)})
 
 
 def _padded(step: Step, name: str) -> bool:
@@ -109,10 +103,7 @@ def latent_attention(deployment: Deployment) -> Iterator[Violation]:
     for step in pairs_made(deployment):
         names = differing(*step, LATENT)
         if related(*step) and names:
-            yield Violation(
-                step.evidence(*names),
-                step.words() | {"differences": step.differences(names)},
-            )
+            yield Violation(step.evidence(*names), step.words() | {"differences": step.differences(names)})
 
 
 @agreement("DX801", "hf", "checkpoint", "engine", needs=MADE)
@@ -231,7 +222,4 @@ def mapping(deployment: Deployment) -> Iterator[Violation]:
     for step in pairs_made(deployment):
         names = differing(*step, ("tp_size", "pp_size"))
         if step.source.kind == "checkpoint" and related(*step) and names:
-            yield Violation(
-                step.evidence(*names),
-                step.words() | {"differences": step.differences(names)},
-            )
+            yield Violation(step.evidence(*names), step.words() | {"differences": step.differences(names)})

@@ -84,12 +84,7 @@ def rank(deployment: Deployment) -> Iterator[Violation]:
             if adapter_rank is not None and most is not None and adapter_rank > most:
                 yield Violation(
                     adapter.evidence("lora.rank") + host.evidence("lora.max_rank"),
-                    {
-                        "rank": adapter_rank,
-                        "most": most,
-                        "kind": called(host),
-                        "adapter": quoted(adapter),
-                    },
+                    {"rank": adapter_rank, "most": most, "kind": called(host), "adapter": quoted(adapter)},
                 )
 
 

@@ -6,16 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import (
-    Step,
-    chains,
-    origin,
-    pairs_made,
-    quoted,
-    related,
-    servers,
-    steps,
-)
+from trtdx.inspect.agreements.lineage import Step, chains, origin, pairs_made, quoted, related, servers, steps
 from trtdx.inspect.agreements.serving import engine_of, model_of
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
@@ -212,8 +203,7 @@ def position_kind(deployment: Deployment) -> Iterator[Violation]:
         other_layout = here != there and here in LAYOUTS and there in LAYOUTS
         if KINDS[here] != KINDS[there] or other_layout:
             yield Violation(
-                step.evidence("position_embedding"),
-                step.words() | {"expected": here, "actual": there},
+                step.evidence("position_embedding"), step.words() | {"expected": here, "actual": there}
             )
 
 
@@ -289,15 +279,7 @@ def window_lost(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement(
-    "DX485",
-    "hf",
-    "engine",
-    "triton",
-    "llm-args",
-    "command",
-    needs=("hf", "triton|llm-args|command"),
-)
+@agreement("DX485", "hf", "engine", "triton", "llm-args", "command", needs=("hf", "triton|llm-args|command"))
 def window_cut(deployment: Deployment) -> Iterator[Violation]:
     """A model that attends to the whole text is not served with a smaller attention window."""
     for server in (*deployment.of("triton"), *servers(deployment)):

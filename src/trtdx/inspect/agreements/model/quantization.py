@@ -343,10 +343,7 @@ def head_not_quantised(deployment: Deployment) -> Iterator[Violation]:
     """An output layer that the model leaves unquantised stays so."""
     for step in steps(deployment, "quant.excluded"):
         if _names_head(step.source) and not _names_head(step.target) and step.target.has("quant.algo"):
-            yield Violation(
-                step.evidence("quant.excluded"),
-                step.words() | {"path": quoted(step.target)},
-            )
+            yield Violation(step.evidence("quant.excluded"), step.words() | {"path": quoted(step.target)})
 
 
 def _names_head(artifact: Artifact) -> bool:

@@ -28,10 +28,7 @@ def shards_there(deployment: Deployment) -> Iterator[Violation]:
             facts = [name for name in ("weights.dead", "weights.missing") if model.has(name)]
             yield Violation(
                 model.evidence(*facts),
-                {
-                    "what": _dead_words(dead) if dead else _missing_words(missing),
-                    "folder": folder_of(model),
-                },
+                {"what": _dead_words(dead) if dead else _missing_words(missing), "folder": folder_of(model)},
             )
 
 
