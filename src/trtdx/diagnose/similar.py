@@ -24,22 +24,9 @@ file line most recent call last python3 lib dist packages site usr local home ro
 """
 _STOP = frozenset(_FILLER.split())
 _SUFFIXES = (
-    "ization",
-    "isation",
-    "ations",
-    "ation",
-    "ingly",
-    "ings",
-    "ing",
-    "ies",
-    "edly",
-    "ers",
-    "ed",
-    "es",
-    "er",
-    "ly",
-    "s",
-)
+    "ization", "isation", "ations", "ation", "ingly", "ings", "ing", "ies", "edly", "ers", "ed", "es", "er",
+    "ly", "s",
+)  # fmt: skip
 
 
 def words(text: str) -> list[str]:

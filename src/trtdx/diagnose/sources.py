@@ -14,21 +14,9 @@ if TYPE_CHECKING:
     from trtdx.host import Host
 
 _NOT_LOGS = (
-    ".safetensors",
-    ".engine",
-    ".plan",
-    ".onnx",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".so",
-    ".npy",
-    ".npz",
-    ".pyc",
-    ".whl",
-    ".png",
-    ".cache",
-)
+    ".safetensors", ".engine", ".plan", ".onnx", ".bin", ".pt", ".pth", ".so", ".npy", ".npz", ".pyc", ".whl",
+    ".png", ".cache",
+)  # fmt: skip
 
 
 class Source(NamedTuple):

@@ -89,15 +89,8 @@ class Message:
 
 
 TRUTHS = {
-    "true": True,
-    "t": True,
-    "True": True,
-    "1": True,
-    "false": False,
-    "f": False,
-    "False": False,
-    "0": False,
-}
+    "true": True, "t": True, "True": True, "1": True, "false": False, "f": False, "False": False, "0": False,
+}  # fmt: skip
 
 
 def read_pbtxt(host: Host, path: str) -> Message:
@@ -304,18 +297,9 @@ ESCAPE = re.compile(
     r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL
 )
 SIMPLE = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "a": "\a",
-    "b": "\b",
-    "f": "\f",
-    "v": "\v",
-    "\\": "\\",
-    "'": "'",
-    '"': '"',
-    "?": "?",
-}
+    "n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", "'": "'",
+    '"': '"', "?": "?",
+}  # fmt: skip
 
 
 def _unescaped(text: str) -> bytes:

@@ -20,16 +20,9 @@ BLOCK_BYTES = 1 << 20
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bz2"))
 # Bytes that no log starts with: reading an engine or a checkpoint as text would only waste time.
 _NOT_TEXT = (
-    b"ftrt",
-    b"PK\x03\x04",
-    b"\x7fELF",
-    b"\x89PNG",
-    b"%PDF",
-    b"GGUF",
-    b"SQLite format 3\x00",
-    b"\x80\x02",
+    b"ftrt", b"PK\x03\x04", b"\x7fELF", b"\x89PNG", b"%PDF", b"GGUF", b"SQLite format 3\x00", b"\x80\x02",
     b"\x80\x04",
-)
+)  # fmt: skip
 _BOUND_EXPANSION = 64 << 30  # a hostile archive ends somewhere
 _PACKED_BYTES = 1024
 _HEAD_BYTES = 64

@@ -26,12 +26,9 @@ ANOTHER_MODEL = 3
 
 
 SHORT = {
-    "hf": "model",
-    "llm-args": "options file",
-    "command": "command line",
-    "triton": "Triton repository",
+    "hf": "model", "llm-args": "options file", "command": "command line", "triton": "Triton repository",
     "lora": "adapter",
-}
+}  # fmt: skip
 
 
 class Step(NamedTuple):

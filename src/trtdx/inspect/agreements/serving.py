@@ -109,6 +109,14 @@ def model_of(deployment: Deployment, server: Artifact) -> Artifact | None:
     return _served(server, "runtime.model", models)
 
 
+def served_models(deployment: Deployment) -> Iterator[tuple[Artifact, Artifact]]:
+    """Yield each file of options and command line with the Hugging Face model behind it."""
+    for server in servers(deployment, "llm-args", "command"):
+        model = model_of(deployment, server)
+        if model is not None:
+            yield server, model
+
+
 def _lends_tokenizer(deployment: Deployment, model: Artifact) -> bool:
     """Return whether a server takes only the tokenizer from a model's directory."""
     named = [server for server in servers(deployment) if server.has("runtime.model")]

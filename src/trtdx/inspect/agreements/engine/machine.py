@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
 from trtdx.inspect.agreements.lineage import quoted
+from trtdx.inspect.agreements.serving import ranks_of
 from trtdx.inspect.facts.compatibility import (
     FIRST_BF16,
     FP8,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 MODELS = ("engine", "checkpoint", "hf")  # the more finished first: one finding for one model
+STARTED = ("engine", "checkpoint", "llm-args", "command")
 
 
 def pairs(deployment: Deployment, *kinds: str) -> Iterator[tuple[Artifact, Artifact]]:
@@ -250,15 +252,7 @@ def bfloat16(deployment: Deployment) -> Iterator[Violation]:
                 return
 
 
-@agreement(
-    "DX467",
-    "engine",
-    "checkpoint",
-    "llm-args",
-    "command",
-    "machine",
-    needs=("engine|checkpoint|llm-args|command", "machine"),
-)
+@agreement("DX467", *STARTED, "machine", needs=("|".join(STARTED), "machine"))
 def gpus_for_ranks(deployment: Deployment) -> Iterator[Violation]:
     """A machine has a GPU for each rank it is to run."""
     for kind in ("engine", "checkpoint", "command", "llm-args"):
@@ -295,9 +289,8 @@ def _more_gpus(machine: Artifact, ranks: int) -> str:
 
 def _ranks_here(artifact: Artifact) -> int:
     """Return the ranks one machine runs: all of them, or as many as a machine is said to have GPUs."""
-    sizes = [artifact.integer(name) or 1 for name in ("tp_size", "pp_size", "cp_size")]
-    ranks = artifact.integer("world_size") or sizes[0] * sizes[1] * sizes[2]
-    ranks = max(ranks, artifact.integer("runtime.world_size") or 1)  # each rank a launcher starts takes a GPU
+    # each rank that a launcher starts takes a GPU
+    ranks = max(ranks_of(artifact) or 1, artifact.integer("runtime.world_size") or 1)
     return min(ranks, artifact.integer("gpus_per_node") or ranks)
 
 

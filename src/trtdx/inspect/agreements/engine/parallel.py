@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.inspect.agreements.agreement import agreement
 from trtdx.inspect.agreements.lineage import older_than, servers
-from trtdx.inspect.agreements.serving import model_of, names
+from trtdx.inspect.agreements.serving import names, served_models
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
 from trtdx.words import joined
@@ -31,7 +31,8 @@ GROUPED = ("W4A16_AWQ", "W4A8_AWQ", "W4A16_GPTQ", "W8A16_GPTQ")
 NEVER_PADDED = ("Falcon", "RW", "Gemma")
 
 
-CUT = ("hf|checkpoint|engine", "checkpoint|engine|llm-args|command")  # a model alone is not cut yet
+MAPPED = ("checkpoint|engine|llm-args|command",)
+CUT = ("hf|checkpoint|engine", *MAPPED)  # a model alone is not cut yet
 
 
 class Cut(NamedTuple):
@@ -58,9 +59,8 @@ def cuts(deployment: Deployment) -> Iterator[Cut]:
     """Yield every model that is cut: engines and checkpoints by themselves, models by who serves them."""
     built = [artifact for artifact in deployment.of("engine", "checkpoint") if artifact.has("num_heads")]
     yield from (Cut(artifact, artifact) for artifact in built)
-    for server in servers(deployment):
-        model = model_of(deployment, server)
-        if model is None or server.text("runtime.backend") not in ("", "pytorch"):
+    for server, model in served_models(deployment):
+        if server.text("runtime.backend") not in ("", "pytorch"):
             continue
         if not built or names(server, "runtime.model", model):  # else it serves what was made from the model
             yield Cut(model, server)
@@ -168,9 +168,7 @@ def _ways(cut: Cut) -> int:
     return tp_size // ep_size if tp_size % ep_size == 0 else 1
 
 
-@agreement(
-    "DX465", "checkpoint", "engine", "llm-args", "command", needs=("checkpoint|engine|llm-args|command",)
-)
+@agreement("DX465", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
 def world(deployment: Deployment) -> Iterator[Violation]:
     """The ranks are tensor times pipeline times context parallelism."""
     for artifact in deployment.of("checkpoint", "engine", "llm-args", "command"):
@@ -190,9 +188,7 @@ def world(deployment: Deployment) -> Iterator[Violation]:
         )
 
 
-@agreement(
-    "DX465", "checkpoint", "engine", "llm-args", "command", needs=("checkpoint|engine|llm-args|command",)
-)
+@agreement("DX465", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
 def experts_world(deployment: Deployment) -> Iterator[Violation]:
     """The two ways of cutting experts make up the tensor parallelism together."""
     for artifact in deployment.of("checkpoint", "engine", "llm-args", "command"):
@@ -284,9 +280,7 @@ def _other_kind(mapping: Artifact) -> bool:
     return any(kind in " ".join(cp_settings).upper() for kind in ("HELIX", "STAR", "RING"))
 
 
-@agreement(
-    "DX854", "checkpoint", "engine", "llm-args", "command", needs=("checkpoint|engine|llm-args|command",)
-)
+@agreement("DX854", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
 def within_a_machine(deployment: Deployment) -> Iterator[Violation]:
     """Tensor parallelism stays within one machine."""
     for artifact in deployment.of("engine", "llm-args", "command"):

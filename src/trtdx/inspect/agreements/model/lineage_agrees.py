@@ -13,10 +13,9 @@ from trtdx.inspect.agreements.lineage import (
     differing,
     pairs_made,
     related,
-    servers,
     steps,
 )
-from trtdx.inspect.agreements.serving import model_of
+from trtdx.inspect.agreements.serving import served_models
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
@@ -185,11 +184,9 @@ def half_precision(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX495", "hf", "llm-args", "command")
 def half_precision_asked_for(deployment: Deployment) -> Iterator[Violation]:
     """A model that is known to overflow is not asked to run in float16; for others that is DX877."""
-    for server in servers(deployment):
-        model = model_of(deployment, server)
-        if model is None or model.get("dtype") != "bfloat16" or not _overflows(model):
-            continue
-        if server.text("runtime.dtype") in ("float16", "half", "fp16"):
+    for server, model in served_models(deployment):
+        overflows = model.get("dtype") == "bfloat16" and _overflows(model)
+        if overflows and server.text("runtime.dtype") in ("float16", "half", "fp16"):
             yield _squeezed(model, server, "runtime.dtype")
 
 

@@ -18,23 +18,12 @@ if TYPE_CHECKING:
 
 # Names of modules in adapters and what TensorRT-LLM calls them (hf_lora_convert.py and lora_helper.py, 1.2.1).
 MODULES = {
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "qkv_proj": "attn_qkv",
-    "query_key_value": "attn_qkv",
-    "c_attn": "attn_qkv",
-    "o_proj": "attn_dense",
-    "dense": "attn_dense",
-    "gate_proj": "mlp_h_to_4h",
-    "up_proj": "mlp_gate",
-    "down_proj": "mlp_4h_to_h",
-    "gate_up_proj": "mlp_gate_up",
-    "w1": "moe_h_to_4h",
-    "w2": "moe_4h_to_h",
-    "w3": "moe_gate",
+    "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "qkv_proj": "attn_qkv",
+    "query_key_value": "attn_qkv", "c_attn": "attn_qkv", "o_proj": "attn_dense", "dense": "attn_dense",
+    "gate_proj": "mlp_h_to_4h", "up_proj": "mlp_gate", "down_proj": "mlp_4h_to_h",
+    "gate_up_proj": "mlp_gate_up", "w1": "moe_h_to_4h", "w2": "moe_4h_to_h", "w3": "moe_gate",
     "gate": "moe_router",
-}
+}  # fmt: skip
 FUSED = {"attn_q": "attn_qkv", "attn_k": "attn_qkv", "attn_v": "attn_qkv", "mlp_gate_up": "mlp_h_to_4h"}
 WHOLE = ("lm_head", "embed_tokens")  # what is taken from an adapter named when the engine or LLM is made
 RSLORA_SINCE, DORA_SINCE = "0.11.0", "0.19.0rc0"

@@ -113,9 +113,7 @@ def profiles_can_be_read(deployment: Deployment) -> Iterator[Violation]:
     """A file of profiles gives min, opt and max shapes for each of its inputs."""
     for profiles in deployment.of("profiles"):
         for name in ("unparsed", "malformed"):
-            if problems := profiles.items(name):
-                values = {"path": profiles.path, "problem": listed(problems, MOST_NAMED)}
-                yield Violation(profiles.evidence(name), values)
+            yield from _listed_violations(profiles, name)
 
 
 @agreement("DX164", "onnx")
@@ -127,9 +125,8 @@ def external_data_is_there(deployment: Deployment) -> Iterator[Violation]:
             ("onnx.external_short", "is incomplete: {}"),
             ("onnx.external_wrong", "does not belong to this model: {}"),
         ):
-            if files := onnx.items(name):
-                values = {"path": onnx.path, "problem": words.format(listed(files, MOST_NAMED))}
-                yield Violation(onnx.evidence(name), values)
+            if onnx.items(name):
+                yield from _listed_violations(onnx, name, words=words)
                 break  # one cause: the data is of another export, or was not copied
 
 
@@ -137,11 +134,9 @@ def external_data_is_there(deployment: Deployment) -> Iterator[Violation]:
 def external_data_is_beside_the_model(deployment: Deployment) -> Iterator[Violation]:
     """The weights of an ONNX model lie in its own folder."""
     for onnx in deployment.of("onnx"):
-        if files := onnx.items("onnx.external_outside"):
-            linked = all(file.endswith("(by a link)") for file in files)
-            severity = Severity.WARNING if linked else Severity.ERROR
-            values = {"path": onnx.path, "files": listed(files, MOST_NAMED)}
-            yield Violation(onnx.evidence("onnx.external_outside"), values, severity)
+        linked = all(file.endswith("(by a link)") for file in onnx.items("onnx.external_outside"))
+        severity = Severity.WARNING if linked else Severity.ERROR
+        yield from _listed_violations(onnx, "onnx.external_outside", "files", severity=severity)
 
 
 @agreement("DX165", "onnx")
@@ -195,11 +190,7 @@ def graph_is_valid(deployment: Deployment) -> Iterator[Violation]:
             ("onnx.dangling", "nothing makes {}"),
             ("onnx.duplicate_names", "more than one node or initializer makes {}"),
         ):
-            if tensors := onnx.items(name):
-                yield Violation(
-                    onnx.evidence(name),
-                    {"path": onnx.path, "problem": words.format(listed(tensors, MOST_NAMED))},
-                )
+            yield from _listed_violations(onnx, name, words=words)
 
 
 @agreement("DX192", "onnx")
@@ -223,13 +214,22 @@ def types_are_the_same(deployment: Deployment) -> Iterator[Violation]:
 
 def _inside(deployment: Deployment, name: str, severity: Severity | None = None) -> Iterator[Violation]:
     for onnx in deployment.of("onnx"):
-        if problems := onnx.items(name):
-            yield Violation(
-                onnx.evidence(name),
-                {"path": onnx.path, "problem": listed(problems, MOST_NAMED)},
-                severity,
-                0.9,
-            )
+        yield from _listed_violations(onnx, name, severity=severity, confidence=0.9)
+
+
+def _listed_violations(
+    artifact: Artifact,
+    fact: str,
+    value: str = "problem",
+    *,
+    words: str = "{}",
+    severity: Severity | None = None,
+    confidence: float = 0.95,
+) -> Iterator[Violation]:
+    """Yield one violation that names the first items of a fact, where it has any."""
+    if items := artifact.items(fact):
+        values = {"path": artifact.path, value: words.format(listed(items, MOST_NAMED))}
+        yield Violation(artifact.evidence(fact), values, severity, confidence)
 
 
 @agreement("DX140", "onnx")
@@ -252,18 +252,14 @@ def operators_are_known(deployment: Deployment) -> Iterator[Violation]:
 def node_names_are_unique(deployment: Deployment) -> Iterator[Violation]:
     """No two nodes of an ONNX graph have the same name."""
     for onnx in deployment.of("onnx"):
-        if duplicates := onnx.items("onnx.duplicate_nodes"):
-            values = {"path": onnx.path, "names": listed(duplicates, MOST_NAMED)}
-            yield Violation(onnx.evidence("onnx.duplicate_nodes"), values)
+        yield from _listed_violations(onnx, "onnx.duplicate_nodes", "names")
 
 
 @agreement("DX943", "onnx")
 def constant_indices_exist(deployment: Deployment) -> Iterator[Violation]:
     """Each constant index of a Gather lies inside what it indexes."""
     for onnx in deployment.of("onnx"):
-        if gathers := onnx.items("onnx.gather_out_of_range"):
-            values = {"path": onnx.path, "gathers": listed(gathers, MOST_NAMED)}
-            yield Violation(onnx.evidence("onnx.gather_out_of_range"), values)
+        yield from _listed_violations(onnx, "onnx.gather_out_of_range", "gathers")
 
 
 @agreement("DX945", "build-log")

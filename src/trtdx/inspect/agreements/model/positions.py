@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.inspect.agreements.agreement import agreement
 from trtdx.inspect.agreements.lineage import Step, chains, origin, pairs_made, quoted, related, servers, steps
-from trtdx.inspect.agreements.serving import engine_of, model_of
+from trtdx.inspect.agreements.serving import SIDES, engine_of, model_of
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
@@ -20,34 +20,19 @@ if TYPE_CHECKING:
 
 # Kinds that are the same for a reader of the text: HF says "rope" where TensorRT-LLM says which layout of it.
 KINDS = {
-    "rope": "rotary",
-    "rotary": "rotary",
-    "rope_gpt_neox": "rotary",
-    "rope_gptj": "rotary",
-    "long_rope": "rotary",
-    "yarn": "rotary",
-    "mrope": "rotary",
-    "chatglm": "rotary",
-    "alibi": "alibi",
-    "alibi_with_scale": "alibi",
-    "learned_absolute": "learned",
-    "learned": "learned",
-    "absolute": "learned",
+    "rope": "rotary", "rotary": "rotary", "rope_gpt_neox": "rotary", "rope_gptj": "rotary",
+    "long_rope": "rotary", "yarn": "rotary", "mrope": "rotary", "chatglm": "rotary", "alibi": "alibi",
+    "alibi_with_scale": "alibi", "learned_absolute": "learned", "learned": "learned", "absolute": "learned",
     "relative": "relative",
-}
+}  # fmt: skip
 LAYOUTS = ("rope_gpt_neox", "rope_gptj")
 # The position limit already counts the scaling for these types (`_init_max_seq_len` of the builder, 1.2.1).
 LIMIT_IS_SCALED = ("su", "longrope", "llama3", "mrope")
 # Keys of a scaling that change the numbers; others ("rope_type", "attn_factor") repeat or refine.
 SCALING_KEYS = (
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-)
+    "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "beta_fast",
+    "beta_slow", "mscale",
+)  # fmt: skip
 
 
 @agreement("DX471", "hf", "checkpoint", "engine", needs=MADE)
@@ -246,15 +231,7 @@ def unbounded(engine: Artifact) -> bool:
     return kind in ("alibi", "relative") or engine.get("plugin.streamingllm") is True
 
 
-@agreement(
-    "DX485",
-    "hf",
-    "engine",
-    "triton",
-    "llm-args",
-    "command",
-    needs=("hf", "engine", "triton|llm-args|command"),
-)
+@agreement("DX485", "hf", "engine", *SIDES, needs=("hf", "engine", "triton|llm-args|command"))
 def window_lost(deployment: Deployment) -> Iterator[Violation]:
     """A model's sliding window is asked for at run time where its engine does not carry it."""
     serving = [*deployment.of("triton"), *servers(deployment)]
@@ -279,7 +256,7 @@ def window_lost(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX485", "hf", "engine", "triton", "llm-args", "command", needs=("hf", "triton|llm-args|command"))
+@agreement("DX485", "hf", "engine", *SIDES, needs=("hf", "triton|llm-args|command"))
 def window_cut(deployment: Deployment) -> Iterator[Violation]:
     """A model that attends to the whole text is not served with a smaller attention window."""
     for server in (*deployment.of("triton"), *servers(deployment)):

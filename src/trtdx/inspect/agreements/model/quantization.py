@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trtdx.inspect.agreements.agreement import agreement
 from trtdx.inspect.agreements.lineage import called, differing, older_than, quoted, servers, steps
 from trtdx.inspect.agreements.model.weights import complete
-from trtdx.inspect.agreements.serving import model_of, release_of
+from trtdx.inspect.agreements.serving import model_of, release_of, served_models
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 # Values of quantization_config.quant_method that the PyTorch backend reads, by the release that learned them
 # (`load_hf_quant_config` from 0.19 to 1.3.0rc22); "fp8" counts only with a block size.
 READ_SINCE = {
-    "fp8": "0.19.0rc0",
-    "mxfp4": "1.1.0rc0",
-    "compressed-tensors": "1.3.0rc1",
-    "mxfp8": "1.3.0rc14",
+    "fp8": "0.19.0rc0", "mxfp4": "1.1.0rc0", "compressed-tensors": "1.3.0rc1", "mxfp8": "1.3.0rc14",
     "nvfp4": "1.3.0rc14",
-}
+}  # fmt: skip
 INLINE_MODELOPT_SINCE = "1.3.0rc14"  # without hf_quant_config.json
 # Weight-only quantisation is made from plain weights when the engine is built (preprocess_weights, 1.2.1).
 QUANTISED_AT_BUILD = ("W8A16", "W4A16", "NO_QUANT", "INT8")
@@ -105,10 +102,7 @@ def is_method_read(model: Artifact, method: str, release: str) -> bool:
 @agreement("DX698", "hf", "llm-args", "command")
 def asked_for(deployment: Deployment) -> Iterator[Violation]:
     """A quantisation that is asked for is the one the model already has."""
-    for server in servers(deployment):
-        model = model_of(deployment, server)
-        if model is None:
-            continue
+    for server, model in served_models(deployment):
         for name, option in ASKED_BY.items():
             here, there = model.get(name), server.get(option)
             if here and isinstance(there, str) and there not in ("null", here):
@@ -169,10 +163,9 @@ def cache_scales_asked_for(deployment: Deployment) -> Iterator[Violation]:
 
     For FP8 the PyTorch backend takes a scale of 1.0 whether there are others or not (attention.py, 1.2.1).
     """
-    for server in servers(deployment):
+    for server, model in served_models(deployment):
         dtype = server.text("runtime.kv_cache_dtype").lower()
-        model = model_of(deployment, server)
-        if dtype != "nvfp4" or model is None or model.has("kv_lora_rank"):
+        if dtype != "nvfp4" or model.has("kv_lora_rank"):
             continue
         if model.get("weights.kv_scales") is False and not model.has("quant.kv_algo"):
             yield Violation(

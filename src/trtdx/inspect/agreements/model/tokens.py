@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 SPECIAL_IDS = {
-    "tokenizer.eos_id": "the tokenizer's end",
-    "tokenizer.bos_id": "the tokenizer's beginning",
-    "tokenizer.pad_id": "the tokenizer's filling",
-    "generation.bos_id": "generation_config.json's beginning",
+    "tokenizer.eos_id": "the tokenizer's end", "tokenizer.bos_id": "the tokenizer's beginning",
+    "tokenizer.pad_id": "the tokenizer's filling", "generation.bos_id": "generation_config.json's beginning",
     "generation.pad_id": "generation_config.json's filling",
-}
+}  # fmt: skip
 # Models that end an answer with another token than the one that closes a message in their template:
 # gpt-oss closes with <|end|> and ends with <|return|>; the first Gemma ends with <eos> after <end_of_turn>.
 ENDS_OTHERWISE = ("gpt_oss", "gemma")

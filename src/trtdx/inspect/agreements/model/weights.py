@@ -149,12 +149,8 @@ KEEP_BIAS = {
 }
 # Classes that have no biases there unless attention_bias says so, or never (_torch/models of 1.2.1).
 WITHOUT_BIAS = (
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "MixtralForCausalLM",
-    "Qwen3ForCausalLM",
-    "Qwen3MoeForCausalLM",
-)
+    "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
+)  # fmt: skip
 
 
 def _bias_fact(artifact: Artifact) -> str:
@@ -268,14 +264,8 @@ def _fits(rows: int, size: int) -> str:
 
 # Architectures whose q_proj reads the hidden size and whose gate_proj writes the inner size, nothing else.
 PLAIN_SIZES = (
-    "Llama",
-    "Mistral",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "GemmaForCausalLM",
-    "Gemma2",
-    "Granite",
-)
+    "Llama", "Mistral", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GemmaForCausalLM", "Gemma2", "Granite",
+)  # fmt: skip
 SIZES = (("hidden_size", "weights.columns", "q_proj"), ("intermediate_size", "weights.mlp_rows", "gate_proj"))
 
 

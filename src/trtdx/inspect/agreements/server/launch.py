@@ -11,9 +11,9 @@ from trtdx.inspect.agreements.engine.machine import gpu_of
 from trtdx.inspect.agreements.serving import (
     SIDES,
     listed,
-    model_of,
     names,
     place_of,
+    served_models,
     servers,
     stated,
     verify_of,
@@ -29,16 +29,8 @@ if TYPE_CHECKING:
 
 # Models that were never trained with layers that predict further tokens, and that no release has such layers for.
 WITHOUT_MTP = (
-    "llama",
-    "mistral",
-    "mixtral",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_moe",
-    "phi3",
-    "starcoder2",
-)
+    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "phi3", "starcoder2",
+)  # fmt: skip
 FP4_CACHE = (100, 103)  # compute capabilities that the matrix lists an NVFP4 cache for
 ALIKE = 1.05  # vocabularies of one family are padded to sizes that differ by less
 
@@ -76,12 +68,11 @@ def adapter_beside_model(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX509", "hf", "llm-args", "command")
 def tokenizer_named(deployment: Deployment) -> Iterator[Violation]:
     """A tokenizer that is named for a model gives the ids the model was trained with."""
-    for server in servers(deployment, "llm-args", "command"):
+    for server, model in served_models(deployment):
         lender = next(
             (model for model in deployment.of("hf") if names(server, "runtime.tokenizer", model)), None
         )
-        model = model_of(deployment, server)
-        if lender is None or model is None or lender is model:
+        if lender is None or lender is model:
             continue
         facts = ("tokenizer.size", "tokenizer.eos_id")
         if lender.has(*facts) and model.has(*facts) and all(lender.get(x) != model.get(x) for x in facts):
@@ -97,10 +88,9 @@ def tokenizer_named(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX874", "hf", "llm-args", "command")
 def predicting_layers(deployment: Deployment) -> Iterator[Violation]:
     """Multi-token prediction is asked of a model that has layers for it."""
-    for server in servers(deployment, "llm-args", "command"):
-        model = model_of(deployment, server)
-        kind = model.text("model_type") if model else ""
-        if model is None or kind not in WITHOUT_MTP:
+    for server, model in served_models(deployment):
+        kind = model.text("model_type")
+        if kind not in WITHOUT_MTP:
             continue
         if server.text("runtime.speculative").upper() == "MTP" and not server.has("runtime.draft_model"):
             values = {
@@ -142,12 +132,11 @@ def draft_named(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX319", "hf", "llm-args", "command")
 def draft_vocabulary(deployment: Deployment) -> Iterator[Violation]:
     """A draft model of its own has the vocabulary of the model it drafts for."""
-    for server in servers(deployment, "llm-args", "command"):
-        model = model_of(deployment, server)
-        target = model.integer("vocab_size") if model else None
+    for server, model in served_models(deployment):
+        target = model.integer("vocab_size")
         draft = server.integer("runtime.draft_vocab_size")
         is_draft = server.text("runtime.speculative").lower().replace("_", "") == "drafttarget"
-        if model is None or not target or not draft or not is_draft:
+        if not target or not draft or not is_draft:
             continue
         if max(draft, target) > ALIKE * min(draft, target):
             values = {"draft": draft, "target": target, "model": model.path, "path": place_of(server)}

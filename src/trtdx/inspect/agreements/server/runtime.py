@@ -21,6 +21,7 @@ from trtdx.inspect.agreements.serving import (
     model_of,
     place_of,
     release_of,
+    served_models,
     servers,
     serves_engine,
     stated,
@@ -39,15 +40,9 @@ if TYPE_CHECKING:
 
 # The spellings of data types that LLM(dtype=...) takes.
 DTYPES = {
-    "half": "float16",
-    "fp16": "float16",
-    "float16": "float16",
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "float": "float32",
-    "fp32": "float32",
-    "float32": "float32",
-}
+    "half": "float16", "fp16": "float16", "float16": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16",
+    "float": "float32", "fp32": "float32", "float32": "float32",
+}  # fmt: skip
 STRETCHED = ("linear", "dynamic", "yarn")  # rotary scalings whose factor lengthens the model's positions
 
 
@@ -263,9 +258,8 @@ def led_by_one(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX084", "hf", "llm-args", "command")
 def own_code(deployment: Deployment) -> Iterator[Violation]:
     """A model that brings its own Python is served with leave to run it."""
-    for server in servers(deployment, "llm-args", "command"):
-        model = model_of(deployment, server)
-        if model is None or model.get("remote_code") is not True:
+    for server, model in served_models(deployment):
+        if model.get("remote_code") is not True:
             continue
         if server.get("runtime.trust_remote_code") is not True and server.has("runtime.model"):
             yield Violation(
@@ -279,10 +273,9 @@ def own_code(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX871", "hf", "llm-args", "command")
 def length_in_reach(deployment: Deployment) -> Iterator[Violation]:
     """Sequences are no longer than the model was made for."""
-    for server in servers(deployment, "llm-args", "command"):
-        model = model_of(deployment, server)
-        positions = _positions(model) if model else None
-        if model is None or positions is None:
+    for server, model in served_models(deployment):
+        positions = _positions(model)
+        if positions is None:
             continue
         requested_len, release = server.integer("max_seq_len"), release_of(deployment, server)
         if requested_len is not None and requested_len > positions and engine_of(deployment, server) is None:
@@ -308,9 +301,8 @@ def model_dtype(deployment: Deployment) -> Iterator[Violation]:
     """A data type that is asked for is the one the model was saved in."""
     from trtdx.inspect.agreements.model.lineage_agrees import PRONE_TO_OVERFLOW
 
-    for server in servers(deployment, "llm-args", "command"):
-        model = model_of(deployment, server)
-        if model is None or not model.has("dtype"):
+    for server, model in served_models(deployment):
+        if not model.has("dtype"):
             continue
         requested, saved = DTYPES.get(server.text("runtime.dtype")), model.text("dtype")
         overflows = requested == "float16" and model.text("model_type").startswith(PRONE_TO_OVERFLOW)

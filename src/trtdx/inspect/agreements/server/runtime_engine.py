@@ -38,12 +38,8 @@ SPECULATIVE = {
 }
 # Architectures with cross attention, which readers need not mark as encoder-decoder.
 CROSS_ATTENTION = (
-    "EncoderModel",
-    "DecoderModel",
-    "WhisperEncoder",
-    "MLLaMAForCausalLM",
-    "MllamaForConditionalGeneration",
-)
+    "EncoderModel", "DecoderModel", "WhisperEncoder", "MLLaMAForCausalLM", "MllamaForConditionalGeneration",
+)  # fmt: skip
 
 
 def _is_above(server: Artifact, engine: Artifact, name: str) -> bool:
