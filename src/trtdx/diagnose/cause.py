@@ -167,9 +167,8 @@ def _folded(groups: Sequence[_Group], scope: Scope) -> tuple[list[_Group], defau
         causes = list(_possible_causes(group, groups))
         code = group.rule.code
         for number, match in enumerate(group.matches):
-            if (
-                number * len(causes) <= MOST_COMPARED
-            ):  # what comes later in a flood goes where the last one went
+            # what comes later in a flood goes where the last one went
+            if number * len(causes) <= MOST_COMPARED:
                 code = _cause_of(match, causes, places, parents, scope)
             parts[code, group.rule.code].append(match)
             if code != group.rule.code:
@@ -274,14 +273,9 @@ def _fixes(match: Match) -> tuple[Fix, ...]:
         if text is None or command is None:
             return match.rule.front.fix
         pattern_fixes.append(Fix(fix.stage, text, command or None, fix.lang))
-    rest = [fix for fix in match.rule.front.fix if fix.text not in {mine.text for mine in pattern_fixes}]
-    return (
-        tuple(pattern_fixes + rest)
-        if not pattern_fixes
-        else tuple(
-            pattern_fixes + [fix for fix in rest if fix.stage not in {mine.stage for mine in pattern_fixes}]
-        )
-    )
+    stages, texts = {fix.stage for fix in pattern_fixes}, {fix.text for fix in pattern_fixes}
+    page_fixes = [fix for fix in match.rule.front.fix if fix.stage not in stages and fix.text not in texts]
+    return (*pattern_fixes, *page_fixes)
 
 
 def _evidence(group: _Group) -> tuple[Evidence, ...]:

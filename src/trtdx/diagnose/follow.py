@@ -122,9 +122,8 @@ class _Input:
         block = read(1 << 20) or b""
         self._size += len(block)
         self.ended = not block and self._path == "-"
-        if (
-            not block and not self.ended and self._host.size(self._path) < self._size
-        ):  # begun anew by its writer
+        # begun anew by its writer
+        if not block and not self.ended and self._host.size(self._path) < self._size:
             self._stream.close()
             self._stream, self._size = self._host.open(self._path), 0
             return False

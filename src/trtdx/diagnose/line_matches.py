@@ -231,9 +231,8 @@ class Look:
         self._noted[number] = line
         self._found[number] += 1
         rule = self._patterns[number].rule
-        if rule is not None and line > self._counted.get(
-            rule.code, 0
-        ):  # one line, however many wordings fit it
+        # one line, however many wordings fit it
+        if rule is not None and line > self._counted.get(rule.code, 0):
             self._counted[rule.code] = line
             self._facts.counts[rule.code] += 1
 

@@ -80,9 +80,8 @@ def segments(blocks: Iterable[bytes]) -> Iterator[Segment]:
         if len(buffer) - start < CONTEXT_BYTES * 2:
             continue
         limit = len(buffer) - CONTEXT_BYTES
-        end = (
-            buffer.rfind(b"\n", max(start, limit - CONTEXT_BYTES), limit) + 1 or limit
-        )  # or: inside an enormous line
+        # or: inside an enormous line
+        end = buffer.rfind(b"\n", max(start, limit - CONTEXT_BYTES), limit) + 1 or limit
         yield Segment(buffer, start, end, line, first, last=False)
         line += count_newlines(buffer, start, end)
         spare = max(0, end - CONTEXT_BYTES)

@@ -159,9 +159,8 @@ def _next_layer(text: str, *, outermost: bool) -> tuple[re.Match[str] | None, st
         match = _JSON.match(text)
         return match, "json" if match else ""
     for source, pattern in LAYERS:
-        if (
-            source == "srun" and not outermost
-        ):  # inside another layer "2: " is TensorRT's error code, not a rank
+        # inside another layer "2: " is TensorRT's error code, not a rank
+        if source == "srun" and not outermost:
             continue
         match = pattern.match(text)
         if match and match.end():
@@ -174,9 +173,8 @@ def _implied_level(message: str) -> str:
         return "error"
     nccl = _NCCL_LEVEL.search(message[:200])
     if nccl:
-        return {"INFO": "info", "TRACE": "trace"}.get(
-            nccl[1] or "WARN", "error"
-        )  # NCCL WARN is NCCL's word for an error
+        # NCCL WARN is NCCL's word for an error
+        return {"INFO": "info", "TRACE": "trace"}.get(nccl[1] or "WARN", "error")
     exception = _EXCEPTION.match(message)
     if exception:
         return "warning" if "Warning" in exception[0] else "error"

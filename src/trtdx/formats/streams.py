@@ -59,9 +59,8 @@ def _head(stream: BinaryIO) -> bytes:
 def _raw_blocks(stream: BinaryIO, head: bytes) -> Iterator[bytes]:
     if head:
         yield head
-    read = getattr(
-        stream, "read1", stream.read
-    )  # a pipe gives what is there instead of waiting for a full block
+    # a pipe gives what is there instead of waiting for a full block
+    read = getattr(stream, "read1", stream.read)
     while block := read(BLOCK_BYTES):
         yield block
 

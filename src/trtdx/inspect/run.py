@@ -59,9 +59,8 @@ def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
     from trtdx.inspect.readers.server.llm_args import command_from_text
 
     version = question.machine.text("gpu.runtime") if question.machine else ""
-    paths = {
-        host.real(path): path for path in reversed(question.paths)
-    }  # named twice is one, by its first name
+    # named twice is one, by its first name
+    paths = {host.real(path): path for path in reversed(question.paths)}
     artifacts = [read_artifact(host, path, version=version) for path in reversed(paths.values())]
     artifacts += [command_from_text(host, text, "--command", version=version) for text in question.commands]
     artifacts = [member for artifact in artifacts for member in (artifact, *artifact.parts)]

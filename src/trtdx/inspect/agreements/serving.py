@@ -165,6 +165,11 @@ def verify_of(server: Artifact) -> str:
     return f"trtdx inspect {shlex.quote(server.path)}"
 
 
+def server_words(server: Artifact) -> dict[str, str]:
+    """Return what pages say of a server: where its options stand, and how to look at it again."""
+    return {"path": place_of(server), "verify": verify_of(server)}
+
+
 def _again(server: Artifact) -> str:
     """Return the option that gives the same command line once more; what is to be changed in it is the fix's to say."""
     return f" --command {shlex.quote(server.spelled)}{CHANGED}" if server.spelled else ""

@@ -131,11 +131,7 @@ def runner_prompt(taker: Taker) -> Iterator[Violation]:
     s, (prompts, by) = taker.settings, prompt_rule(taker)
     if taker.servers or s.encoder or by == "max_input_len" or not taker.engine.has("max_input_len"):
         return  # a server is the executor
-    others_fit = [
-        request
-        for request in taker.requests
-        if request.input_len <= prompts and _beyond(request, s, prompts) <= 0
-    ]
+    others_fit = _fitting_requests(taker, prompts)
     excess = over(others_fit, lambda request: request.input_len - s.max_input_len)
     if excess:
         raised = {"max_input_len": max(request.input_len for request in others_fit)}
@@ -228,6 +224,15 @@ def _beyond(request: Request, s: Settings, prompts: int) -> int:
     return request.input_len + request.output_len + drafts_of(s, request) - s.max_seq_len
 
 
+def _fitting_requests(taker: Taker, prompts: int) -> list[Request]:
+    """Return the requests of which neither the prompt nor all of it together is too long."""
+    return [
+        request
+        for request in taker.requests
+        if request.input_len <= prompts and _beyond(request, taker.settings, prompts) <= 0
+    ]
+
+
 @agreement("DX271", "engine", "request")
 @each_taker
 def old_answer(taker: Taker) -> Iterator[Violation]:
@@ -235,13 +240,8 @@ def old_answer(taker: Taker) -> Iterator[Violation]:
     s, most = taker.settings, taker.engine.integer("max_output_len")
     if s.since(0, 8) or most is None:
         return
-    prompts = prompt_rule(taker)[0]
-    fits = [
-        request
-        for request in taker.requests
-        if request.input_len <= prompts and _beyond(request, s, prompts) <= 0
-    ]
-    excess = over(fits, lambda request: request.output_len - most)
+    fitting = _fitting_requests(taker, prompt_rule(taker)[0])
+    excess = over(fitting, lambda request: request.output_len - most)
     if excess:
         worst = excess.worst
         yield Violation(

@@ -210,9 +210,8 @@ def _far_too_small(deployment: Deployment) -> Iterator[Violation]:
     """
     for tokenizer in tokenizers(deployment):
         size, models = tokenizer.integer("tokenizer.size"), models_for(deployment, tokenizer)
-        model = min(
-            models, key=room, default=None
-        )  # where the model has room, what was made from it grew: DX801
+        # where the model has room, what was made from it grew: DX801
+        model = min(models, key=room, default=None)
         if size is None or model is None or _reads_more_than_text(deployment):
             continue
         table = model.items("weights.embedding_shape")

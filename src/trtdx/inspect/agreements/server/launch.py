@@ -14,6 +14,7 @@ from trtdx.inspect.agreements.serving import (
     names,
     place_of,
     served_models,
+    server_words,
     servers,
     stated,
     verify_of,
@@ -46,7 +47,7 @@ def paths_there(deployment: Deployment) -> Iterator[Violation]:
             path = str(server.items(name)[0]).rpartition(" (")[0]
             values = {"what": words, "is": "is" if len(server.items(name)) == 1 else "are"}
             values |= {"folder": shlex.quote(posixpath.dirname(path.rstrip("/")) or ".")}
-            values |= {"path": place_of(server), "verify": verify_of(server)}
+            values |= server_words(server)
             sure = name == "runtime.paths_missing"
             yield Violation(evidence, values, None if sure else Severity.NOTE, 0.85 if sure else 0.5)
 
@@ -93,12 +94,7 @@ def predicting_layers(deployment: Deployment) -> Iterator[Violation]:
         if kind not in WITHOUT_MTP:
             continue
         if server.text("runtime.speculative").upper() == "MTP" and not server.has("runtime.draft_model"):
-            values = {
-                "kind": kind,
-                "model": model.path,
-                "path": place_of(server),
-                "verify": verify_of(server),
-            }
+            values = {"kind": kind, "model": model.path, **server_words(server)}
             evidence = server.evidence("runtime.speculative") + model.evidence("model_type")
             yield Violation(evidence, values, confidence=0.9)
 
@@ -125,8 +121,7 @@ def draft_named(deployment: Deployment) -> Iterator[Violation]:
             evidence = server.evidence(names[0])
         else:
             continue
-        values = {"what": what, "lack": lack, "path": place_of(server), "verify": verify_of(server)}
-        yield Violation(evidence, values, confidence=0.9)
+        yield Violation(evidence, {"what": what, "lack": lack, **server_words(server)}, confidence=0.9)
 
 
 @agreement("DX319", "hf", "llm-args", "command")
@@ -139,8 +134,8 @@ def draft_vocabulary(deployment: Deployment) -> Iterator[Violation]:
         if not target or not draft or not is_draft:
             continue
         if max(draft, target) > ALIKE * min(draft, target):
-            values = {"draft": draft, "target": target, "model": model.path, "path": place_of(server)}
-            values |= {"drafter": server.text("runtime.draft_model"), "verify": verify_of(server)}
+            values = {"draft": draft, "target": target, "model": model.path, **server_words(server)}
+            values["drafter"] = server.text("runtime.draft_model")
             evidence = server.evidence("runtime.draft_vocab_size") + model.evidence("vocab_size")
             yield Violation(evidence, values, None if draft > target else Severity.WARNING, 0.9)
 

@@ -22,6 +22,7 @@ from trtdx.inspect.agreements.serving import (
     place_of,
     release_of,
     served_models,
+    server_words,
     servers,
     serves_engine,
     stated,
@@ -210,12 +211,7 @@ def cache_holds_sequence(deployment: Deployment) -> Iterator[Violation]:
             needs.append((request.input_len + request.output_len, (words,)))
         length, evidence = max(needs, key=lambda need: need[0], default=(0, ()))
         if length > tokens:
-            values = {
-                "tokens": tokens,
-                "length": length,
-                "path": place_of(server),
-                "verify": verify_of(server),
-            }
+            values = {"tokens": tokens, "length": length, **server_words(server)}
             yield Violation(server.evidence("runtime.max_tokens_in_cache") + evidence, values, confidence=0.9)
 
 

@@ -180,9 +180,8 @@ def ranks_of_triton(deployment: Deployment) -> Iterator[Violation]:
             what = f"{_are_started(started)}, but the engine was built for {needed}"
             remedy = f"start {needed} ranks (launch_triton_server.py --world_size {needed})"
             restart = _restart(command, needed)
-            if not command.has(
-                "runtime.world_size"
-            ):  # each rank has ports of its own, which the script deals out
+            # each rank has ports of its own, which the script deals out
+            if not command.has("runtime.world_size"):
                 folder = shlex.quote(repository.path) if repository else "MODEL_REPOSITORY"
                 restart = f"python3 launch_triton_server.py --world_size {needed} --model_repo {folder}"
             values = {"what": what, "remedy": remedy, "restart": restart}

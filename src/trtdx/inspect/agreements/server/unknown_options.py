@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.serving import SIDES, place_of, release_of, servers, verify_of
+from trtdx.inspect.agreements.serving import SIDES, release_of, server_words, servers
 from trtdx.inspect.facts.options import table
 from trtdx.knowledge.versions import parsed
 from trtdx.knowledge.violation import Violation
@@ -60,8 +60,7 @@ def _unknown(server: Artifact, words: list[str], release: str, values: dict[str,
         {
             "what": "; ".join(words[:5]) + more,
             "release": f"TensorRT-LLM {release}" if release else "TensorRT-LLM of today",
-            "path": place_of(server),
-            "verify": verify_of(server),
+            **server_words(server),
             **values,
         },
     )
