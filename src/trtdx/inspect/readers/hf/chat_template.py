@@ -23,7 +23,7 @@ def put_template(
     if template is None:
         return
     from trtdx.formats.jinja import TemplateError, parse_template
-    from trtdx.inspect.readers.hf.template_tokens import ending, unknown_tokens
+    from trtdx.inspect.readers.hf.template_tokens import turn_end_token, unknown_tokens
 
     source, where = template
     tree, fault = parse_template(source)
@@ -33,7 +33,7 @@ def put_template(
     if tree is None:
         return
     with suppress(TemplateError, RecursionError):
-        turn_end = ending(tree, vocabulary.special, {} if RENAMED.search(source) else tokens)
+        turn_end = turn_end_token(tree, vocabulary.special, {} if RENAMED.search(source) else tokens)
         unknown = unknown_tokens(tree, vocabulary) if vocabulary.whole else []
         folder.put_list("tokenizer.template_unknown_tokens", unknown, where)
         if turn_end:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from trtdx.inspect.readers.hf.tokenizer import Vocabulary
 
-PIPED = re.compile(r"<[|\uff5c][^<>|\uff5c\s{}%]{1,80}[|\uff5c]>")  # DeepSeek's bars are full width
-ANGLED = re.compile(r"<[^<>\s{}%]{1,80}>")
+PIPED_TOKEN = re.compile(r"<[|\uff5c][^<>|\uff5c\s{}%]{1,80}[|\uff5c]>")  # DeepSeek's bars are full width
+ANGLED_TOKEN = re.compile(r"<[^<>\s{}%]{1,80}>")
 # Methods and filters whose first argument is looked for and not written.
 SEARCHES = re.compile(r"(?:split|replace|startswith|endswith|strip|find|index)$")
 UNKNOWN_END = "?"  # what is written last is no token, or cannot be told
@@ -28,9 +28,11 @@ def unknown_tokens(template: nodes.Template, vocabulary: Vocabulary) -> list[str
 
     Where the tokenizer has none of this form (Zephyr, TinyLlama), they were trained as plain text.
     """
-    if not any(PIPED.fullmatch(token) for token in vocabulary.special):
+    if not any(PIPED_TOKEN.fullmatch(token) for token in vocabulary.special):
         return []
-    written = dict.fromkeys(token for text in _written_texts(template.body) for token in PIPED.findall(text))
+    written = dict.fromkeys(
+        token for text in _written_texts(template.body) for token in PIPED_TOKEN.findall(text)
+    )
     return [token for token in written if not vocabulary.known(token) and "tool" not in token]
 
 
@@ -112,7 +114,7 @@ def _is_role(expression: nodes.Expr) -> bool:
     return str(name).endswith("role")
 
 
-def ending(template: nodes.Template, special: dict[str, int], tokens: dict[str, str]) -> str | None:
+def turn_end_token(template: nodes.Template, special: dict[str, int], tokens: dict[str, str]) -> str | None:
     """Return the token that ends an assistant's turn, where all ways through the template agree on one."""
     ends: set[str] = set()
     for loop in _message_loops(template.body):
@@ -187,8 +189,8 @@ class _LastWritten:
         if not text.replace("\\n", "").strip():
             return ""
         last = None
-        for token in ANGLED.finditer(text):
-            last = token if token[0] in self._special or PIPED.fullmatch(token[0]) else last
+        for token in ANGLED_TOKEN.finditer(text):
+            last = token if token[0] in self._special or PIPED_TOKEN.fullmatch(token[0]) else last
         if last is None or text[last.end() :].replace("\\n", "").strip():
             return UNKNOWN_END
         return last[0]
