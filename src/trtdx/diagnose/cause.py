@@ -232,7 +232,7 @@ def _cause_of(
 
 
 def _leads_to(code: str, other: str, parents: dict[str, set[str]]) -> bool:
-    """Say whether one is, over any number of steps, folded under the other; no ring is made."""
+    """Whether one is, over any number of steps, folded under the other; no ring is made."""
     return code == other or any(_leads_to(parent, other, parents) for parent in parents.get(code, ()))
 
 

@@ -50,12 +50,12 @@ _LONG_NUMBER = re.compile(r"\d{4,}|\d+(?:[.:]\d+)+|0x[0-9a-f]+")
 class _Shape:
     """Lines that differ in long numbers only: how many were looked at, and which patterns they hold."""
 
-    __slots__ = ("found", "looks", "tried")
+    __slots__ = ("looks", "matched", "tried")
 
     def __init__(self) -> None:
         self.looks = 0
         self.tried: set[int] = set()
-        self.found: set[int] = set()
+        self.matched: set[int] = set()
 
 
 class _Around(NamedTuple):
@@ -85,7 +85,7 @@ class Look:
         self._number = _LineNumber()
 
     def has_enough(self, owners: Sequence[int], hits: int) -> bool:
-        """Say whether nobody needs to hear of a text any more."""
+        """Whether nobody needs to hear of a text any more."""
         if owners:
             return all(self._found[number] >= COUNTED_MATCHES for number in owners)
         return hits >= COUNTED_MATCHES
@@ -114,7 +114,7 @@ class Look:
         if tells_memory(line):
             self._remember(event, segment, begin)
         self._note(event)
-        shape.found.update(self._tried(possible, segment, begin, event))
+        shape.matched.update(self._tried(possible, segment, begin, event))
 
     def _possible(self, wanted: set[int], line: str, message: str) -> list[int]:
         """Return the patterns still looked for that fit the line as it is written; those over several lines may."""
@@ -140,7 +140,7 @@ class Look:
 
     def _count_again(self, shape: _Shape, line: int) -> None:
         """Count a line that was not looked at, because it is like lines that were."""
-        for number in shape.found:
+        for number in shape.matched:
             if line > self._noted.get(number, 0):
                 self._count(number, line)
 

@@ -196,7 +196,7 @@ def _is_worth_quoting(event: Event, source: SourceFacts, ended_well: bool) -> bo
 
 
 def _ended_well(source: SourceFacts) -> bool:
-    """Say whether the source's last line tells of success, or one shortly before does and nothing salient came after."""
+    """Whether the source's last line tells of success, or one shortly before does and nothing salient came after."""
     salient = {event.line for event in source.salient}
     for event in reversed(source.last):
         if event.line in salient:
@@ -207,7 +207,7 @@ def _ended_well(source: SourceFacts) -> bool:
 
 
 def is_spoken(text: str) -> bool:
-    """Say whether the text reads like a sentence or a title and not like a program's line."""
+    """Whether the text reads like a sentence or a title and not like a program's line."""
     spoken = len(FUNCTION_WORDS.findall(text)) + 0.5 * bool(COMPLAINT.search(text))
     return spoken >= 1.5 and len(re.findall(r"[A-Za-z]{2,}", text)) >= 4
 

@@ -40,7 +40,7 @@ class _Generation(Extension):
 
 
 @cache
-def _environment() -> Environment:
+def _parsing_environment() -> Environment:
     """Return an environment that knows every tag a chat template may have, those of extensions included."""
     extensions = (
         "jinja2.ext.do",
@@ -57,7 +57,7 @@ def parse_template(source: str) -> tuple[nodes.Template | None, str]:
     if len(source) > MAX_CHARACTERS:
         return None, ""
     try:
-        return _environment().parse(source), ""
+        return _parsing_environment().parse(source), ""
     except TemplateSyntaxError as err:
         return None, f"line {err.lineno}: {(err.message or 'a syntax error').rstrip('.')}"
     except (
