@@ -14,11 +14,11 @@ from trtdx.model import Report, Summary
 
 def test_records_and_files_come_back(tmp_path):
     writer = CaseWriter(RealHost(), str(tmp_path / "case"))
-    writer.add_environment({"HF_TOKEN": "hf_" + "a" * 30, "CUDA_VISIBLE_DEVICES": "0"})
+    writer.record("note", {"HF_TOKEN": "hf_" + "a" * 30, "CUDA_VISIBLE_DEVICES": "0"})
     assert b"".join(writer.keeping("dir/a.log", [b"one\ntw", b"o\n"])) == b"one\ntwo\n"
     writer.add_report(Report(Summary("no problem found")))
     case = open_case(RealHost(), str(tmp_path / "case"))
-    assert [record.kind for record in case.records()] == ["created", "environment", "file", "report"]
+    assert [record.kind for record in case.records()] == ["created", "note", "file", "report"]
     assert case.records()[1].data == {"HF_TOKEN": "[redacted]", "CUDA_VISIBLE_DEVICES": "0"}
     with case.host.open(case.texts()[0]) as stream:
         assert stream.read() == b"one\ntwo\n"

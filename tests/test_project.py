@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -124,6 +125,56 @@ def test_imports_point_one_way():
         if room in level and room != own and level[room] >= level.get(own, -1)
     ]
     assert wrong == []
+
+
+# Environment variables, processes, the clock and waiting are the host's in the whole house.
+OF_THE_HOST = re.compile(
+    r"os\.(?:environ|getenv|putenv|fork|system|popen|kill|killpg|waitpid|(?:exec|spawn)\w+)|subprocess\.\w+|multiprocessing\.\w+|"
+    r"time\.(?:time|time_ns|sleep|gmtime|localtime)|datetime\.(?:now|utcnow|today)"
+)
+# So are files where a recorded case must give the same answer as the machine it was recorded on.
+REPLAYABLE = (
+    "diagnose/",
+    "inspect/",
+    "memory/",
+    "knowledge/",
+    "case.py",
+    "redact.py",
+    "rule.py",
+    "formats/[a-z_]+.py$",
+)
+FILE_CALLS = re.compile(
+    r"open|io\.open|os\.(?:open|listdir|walk|scandir|stat|remove|replace|makedirs|path\.(?:exists|isfile|isdir|getsize))|"
+    r"(?!resources\.).*\.(?:read_text|read_bytes|write_text|write_bytes|iterdir|glob|rglob|unlink|mkdir|exists|touch|stat)|"
+    r"Path\(.*\)\.(?:open|is_file|is_dir)"
+)
+PAST_THE_HOST = {
+    "host.py": "is the host",
+    "cli/output.py": "colour is a matter of the terminal it runs in, whatever is replayed",
+    "engines/tensorrt_llm/cpu.py": "sets variables for a library that is loaded into this process",
+    "capture/store/writer.py": "stamps a capture of tensors, which no case records",
+    "testing/judging.py": "stamps a golden file, which no case records",
+    "knowledge/load.py": "the rule pages are trtdx's own, and so is the cache of them",
+    "memory/compile/activation.py": "hands TensorRT's builder, another process, a script in a temporary folder",
+    "memory/report/frontier_chart.py": "writes the chart that was asked for",
+}
+
+
+def _reaches_past_the_host(path):
+    name = str(path.relative_to(ROOT / "src" / "trtdx"))
+    replayable = any(re.match(room, name) for room in REPLAYABLE)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and OF_THE_HOST.fullmatch(ast.unparse(node)):
+            return True
+        if replayable and isinstance(node, ast.Call) and FILE_CALLS.fullmatch(ast.unparse(node.func)):
+            return True
+    return False
+
+
+def test_the_outside_world_is_reached_through_the_host():
+    package = ROOT / "src" / "trtdx"
+    past = {str(path.relative_to(package)) for path in package.rglob("*.py") if _reaches_past_the_host(path)}
+    assert past == set(PAST_THE_HOST)
 
 
 def test_no_folder_holds_more_than_a_newcomer_can_take_in():

@@ -20,7 +20,7 @@ from trtdx.host import RecordedHost
 from trtdx.redact import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from trtdx.host import Host
     from trtdx.model import Report
@@ -35,7 +35,7 @@ MOST_BYTES = 512 << 20  # a packed case is held in memory while it is read
 class Record(msgspec.Struct, frozen=True):
     """One line of `case.jsonl`."""
 
-    kind: str  # created, command, environment, file, report, note
+    kind: str  # created, command, file, report, note
     time: float
     data: Any
 
@@ -54,12 +54,6 @@ class CaseWriter:
         line = msgspec.json.encode(Record(kind, self._host.now(), self._clean(data)))
         self._host.append(str(self._folder / RECORDS), line + b"\n")
 
-    def add_environment(self, environment: Mapping[str, str]) -> None:
-        clean = {
-            name: self._redact(f"{name}={value}")[len(name) + 1 :] for name, value in environment.items()
-        }
-        self.record("environment", clean)
-
     def keeping(self, name: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the blocks of a log while adding them under `files/`, redacted line by line."""
         safe = self._free_name(name)
@@ -67,8 +61,8 @@ class CaseWriter:
         target = str(self._folder / "files" / safe)
         pending = b""
         for block in blocks:
-            whole, pending = _whole_lines(pending + block)
-            self._keep(target, whole)
+            lines, pending = _whole_lines(pending + block)
+            self._keep(target, lines)
             yield block
         self._keep(target, pending)
 

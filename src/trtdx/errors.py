@@ -46,12 +46,12 @@ MOST_BEGINNINGS = 10
 
 def _nearest(name: str, known: Sequence[str]) -> list[str]:
     """Return the names that begin as this one does, else those of which a word does, else those spelt much like it."""
-    wanted = name.strip().lower()
-    spelt = {each.lower(): each for each in sorted(known)}
-    words = [each for each in spelt if len(wanted) > 1 and f"-{wanted}" in f"-{each}"]
-    beginning = [each for each in words if each.startswith(wanted)]
-    close = difflib.get_close_matches(wanted, list(spelt), n=3, cutoff=0.5)
-    return [spelt[each] for each in (beginning or words or close)[:MOST_BEGINNINGS]]
+    prefix = name.strip().lower()
+    spelt = {candidate.lower(): candidate for candidate in sorted(known)}
+    words = [candidate for candidate in spelt if len(prefix) > 1 and f"-{prefix}" in f"-{candidate}"]
+    beginning = [candidate for candidate in words if candidate.startswith(prefix)]
+    close = difflib.get_close_matches(prefix, list(spelt), n=3, cutoff=0.5)
+    return [spelt[candidate] for candidate in (beginning or words or close)[:MOST_BEGINNINGS]]
 
 
 class UnknownNameError(TrtdxError):

@@ -1,7 +1,13 @@
-"""The only door to files, processes, environment and clock.
+"""The door to the outside world: environment variables, processes, the clock, and files that a case can hold.
 
 `RealHost` acts on this machine. `RecordedHost` replays what a case recorded, so that every user's case is a
 test fixture and nothing behind this door can tell the difference.
+
+Environment variables, processes and the clock are reached through here in the whole house. Files are in the rooms
+that a case must be able to replay: `diagnose`, `inspect`, `memory`, `knowledge`, `case.py` and the readers of
+`formats`. Rooms that compute tensors (`engines`, `capture`, `compare`, `testing`, `formats/onnx`) open their files
+themselves, because the libraries they work with take paths. `tests/test_project.py` holds this, and lists the few
+exceptions with their reasons.
 """
 
 from __future__ import annotations
@@ -94,8 +100,8 @@ def fork(work: Callable[[], None]) -> Child:
 
     def poll() -> int | None:
         if not ended:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
+            if ended_pid:
                 ended.append(os.waitstatus_to_exitcode(status))
         return ended[0] if ended else None
 
@@ -174,11 +180,11 @@ class RealHost:
             raise InputError(f"cannot list {path}: {err.strerror or err}") from err
 
     def files(self, path: str) -> list[str]:
-        found = []
+        paths = []
         for folder, folders, names in os.walk(path):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
-            found += [str(Path(folder) / name) for name in sorted(names) if not name.startswith(".")]
-        return found
+            paths += [str(Path(folder) / name) for name in sorted(names) if not name.startswith(".")]
+        return paths
 
     def real(self, path: str) -> str:
         return os.path.realpath(path)

@@ -157,6 +157,8 @@ class Report(msgspec.Struct, frozen=True):
 
 def headline(findings: Sequence[Finding]) -> str:
     """Return how many findings there are of each severity, and the first of them."""
-    counts = [(sum(each.severity is severity for each in findings), severity.value) for severity in Severity]
-    told = ", ".join(counted(count, name) for count, name in counts if count)
-    return f"{told}; first: {findings[0].code} {findings[0].message}"
+    counts = [
+        (sum(finding.severity is severity for finding in findings), severity.value) for severity in Severity
+    ]
+    totals = ", ".join(counted(count, name) for count, name in counts if count)
+    return f"{totals}; first: {findings[0].code} {findings[0].message}"

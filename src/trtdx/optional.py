@@ -17,21 +17,11 @@ if TYPE_CHECKING:
 COMMON = ("numpy", "ml_dtypes")  # come with every extra that computes
 # Which extra brings a package that is imported by name.
 EXTRAS = {
-    "duckdb": "capture",
-    "matplotlib": "plot",
-    "ml_dtypes": "capture",
-    "numpy": "capture",
-    "onnx": "onnx",
-    "onnx_ir": "onnx",
-    "onnxruntime": "onnx",
-    "safetensors": "torch",
-    "tensorrt_rtx": "trt",
-    "tokenizers": "torch",
-    "torch": "torch",
-    "transformers": "torch",
-    "xxhash": "capture",
+    "duckdb": "capture", "matplotlib": "plot", "ml_dtypes": "capture", "numpy": "capture", "onnx": "onnx",
+    "onnx_ir": "onnx", "onnxruntime": "onnx", "safetensors": "torch", "tensorrt_rtx": "trt",
+    "tokenizers": "torch", "torch": "torch", "transformers": "torch", "xxhash": "capture",
     "zstandard": "zstd",
-}
+}  # fmt: skip
 
 TENSORS = ("numpy", "ml_dtypes", "xxhash")  # of everything that looks into tensors
 OF_ENGINES = {

@@ -31,9 +31,8 @@ _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[A-Za-z0-9+/=:,.\\ \t\r\n-]{0,20000}?-----END [A-Z ]*PRIVATE KEY-----|"
     r"(?:\s*\n[ \t]*[A-Za-z0-9+/=]{1,76}(?=\s|$))*)"
 )
-_KEY_LINE = re.compile(
-    r"^[ \t]*[A-Za-z0-9+/]{60,}={0,2}[ \t]*$", re.MULTILINE
-)  # a line cut out of a key block
+# a line cut out of a key block
+_KEY_LINE = re.compile(r"^[ \t]*[A-Za-z0-9+/]{60,}={0,2}[ \t]*$", re.MULTILINE)
 # user:password@, however odd the password, and token@; a port or a path before an @ is neither
 _URL_PASSWORD = re.compile(
     r"\b([a-z][a-z0-9+.-]{1,20}://)(?:[^\s/@:\"']{0,200}:(?!\d{1,5}(?:/|$))[^\s\"']{1,200}|[^\s/@:.\"']{8,200})@(?=[\w.\[-])",
@@ -145,5 +144,5 @@ def without_hosts(text: str) -> str:
     text = _IPV4.sub("[address]", text)
     text = _IPV6.sub("[address]", text)
     return _HOST.sub(
-        lambda found: found[0] if _PUBLIC.search(found["host"]) else f"{found['before']}[host]", text
+        lambda match: match[0] if _PUBLIC.search(match["host"]) else f"{match['before']}[host]", text
     )

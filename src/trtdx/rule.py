@@ -177,7 +177,12 @@ class RuleBook:
         rule = self._by_name.get(name.strip().lower())
         if rule is None:
             raise UnknownNameError(
-                "rule", name, [known.upper() if known.startswith("dx") else known for known in self._by_name]
+                "rule",
+                name,
+                [
+                    code_or_slug.upper() if code_or_slug.startswith("dx") else code_or_slug
+                    for code_or_slug in self._by_name
+                ],
             )
         return rule
 
@@ -248,8 +253,8 @@ def read_page(text: str, path: str) -> tuple[Rule | None, list[Problem]]:
 
 def section(body: str, name: str) -> str:
     """Return the text under one `## ` heading."""
-    found = re.search(rf"^## {re.escape(name)}[ \t]*\n(.*?)(?=^## |\Z)", body, re.DOTALL | re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(rf"^## {re.escape(name)}[ \t]*\n(.*?)(?=^## |\Z)", body, re.DOTALL | re.MULTILINE)
+    return match[1] if match else ""
 
 
 def examples(text: str) -> tuple[str, ...]:
@@ -270,8 +275,8 @@ def _first_paragraph(text: str) -> str:
 
 
 def _line_in_message(message: str) -> int:
-    found = re.search(r"line (\d+)", message)
-    return int(found[1]) if found else 1
+    match = re.search(r"line (\d+)", message)
+    return int(match[1]) if match else 1
 
 
 def _line_of_field(front: str, message: str) -> int:

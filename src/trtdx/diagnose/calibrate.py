@@ -12,15 +12,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 MEASURED = (
-    (0.0, 0.0),
-    (0.3, 0.3),
-    (0.5, 0.5),
-    (0.6, 0.74),
-    (0.7, 0.85),
-    (0.8, 0.91),
-    (0.95, 0.97),
-    (1.0, 0.98),
-)
+    (0.0, 0.0), (0.3, 0.3), (0.5, 0.5), (0.6, 0.74), (0.7, 0.85), (0.8, 0.91), (0.95, 0.97), (1.0, 0.98),
+)  # fmt: skip
 
 
 def calibrated(belief: float) -> float:

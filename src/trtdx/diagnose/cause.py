@@ -90,7 +90,7 @@ def _judged(sources: Sequence[SourceFacts], by_job: dict[str, str]) -> tuple[lis
                 valid += [match] if match.event.line not in explained else []
             elif match.rule.code not in harmless:
                 harmless[match.rule.code] = _harmless(match, sources)
-    return valid, sorted(harmless.values(), key=lambda each: each.code)
+    return valid, sorted(harmless.values(), key=lambda line: line.code)
 
 
 def _harmless(match: Match, sources: Sequence[SourceFacts]) -> Harmless:
@@ -120,12 +120,12 @@ def _grouped(matches: Iterable[Match], sources: Sequence[SourceFacts]) -> list[_
     by_code: defaultdict[str, list[Match]] = defaultdict(list)
     for match in matches:
         by_code[match.rule.code].append(match)
-    return [_group(found, alive) for found in by_code.values()]
+    return [_group(group_matches, alive) for group_matches in by_code.values()]
 
 
 def _group(matches: list[Match], alive: dict[str, int]) -> _Group:
     rule = matches[0].rule
-    severity = max((m.log.severity or rule.front.severity for m in matches), key=lambda each: each.badness)
+    severity = max((m.log.severity or rule.front.severity for m in matches), key=lambda level: level.badness)
     confidence = max(match.log.confidence for match in matches)
     only_warned = all(m.event.peeled.level == "warning" and "warning" not in m.log.level for m in matches)
     came_up = rule.front.stage in _START_UP and all(m.event.line < alive[m.event.source] for m in matches)
@@ -167,14 +167,15 @@ def _folded(groups: Sequence[_Group], scope: Scope) -> tuple[list[_Group], defau
         causes = list(_possible_causes(group, groups))
         code = group.rule.code
         for number, match in enumerate(group.matches):
-            if (
-                number * len(causes) <= MOST_COMPARED
-            ):  # what comes later in a flood goes where the last one went
+            # what comes later in a flood goes where the last one went
+            if number * len(causes) <= MOST_COMPARED:
                 code = _cause_of(match, causes, places, parents, scope)
             parts[code, group.rule.code].append(match)
             if code != group.rule.code:
                 parents[group.rule.code].add(code)
-    alone = [_with(group, parts[own]) for group in groups if (own := (group.rule.code,) * 2) in parts]
+    alone = [
+        _with(group, parts[self_key]) for group in groups if (self_key := (group.rule.code,) * 2) in parts
+    ]
     folded: defaultdict[str, list[_Group]] = defaultdict(list)
     standing = {group.rule.code for group in alone}
     for group in groups:
@@ -231,7 +232,7 @@ def _cause_of(
 
 
 def _leads_to(code: str, other: str, parents: dict[str, set[str]]) -> bool:
-    """Say whether one is, over any number of steps, folded under the other; no ring is made."""
+    """Whether one is, over any number of steps, folded under the other; no ring is made."""
     return code == other or any(_leads_to(parent, other, parents) for parent in parents.get(code, ()))
 
 
@@ -266,18 +267,15 @@ def _finding(group: _Group, folded: Sequence[_Group], many_sources: bool) -> Fin
 
 def _fixes(match: Match) -> tuple[Fix, ...]:
     """Return the pattern's own fixes with the values of this log, then the page's others."""
-    own = []
+    pattern_fixes = []
     for fix in match.log.fix:
         text, command = filled(fix.text, match.values), filled(fix.command or "", match.values)
         if text is None or command is None:
             return match.rule.front.fix
-        own.append(Fix(fix.stage, text, command or None, fix.lang))
-    rest = [fix for fix in match.rule.front.fix if fix.text not in {mine.text for mine in own}]
-    return (
-        tuple(own + rest)
-        if not own
-        else tuple(own + [fix for fix in rest if fix.stage not in {mine.stage for mine in own}])
-    )
+        pattern_fixes.append(Fix(fix.stage, text, command or None, fix.lang))
+    stages, texts = {fix.stage for fix in pattern_fixes}, {fix.text for fix in pattern_fixes}
+    page_fixes = [fix for fix in match.rule.front.fix if fix.stage not in stages and fix.text not in texts]
+    return (*pattern_fixes, *page_fixes)
 
 
 def _evidence(group: _Group) -> tuple[Evidence, ...]:

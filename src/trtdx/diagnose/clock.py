@@ -36,7 +36,7 @@ def on_one_clock(matches: Sequence[Match]) -> list[Match]:
         zones |= {zoned} if date else set()
     if len(zones) != 1 or not all(dates[match.event.source] for match in matches):
         return [_at(match, "") for match in matches]
-    lines = {source: sorted(told) for source, told in dates.items()}
+    lines = {source: sorted(line_dates) for source, line_dates in dates.items()}
     return [
         _at(match, _nearest(dates[match.event.source], lines[match.event.source], match.event.line))
         for match in matches

@@ -49,7 +49,7 @@ class Pattern:
         self._regex: re.Pattern[str] | None = None
 
     def may_match(self, lower: str) -> bool:
-        """Say whether a text in lower case holds all the fixed text that a match must hold."""
+        """Whether a text in lower case holds all the fixed text that a match must hold."""
         return all(any(text in lower for text in texts) for texts in self._sets)
 
     @property

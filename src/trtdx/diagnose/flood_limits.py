@@ -72,7 +72,7 @@ class Ration:
             self.muted[text] = 0
 
     def wants(self, text: int) -> bool:
-        """Say whether a hit of this text is to be looked at."""
+        """Whether a hit of this text is to be looked at."""
         if self.muted[text]:
             return False
         self.hits[text] += 1

@@ -87,17 +87,19 @@ class Follower:
 
     def poll(self) -> list[Finding]:
         """Read what is new, waiting a little where nothing is, and return the causes not told before."""
-        grown = [each.read() for each in self._inputs if not each.ended]
+        grown = [log.read() for log in self._inputs if not log.ended]
         if not any(grown):
             self._host.sleep(0 if self.ended else POLL_S)
             return []
-        fresh = [each for each in self.report().findings if each.code not in (*self._told, NOT_ENOUGH)]
+        fresh = [
+            finding for finding in self.report().findings if finding.code not in (*self._told, NOT_ENOUGH)
+        ]
         self._told.update(finding.code for finding in fresh)
         return fresh
 
     @property
     def ended(self) -> bool:
-        return all(each.ended for each in self._inputs)
+        return all(log.ended for log in self._inputs)
 
     def report(self) -> Report:
         """Return the report on all that was read."""
@@ -120,9 +122,8 @@ class _Input:
         block = read(1 << 20) or b""
         self._size += len(block)
         self.ended = not block and self._path == "-"
-        if (
-            not block and not self.ended and self._host.size(self._path) < self._size
-        ):  # begun anew by its writer
+        # begun anew by its writer
+        if not block and not self.ended and self._host.size(self._path) < self._size:
             self._stream.close()
             self._stream, self._size = self._host.open(self._path), 0
             return False

@@ -50,12 +50,12 @@ _LONG_NUMBER = re.compile(r"\d{4,}|\d+(?:[.:]\d+)+|0x[0-9a-f]+")
 class _Shape:
     """Lines that differ in long numbers only: how many were looked at, and which patterns they hold."""
 
-    __slots__ = ("found", "looks", "tried")
+    __slots__ = ("looks", "matched", "tried")
 
     def __init__(self) -> None:
         self.looks = 0
         self.tried: set[int] = set()
-        self.found: set[int] = set()
+        self.matched: set[int] = set()
 
 
 class _Around(NamedTuple):
@@ -85,7 +85,7 @@ class Look:
         self._number = _LineNumber()
 
     def has_enough(self, owners: Sequence[int], hits: int) -> bool:
-        """Say whether nobody needs to hear of a text any more."""
+        """Whether nobody needs to hear of a text any more."""
         if owners:
             return all(self._found[number] >= COUNTED_MATCHES for number in owners)
         return hits >= COUNTED_MATCHES
@@ -114,7 +114,7 @@ class Look:
         if tells_memory(line):
             self._remember(event, segment, begin)
         self._note(event)
-        shape.found.update(self._tried(possible, segment, begin, event))
+        shape.matched.update(self._tried(possible, segment, begin, event))
 
     def _possible(self, wanted: set[int], line: str, message: str) -> list[int]:
         """Return the patterns still looked for that fit the line as it is written; those over several lines may."""
@@ -140,7 +140,7 @@ class Look:
 
     def _count_again(self, shape: _Shape, line: int) -> None:
         """Count a line that was not looked at, because it is like lines that were."""
-        for number in shape.found:
+        for number in shape.matched:
             if line > self._noted.get(number, 0):
                 self._count(number, line)
 
@@ -158,14 +158,14 @@ class Look:
         """Keep a line that tells of memory, and the table that follows some of them."""
         if event.line in self._remembered:
             return
-        kept = self._facts.memory
-        if len(kept) >= MOST_LINES:  # how it began and how it ended tell the most
-            del kept[MOST_LINES // 2]
+        memory_events = self._facts.memory
+        if len(memory_events) >= MOST_LINES:  # how it began and how it ended tell the most
+            del memory_events[MOST_LINES // 2]
         self._remembered.add(event.line)
-        kept.append(event)
+        memory_events.append(event)
         if BLOCK_HEAD in event.text:
             below = segment.data[begin : begin + 4096].split(b"\n")[1 : BLOCK_LINES + 1]
-            kept += [
+            memory_events += [
                 Event(event.source, number, *self._clean(text_of(line)))
                 for number, line in enumerate(below, event.line + 1)
                 if number not in self._remembered
@@ -199,14 +199,14 @@ class Look:
                 if (there := _over_lines(pattern, around, event)) is not None:
                     self._keep(number, *there)
                     yield number
-            elif found := _fits(pattern, event.peeled.message, event.text):
-                self._keep(number, found, event)
+            elif match := _fits(pattern, event.peeled.message, event.text):
+                self._keep(number, match, event)
                 yield number
 
     def _around(self, segment: Segment, begin: int, line: int) -> _Around:
         lines, before = _neighbours(segment, begin)
         clean, peeled = zip(*map(self._clean, lines), strict=True)
-        text = "\n".join(each.message for each in peeled)
+        text = "\n".join(line_parts.message for line_parts in peeled)
         self._budget.spend_on_line(len(text), 0)
         return _Around(text, text.lower(), line - before, clean, peeled)
 
@@ -231,9 +231,8 @@ class Look:
         self._noted[number] = line
         self._found[number] += 1
         rule = self._patterns[number].rule
-        if rule is not None and line > self._counted.get(
-            rule.code, 0
-        ):  # one line, however many wordings fit it
+        # one line, however many wordings fit it
+        if rule is not None and line > self._counted.get(rule.code, 0):
             self._counted[rule.code] = line
             self._facts.counts[rule.code] += 1
 
@@ -264,18 +263,18 @@ class _LineNumber:
 
 
 def _fits(pattern: Pattern, message: str, line: str) -> re.Match[str] | None:
-    found = pattern.regex.search(message)
-    return found if found or message == line else pattern.regex.search(line)
+    match = pattern.regex.search(message)
+    return match if match or message == line else pattern.regex.search(line)
 
 
 def _over_lines(pattern: Pattern, around: _Around, event: Event) -> tuple[re.Match[str], Event] | None:
     if not pattern.may_match(around.lower):
         return None
-    found = pattern.regex.search(around.text)
-    if found is None:
+    match = pattern.regex.search(around.text)
+    if match is None:
         return None
-    at = around.text.count("\n", 0, found.start())
-    return found, Event(event.source, around.first + at, around.clean[at], around.peeled[at])
+    at = around.text.count("\n", 0, match.start())
+    return match, Event(event.source, around.first + at, around.clean[at], around.peeled[at])
 
 
 def _neighbours(segment: Segment, begin: int) -> tuple[list[str], int]:

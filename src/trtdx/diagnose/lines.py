@@ -74,20 +74,19 @@ class Segment(NamedTuple):
 
 def segments(blocks: Iterable[bytes]) -> Iterator[Segment]:
     """Yield the input as segments that end at line borders where lines are not enormous."""
-    kept, start, line, first = b"", 0, 0, True  # kept[:start] was given out before, kept[start:] was not
+    buffer, start, line, first = b"", 0, 0, True  # kept[:start] was given out before, kept[start:] was not
     for block in cleaned(blocks):
-        kept += block
-        if len(kept) - start < CONTEXT_BYTES * 2:
+        buffer += block
+        if len(buffer) - start < CONTEXT_BYTES * 2:
             continue
-        limit = len(kept) - CONTEXT_BYTES
-        end = (
-            kept.rfind(b"\n", max(start, limit - CONTEXT_BYTES), limit) + 1 or limit
-        )  # or: inside an enormous line
-        yield Segment(kept, start, end, line, first, last=False)
-        line += count_newlines(kept, start, end)
+        limit = len(buffer) - CONTEXT_BYTES
+        # or: inside an enormous line
+        end = buffer.rfind(b"\n", max(start, limit - CONTEXT_BYTES), limit) + 1 or limit
+        yield Segment(buffer, start, end, line, first, last=False)
+        line += count_newlines(buffer, start, end)
         spare = max(0, end - CONTEXT_BYTES)
-        kept, start, first = kept[spare:], end - spare, False
-    yield Segment(kept, start, len(kept), line, first, last=True)
+        buffer, start, first = buffer[spare:], end - spare, False
+    yield Segment(buffer, start, len(buffer), line, first, last=True)
 
 
 def text_of(data: bytes) -> str:
@@ -133,17 +132,17 @@ def _encoding_of(block: bytes) -> tuple[str, bytes]:
 
 def _cleaned(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the blocks without NULs and terminal escapes; an escape cut by a block border is held back."""
-    held = b""
+    pending = b""
     for block in blocks:
-        data = held + block
-        held = b""
+        data = pending + block
+        pending = b""
         if b"\0" in data:
             data = data.replace(b"\0", b"")
         if b"\x1b" in data:
             at = data.rfind(b"\x1b")
             if len(data) - at < 512 and not ESCAPE.match(data, at):
-                data, held = data[:at], data[at:]
+                data, pending = data[:at], data[at:]
             data = ESCAPE.sub(b"", data)
         yield data
-    if held:
-        yield ESCAPE.sub(b"", held).replace(b"\x1b", b"")
+    if pending:
+        yield ESCAPE.sub(b"", pending).replace(b"\x1b", b"")

@@ -110,8 +110,8 @@ class Reading:
     def _take_edges(self, segment: Segment) -> None:
         for start, end in _edges(segment, self._edge):
             self._weak.search(segment, start, end, self._look, self._weak_ration)
-            for found in GLOG_ERROR.finditer(segment.data, start, end):
-                self._look.at(segment, *segment.line_at(found.start()), set())
+            for match in GLOG_ERROR.finditer(segment.data, start, end):
+                self._look.at(segment, *segment.line_at(match.start()), set())
             self._look.everywhere(text_of(segment.data[start:end]), self._loose)
         if segment.last:
             unended = segment.end > 0 and segment.data[segment.end - 1 : segment.end] != b"\n"
@@ -125,10 +125,7 @@ class _Index:
     """Texts, who needs them, and a scanner over them."""
 
     def __init__(
-        self,
-        owners: dict[str, list[int]],
-        quotable: set[str],
-        make: Callable[[Sequence[bytes]], Scanner],
+        self, owners: dict[str, list[int]], quotable: set[str], make: Callable[[Sequence[bytes]], Scanner]
     ) -> None:
         self._owners = list(owners.values())
         self._quotable = {number for number, text in enumerate(owners) if text in quotable}
@@ -155,8 +152,8 @@ class _Index:
 
     def _look_at(self, segment: Segment, begin: int, stop: int, look: Look, met: set[int]) -> None:
         if met:
-            wanted = {number for text in met for number in self._owners[text]}
-            look.at(segment, begin, stop, wanted, salient=not met.isdisjoint(self._quotable))
+            pattern_numbers = {number for text in met for number in self._owners[text]}
+            look.at(segment, begin, stop, pattern_numbers, salient=not met.isdisjoint(self._quotable))
 
 
 def _patterns_of(book: RuleBook) -> Iterator[Pattern]:

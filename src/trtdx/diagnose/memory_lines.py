@@ -63,6 +63,6 @@ _LOWER = tuple(text.lower() for text in MEMORY_TEXTS)
 
 
 def tells_memory(line: str) -> bool:
-    """Say whether a line may tell of memory."""
+    """Whether a line may tell of memory."""
     lower = line.lower()
     return any(text in lower for text in _LOWER)

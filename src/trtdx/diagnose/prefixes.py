@@ -122,18 +122,18 @@ def peel(line: str) -> Peeled:
     level, rank, time, source, unit = "", None, "", "", ""
     rest = _after_last_tag(line)
     for depth in range(_MAX_LAYERS):
-        found, name = _next_layer(rest, outermost=depth == 0)
-        if found is None:
+        match, name = _next_layer(rest, outermost=depth == 0)
+        if match is None:
             break
-        told = found.groupdict() if name != "json" else _told_by_object(rest)
-        level = LEVEL_NAMES.get((told.get("level") or "").lower(), "") or level
-        level = "info" if told.get("quoted") else level
-        number = told.get("rank") or told.get("rank2")
+        fields = match.groupdict() if name != "json" else _told_by_object(rest)
+        level = LEVEL_NAMES.get((fields.get("level") or "").lower(), "") or level
+        level = "info" if fields.get("quoted") else level
+        number = fields.get("rank") or fields.get("rank2")
         rank = int(number) if number is not None and rank is None else rank
-        time = time or told.get("time") or ""
-        unit = unit or told.get("unit") or ""
+        time = time or fields.get("time") or ""
+        unit = unit or fields.get("unit") or ""
         source = name if name != "generic" else source or name
-        rest = rest[found.end() :] if name != "json" else found["message"].removesuffix(r"\n")
+        rest = rest[match.end() :] if name != "json" else match["message"].removesuffix(r"\n")
     implied = _implied_level(rest)
     event = _POD_EVENT.match(line) if not unit else None
     level = implied if implied == "error" and level == "info" else level or implied
@@ -156,16 +156,15 @@ def _told_by_object(text: str) -> dict[str, str | None]:
 
 def _next_layer(text: str, *, outermost: bool) -> tuple[re.Match[str] | None, str]:
     if text.startswith("{"):
-        found = _JSON.match(text)
-        return found, "json" if found else ""
+        match = _JSON.match(text)
+        return match, "json" if match else ""
     for source, pattern in LAYERS:
-        if (
-            source == "srun" and not outermost
-        ):  # inside another layer "2: " is TensorRT's error code, not a rank
+        # inside another layer "2: " is TensorRT's error code, not a rank
+        if source == "srun" and not outermost:
             continue
-        found = pattern.match(text)
-        if found and found.end():
-            return found, source
+        match = pattern.match(text)
+        if match and match.end():
+            return match, source
     return None, ""
 
 
@@ -174,9 +173,8 @@ def _implied_level(message: str) -> str:
         return "error"
     nccl = _NCCL_LEVEL.search(message[:200])
     if nccl:
-        return {"INFO": "info", "TRACE": "trace"}.get(
-            nccl[1] or "WARN", "error"
-        )  # NCCL WARN is NCCL's word for an error
+        # NCCL WARN is NCCL's word for an error
+        return {"INFO": "info", "TRACE": "trace"}.get(nccl[1] or "WARN", "error")
     exception = _EXCEPTION.match(message)
     if exception:
         return "warning" if "Warning" in exception[0] else "error"

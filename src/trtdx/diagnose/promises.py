@@ -38,7 +38,7 @@ class Promises:
     def _should_fire(self, rule: Rule, example: str) -> Iterator[Problem]:
         report = self.report_on(example)
         if rule.kind is Kind.HARMLESS:
-            if rule.code not in [each.code for each in report.summary.harmless]:
+            if rule.code not in [harmless.code for harmless in report.summary.harmless]:
                 yield example_problem(rule, example, "is not counted as this harmless line")
             if report.findings:
                 yield example_problem(
@@ -52,6 +52,8 @@ class Promises:
 
     def _should_be_silent(self, rule: Rule, example: str) -> Iterator[Problem]:
         report = self.report_on(example)
-        seen = [finding.code for finding in report.findings] + [each.code for each in report.summary.harmless]
-        if rule.code in seen:
+        codes = [finding.code for finding in report.findings] + [
+            harmless.code for harmless in report.summary.harmless
+        ]
+        if rule.code in codes:
             yield example_problem(rule, example, f"gives {rule.code}, which is to stay silent on it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,47 +15,43 @@ AHEAD = 2
 _LOOK_UP_S = 0.2  # how often a waiting reader sees whether anyone still listens
 
 
-class _End:
+class _End(NamedTuple):
     """What the reader says last: there is no more, or what went wrong."""
 
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
-
-
-class _Reader(Generic[T]):
-    """Makes items in a thread and hands them over through a short queue."""
-
-    def __init__(self, items: Iterable[T]) -> None:
-        self._items = items
-        self.made: queue.Queue[T | _End] = queue.Queue(AHEAD)
-        self.unheard = threading.Event()
-        threading.Thread(target=self._make, name="trtdx-read", daemon=True).start()
-
-    def _make(self) -> None:
-        try:
-            for item in self._items:
-                self._give(item)
-                if self.unheard.is_set():
-                    return
-            self._give(_End())
-        except BaseException as err:  # it belongs to whoever listens
-            self._give(_End(err))
-
-    def _give(self, item: T | _End) -> None:
-        given = False
-        while not given and not self.unheard.is_set():
-            with contextlib.suppress(queue.Full):
-                self.made.put(item, timeout=_LOOK_UP_S)
-                given = True
+    error: BaseException | None = None
 
 
 def ahead(items: Iterable[T]) -> Iterator[T]:
     """Yield the items; they are made in a thread, a few in advance. What goes wrong there is raised here."""
-    reader = _Reader(items)
+    ready: queue.Queue[T | _End] = queue.Queue(AHEAD)
+    abandoned = threading.Event()
+    # a daemon: one that waits for a silent pipe does not keep the program from ending
+    threading.Thread(
+        target=_produce_items, args=(items, ready, abandoned), name="trtdx-read", daemon=True
+    ).start()
     try:
-        while not isinstance(item := reader.made.get(), _End):
+        while not isinstance(item := ready.get(), _End):
             yield item
         if item.error is not None:
             raise item.error
     finally:
-        reader.unheard.set()
+        abandoned.set()
+
+
+def _produce_items(items: Iterable[T], ready: queue.Queue[T | _End], abandoned: threading.Event) -> None:
+    try:
+        for item in items:
+            if not _put_item(item, ready, abandoned):
+                return
+        _put_item(_End(), ready, abandoned)
+    except BaseException as err:  # it belongs to whoever listens
+        _put_item(_End(err), ready, abandoned)
+
+
+def _put_item(item: T | _End, ready: queue.Queue[T | _End], abandoned: threading.Event) -> bool:
+    """Hand an item over, unless nobody listens any more; return whether somebody does."""
+    while not abandoned.is_set():
+        with contextlib.suppress(queue.Full):
+            ready.put(item, timeout=_LOOK_UP_S)
+            return True
+    return False

@@ -73,19 +73,21 @@ def report_from(
     findings, harmless = findings_from(facts, book)
     if not _sure(findings, SURE_CONFIDENCE):
         words = description_in(text, facts)
-        known = {finding.code for finding in findings}
-        findings += [finding for finding in told(facts, words, book) if finding.code not in known]
+        known_codes = {finding.code for finding in findings}
+        findings += [finding for finding in told(facts, words, book) if finding.code not in known_codes]
         findings.sort(key=lambda finding: -finding.confidence)  # stable: the log's own words before a user's
         if not _sure(findings, CAUSE_CONFIDENCE):
             findings = resembling(facts, words, book) + findings
         findings += doubt(
-            facts, words, book, [each for each in findings if each.confidence >= CAUSE_CONFIDENCE]
+            facts, words, book, [finding for finding in findings if finding.confidence >= CAUSE_CONFIDENCE]
         )
     else:
         findings += unexplained(facts, book)
     findings = refine(findings, facts) if refine else findings
-    honest = [msgspec.structs.replace(each, confidence=calibrated(each.confidence)) for each in findings]
-    return Report(_summary(facts, honest, harmless, partial), tuple(honest))
+    calibrated_findings = [
+        msgspec.structs.replace(finding, confidence=calibrated(finding.confidence)) for finding in findings
+    ]
+    return Report(_summary(facts, calibrated_findings, harmless, partial), tuple(calibrated_findings))
 
 
 def _sure(findings: Sequence[Finding], enough: float) -> bool:
@@ -144,13 +146,16 @@ def _summary(
     harmless: Sequence[Harmless],
     partial: Sequence[str],
 ) -> Summary:
-    size, lines = sum(each.bytes_read for each in facts), sum(each.lines_read for each in facts)
+    size, lines = (
+        sum(source_facts.bytes_read for source_facts in facts),
+        sum(source_facts.lines_read for source_facts in facts),
+    )
     return Summary(
         text=_headline(findings, partial),
         inputs=len(facts),
         bytes_read=size,
         lines_read=lines,
-        ranks=tuple(sorted(set[int]().union(*(each.ranks for each in facts)))),
+        ranks=tuple(sorted(set[int]().union(*(source_facts.ranks for source_facts in facts)))),
         harmless=tuple(harmless),
         partial=tuple(partial),
     )

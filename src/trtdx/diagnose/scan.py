@@ -57,8 +57,8 @@ class KernelScanner:
 
     def _scan(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
         while start < end:
-            found, start = _kernel.scan(self._table, data, start, end, muted, _MOST_HITS)
-            yield from found
+            hits, start = _kernel.scan(self._table, data, start, end, muted, _MOST_HITS)
+            yield from hits
 
 
 @cache
@@ -85,16 +85,16 @@ class PythonScanner:
     def hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
         folded = data[start:end].translate(_FOLD)
         distinct = b"\n".join(set(data[start:end].translate(None, _DIGITS).split(b"\n"))).translate(_FOLD)
-        there = {distinct[at : at + PIECE] for at in range(len(distinct))}
-        found: list[tuple[int, int]] = []
+        present = {distinct[offset : offset + PIECE] for offset in range(len(distinct))}
+        hits: list[tuple[int, int]] = []
         for number, piece in enumerate(self._pieces):
-            if muted[number] or (piece and piece not in there):
+            if muted[number] or (piece and piece not in present):
                 continue
-            at = folded.find(self._texts[number])
-            while at >= 0:
-                found.append((start + at, number))
-                at = folded.find(self._texts[number], at + 1)
-        yield from (hit for hit in sorted(found) if not muted[hit[1]])
+            offset = folded.find(self._texts[number])
+            while offset >= 0:
+                hits.append((start + offset, number))
+                offset = folded.find(self._texts[number], offset + 1)
+        yield from (hit for hit in sorted(hits) if not muted[hit[1]])
 
 
 def _rarest_piece(text: bytes) -> bytes:

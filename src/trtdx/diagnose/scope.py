@@ -48,7 +48,7 @@ class Scope(NamedTuple):
     alive: dict[str, tuple[int, str]]  # with the service that was up, where several write into one log
 
     def is_related(self, cause: Match, symptom: Match) -> bool:
-        """Say whether one line can be the cause of another by where and when they were written."""
+        """Whether one line can be the cause of another by where and when they were written."""
         one, other = cause.event, symptom.event
         passing = cause.rule.code in _PASSING and symptom.rule.front.stage not in _INSTALLING
         if one.source == other.source:
@@ -63,7 +63,7 @@ class Scope(NamedTuple):
         return same_job and in_time and not passing and symptom.rule.front.area in _AREAS_OF_A_JOB
 
     def _survived(self, cause: Event, symptom: Event) -> bool:
-        """Say whether the service came up after the cause and stayed up for a while before the symptom."""
+        """Whether the service came up after the cause and stayed up for a while before the symptom."""
         line, unit = self.alive[cause.source]
         same_unit = cause.peeled.unit == symptom.peeled.unit == unit
         return same_unit and cause.line < line and line + SHORTLY < symptom.line
@@ -87,7 +87,7 @@ def _job(name: str) -> str:
 
 
 def can_produce(cause: Rule, symptom: Rule) -> bool:
-    """Say whether a cause of this kind can have such a consequence at all."""
+    """Whether a cause of this kind can have such a consequence at all."""
     if cause.front.area in _CHANGES_NO_FATE:
         return False
     if symptom.front.stage is not Stage.INSTALL:
@@ -103,7 +103,7 @@ class Places:
         for match in sorted(matches, key=lambda match: match.event.line):
             event = match.event
             self._matches[event.source, event.peeled.unit, event.peeled.rank].append(match)
-        self._lines = {key: [match.event.line for match in found] for key, found in self._matches.items()}
+        self._lines = {key: [match.event.line for match in group] for key, group in self._matches.items()}
 
     def near(self, line: int) -> Iterator[Match]:
         """Yield, of each process that wrote the cause, its last line up to there and its first one after."""

@@ -24,29 +24,16 @@ file line most recent call last python3 lib dist packages site usr local home ro
 """
 _STOP = frozenset(_FILLER.split())
 _SUFFIXES = (
-    "ization",
-    "isation",
-    "ations",
-    "ation",
-    "ingly",
-    "ings",
-    "ing",
-    "ies",
-    "edly",
-    "ers",
-    "ed",
-    "es",
-    "er",
-    "ly",
-    "s",
-)
+    "ization", "isation", "ations", "ation", "ingly", "ings", "ing", "ies", "edly", "ers", "ed", "es", "er",
+    "ly", "s",
+)  # fmt: skip
 
 
 def words(text: str) -> list[str]:
     """Return the text's words, split at case and underscores, without endings and filler."""
     text = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", text)
-    found = re.findall(r"[a-z][a-z0-9]+|\d+[a-z]+", text.lower())
-    return [_stem(word) for word in found if word not in _STOP and len(word) < 40]
+    tokens = re.findall(r"[a-z][a-z0-9]+|\d+[a-z]+", text.lower())
+    return [_stem(word) for word in tokens if word not in _STOP and len(word) < 40]
 
 
 def _stem(word: str) -> str:
@@ -77,8 +64,8 @@ class Similar:
         rules = [rule for rule in book if rule.kind is Kind.CAUSE and rule.found_in_logs]
         self._rules = {rule.code: rule for rule in rules}
         pages = {rule.code: Counter(words(_page_text(rule))) for rule in rules}
-        seen = Counter(word for page in pages.values() for word in page)
-        self._rareness = {word: math.log(1 + len(pages) / count) for word, count in seen.items()}
+        page_counts = Counter(word for page in pages.values() for word in page)
+        self._rareness = {word: math.log(1 + len(pages) / count) for word, count in page_counts.items()}
         self._pages = _by_word(_Bag(code, self._weighted(page)) for code, page in pages.items())
         self._phrases = _by_word(
             _Bag(rule.code, self._weighted(Counter(words(phrase))))

@@ -14,21 +14,9 @@ if TYPE_CHECKING:
     from trtdx.host import Host
 
 _NOT_LOGS = (
-    ".safetensors",
-    ".engine",
-    ".plan",
-    ".onnx",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".so",
-    ".npy",
-    ".npz",
-    ".pyc",
-    ".whl",
-    ".png",
-    ".cache",
-)
+    ".safetensors", ".engine", ".plan", ".onnx", ".bin", ".pt", ".pth", ".so", ".npy", ".npz", ".pyc", ".whl",
+    ".png", ".cache",
+)  # fmt: skip
 
 
 class Source(NamedTuple):
@@ -51,7 +39,7 @@ def sources(host: Host, paths: Sequence[str]) -> tuple[list[Source], list[Skippe
 
     One path that cannot be read does not keep the others from being read; it is an error where there are no others.
     """
-    found: dict[str, Source] = {}
+    sources_by_name: dict[str, Source] = {}
     skipped: list[Skipped] = []
     errors: list[TrtdxError] = []
     for path in paths:
@@ -61,15 +49,15 @@ def sources(host: Host, paths: Sequence[str]) -> tuple[list[Source], list[Skippe
             errors.append(err)
             skipped.append(Skipped(path, err.message, unreadable=True))
             continue
-        found |= streams
+        sources_by_name |= streams
         skipped += passed
-    if errors and not found:
+    if errors and not sources_by_name:
         raise (
             errors[0]
             if len(errors) == 1
             else InputError("; ".join(err.message for err in errors), fix=errors[0].fix)
         )
-    return [found[name] for name in sorted(found)], skipped
+    return [sources_by_name[name] for name in sorted(sources_by_name)], skipped
 
 
 def _behind(host: Host, path: str) -> tuple[dict[str, Source], list[Skipped]]:

@@ -85,30 +85,32 @@ def description_in(text: str, sources: Sequence[SourceFacts]) -> str:
     peeled = [peel(line) for line in lines]
     spoken = sum(map(is_spoken, lines))
     if (
-        not any(each.source or each.level in QUIET for each in peeled)
+        not any(line_parts.source or line_parts.level in QUIET for line_parts in peeled)
         and not any(s.harmless_lines for s in sources)
         and (len(lines) <= MOST_TITLE_LINES or spoken >= SPOKEN_SHARE * len(lines))
     ):
         return text
-    own = [
-        line for line, each in zip(lines, peeled, strict=True) if not each.source and each.level == "unknown"
+    unlabelled = [
+        line
+        for line, line_parts in zip(lines, peeled, strict=True)
+        if not line_parts.source and line_parts.level == "unknown"
     ]
-    return "\n".join(line for line in own if OWN_WORDS.search(line) and is_spoken(line))
+    return "\n".join(line for line in unlabelled if OWN_WORDS.search(line) and is_spoken(line))
 
 
 def told(sources: Sequence[SourceFacts], description: str, book: RuleBook) -> list[Finding]:
     """Return the causes that a description in somebody's own words speaks of, best first."""
     if not description:
         return []
-    likeness = {each.rule.code: each.score for each in index_of(book).nearest(description, most=8)}
-    found = {
+    likeness = {near.rule.code: near.score for near in index_of(book).nearest(description, most=8)}
+    by_code = {
         rule.code: Near(rule, words.confidence + 0.2 * likeness.get(rule.code, 0.0))
         for rule in book
         for words in rule.front.told[::-1]
         if words.fits(description)
     }
-    best = sorted(found.values(), key=lambda each: (-each.score, each.rule.code))[:MOST_TOLD]
-    return [_from_description(each, sources, description) for each in best]
+    best = sorted(by_code.values(), key=lambda near: (-near.score, near.rule.code))[:MOST_TOLD]
+    return [_from_description(near, sources, description) for near in best]
 
 
 def resembling(sources: Sequence[SourceFacts], description: str, book: RuleBook) -> list[Finding]:
@@ -116,9 +118,10 @@ def resembling(sources: Sequence[SourceFacts], description: str, book: RuleBook)
     if not is_spoken(description) or any(peel(line).level in LOUD for line in description.splitlines()):
         return []  # a program's error that no pattern knows is not answered by its words
     bar = SURE_ENOUGH if COMPLAINT.search(description) else SURE_WITHOUT_COMPLAINT
-    near = [each for each in index_of(book).nearest(description, most=1) if each.score >= bar]
+    near = [candidate for candidate in index_of(book).nearest(description, most=1) if candidate.score >= bar]
     return [
-        _from_description(Near(each.rule, min(0.6, 0.2 + each.score)), sources, description) for each in near
+        _from_description(Near(candidate.rule, min(0.6, 0.2 + candidate.score)), sources, description)
+        for candidate in near
     ]
 
 
@@ -137,9 +140,11 @@ def doubt(
     described = description if is_spoken(description) else ""
     if not (events or described):
         return []
-    known = {finding.code for finding in unsure}
+    known_codes = {finding.code for finding in unsure}
     near = index_of(book).nearest(described or _query(loud or events), most=6)
-    guesses = [each for each in near if each.score >= GUESS and each.rule.code not in known][:3]
+    guesses = [
+        candidate for candidate in near if candidate.score >= GUESS and candidate.rule.code not in known_codes
+    ][:3]
     if not guesses and (unsure or not (loud or described)):
         return []
     missing = _not_enough(loud or events, guesses, sources, described, book.get(CODE))
@@ -167,14 +172,14 @@ def unexplained(sources: Sequence[SourceFacts], book: RuleBook) -> list[Finding]
 
 
 def _strangers(source: SourceFacts) -> list[Event]:
-    known = [match.event for match in source.matches if match.rule.kind is not Kind.HARMLESS]
+    known_events = [match.event for match in source.matches if match.rule.kind is not Kind.HARMLESS]
     ended_well = _ended_well(source)
     return [
         event
         for event in source.salient
         if event.peeled.level in LOUD
         and _is_worth_quoting(event, source, ended_well)
-        and not any(_stands_by(event, other) or event.peeled.message in other.text for other in known)
+        and not any(_stands_by(event, other) or event.peeled.message in other.text for other in known_events)
     ]
 
 
@@ -191,7 +196,7 @@ def _is_worth_quoting(event: Event, source: SourceFacts, ended_well: bool) -> bo
 
 
 def _ended_well(source: SourceFacts) -> bool:
-    """Say whether the source's last line tells of success, or one shortly before does and nothing salient came after."""
+    """Whether the source's last line tells of success, or one shortly before does and nothing salient came after."""
     salient = {event.line for event in source.salient}
     for event in reversed(source.last):
         if event.line in salient:
@@ -202,7 +207,7 @@ def _ended_well(source: SourceFacts) -> bool:
 
 
 def is_spoken(text: str) -> bool:
-    """Say whether the text reads like a sentence or a title and not like a program's line."""
+    """Whether the text reads like a sentence or a title and not like a program's line."""
     spoken = len(FUNCTION_WORDS.findall(text)) + 0.5 * bool(COMPLAINT.search(text))
     return spoken >= 1.5 and len(re.findall(r"[A-Za-z]{2,}", text)) >= 4
 

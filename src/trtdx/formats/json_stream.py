@@ -83,7 +83,7 @@ def iter_texts(stream: BinaryIO, *, most_text_bytes: int) -> Iterator[tuple[Path
         if mark == b'"' and path and path[-1] is None:
             path[-1] = _unescaped(reader.text(MOST_KEY_BYTES))
         elif mark == b'"':
-            yield tuple(each for each in path if each is not None), reader.text(most_text_bytes)
+            yield tuple(key for key in path if key is not None), reader.text(most_text_bytes)
         elif mark == b"," and path:
             path[-1] = path[-1] + 1 if isinstance(path[-1], int) else None
         elif mark in b"]}":

@@ -67,12 +67,12 @@ def read_npy(stream: BinaryIO, size: int) -> Raw:
 
 def parse_npy_header(text: str) -> NpyHeader:
     """Return what a header states."""
-    found = _HEADER.fullmatch(text)
-    if found is None:
+    match = _HEADER.fullmatch(text)
+    if match is None:
         raise InputError(f"has a header that is not a plain array's: {text[:80].strip()}")
-    descr, order, shape = found.groups()
-    sizes = [each for each in shape.replace(" ", "").split(",") if each]
-    if len(sizes) > MOST_AXES or any(len(each) > 18 for each in sizes):
+    descr, order, shape = match.groups()
+    sizes = [digits for digits in shape.replace(" ", "").split(",") if digits]
+    if len(sizes) > MOST_AXES or any(len(digits) > 18 for digits in sizes):
         raise InputError("has an impossible shape")
     axes = tuple(map(int, sizes))
     return NpyHeader(_dtype(descr), descr[0] == ">", order == "True", axes)

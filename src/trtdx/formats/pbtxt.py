@@ -57,8 +57,8 @@ class Message:
             if not below:
                 return None
             here = below[-1]
-        found = here.all(path[-1])
-        return found[-1] if found else None
+        fields = here.all(path[-1])
+        return fields[-1] if fields else None
 
     def text(self, *path: str) -> str:
         """Return a text or a word, or "" where there is none."""
@@ -89,15 +89,8 @@ class Message:
 
 
 TRUTHS = {
-    "true": True,
-    "t": True,
-    "True": True,
-    "1": True,
-    "false": False,
-    "f": False,
-    "False": False,
-    "0": False,
-}
+    "true": True, "t": True, "True": True, "1": True, "false": False, "f": False, "False": False, "0": False,
+}  # fmt: skip
 
 
 def read_pbtxt(host: Host, path: str) -> Message:
@@ -132,25 +125,25 @@ TOKEN = re.compile(
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    at, line, begin, count = 0, 1, 0, 0
-    while at < len(text):
-        found = TOKEN.match(text, at)
-        if found is None:
-            raise PbtxtError(line, at - begin + 1, _unexpected(text, at))
-        kind = found.lastgroup or ""
+    offset, line, begin, count = 0, 1, 0, 0
+    while offset < len(text):
+        match = TOKEN.match(text, offset)
+        if match is None:
+            raise PbtxtError(line, offset - begin + 1, _unexpected(text, offset))
+        kind = match.lastgroup or ""
         if kind != "space":
             count += 1
             if count > MOST_TOKENS:
                 raise PbtxtError(
-                    line, at - begin + 1, f"more than {MOST_TOKENS:,} words, which no such file has"
+                    line, offset - begin + 1, f"more than {MOST_TOKENS:,} words, which no such file has"
                 )
-            yield _Token(found[0] if kind == "sign" else kind, found[0], line, at - begin + 1)
-        newlines = found[0].count("\n")
+            yield _Token(match[0] if kind == "sign" else kind, match[0], line, offset - begin + 1)
+        newlines = match[0].count("\n")
         if newlines:
             line += newlines
-            begin = at + found[0].rindex("\n") + 1
-        at = found.end()
-    yield _Token("", "the end", line, at - begin + 1)
+            begin = offset + match[0].rindex("\n") + 1
+        offset = match.end()
+    yield _Token("", "the end", line, offset - begin + 1)
 
 
 def _unexpected(text: str, at: int) -> str:
@@ -304,27 +297,18 @@ ESCAPE = re.compile(
     r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL
 )
 SIMPLE = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "a": "\a",
-    "b": "\b",
-    "f": "\f",
-    "v": "\v",
-    "\\": "\\",
-    "'": "'",
-    '"': '"',
-    "?": "?",
-}
+    "n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", "'": "'",
+    '"': '"', "?": "?",
+}  # fmt: skip
 
 
 def _unescaped(text: str) -> bytes:
     parts: list[bytes] = []
-    at = 0
-    for found in ESCAPE.finditer(text):
-        parts += [text[at : found.start()].encode("utf-8", "replace"), _escape(found)]
-        at = found.end()
-    return b"".join([*parts, text[at:].encode("utf-8", "replace")])
+    offset = 0
+    for match in ESCAPE.finditer(text):
+        parts += [text[offset : match.start()].encode("utf-8", "replace"), _escape(match)]
+        offset = match.end()
+    return b"".join([*parts, text[offset:].encode("utf-8", "replace")])
 
 
 def _escape(found: re.Match[str]) -> bytes:

@@ -183,29 +183,10 @@ def _loose_entries(text: bytes) -> tuple[dict[str, TensorEntry], str]:
         if name == "__metadata__":
             continue
         try:
-            tensors[name] = TensorEntry(
-                _text(loose.dtype), tuple(map(_whole, loose.shape)), _pair(loose.data_offsets)
-            )
-        except (TypeError, ValueError):
+            tensors[name] = msgspec.convert(loose, TensorEntry, from_attributes=True)
+        except msgspec.ValidationError:
             broken = broken or f"does not say type, shape and offsets of {name[:80]!r}"
     return tensors, broken
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    begin, end = map(_whole, value)
-    return begin, end
 
 
 def _metadata(text: bytes) -> dict[str, str]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import re
+from contextlib import suppress
 
 import msgspec
+
+from trtdx.formats.wire import SPAN, VARINT, Source, TooMuchError, WireError, fields
 
 MOST_PIECES = 4_000_000
 ORDINARY, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
@@ -23,78 +27,46 @@ class Pieces(msgspec.Struct, frozen=True):
 
 def pieces_from_model(data: bytes) -> Pieces:
     """Return the pieces of a tokenizer.model: field 1 of its protobuf, once for each piece."""
-    count, at = 0, 0
+    count = 0
     special: dict[str, int] = {}
-    while at < len(data):
-        try:
-            field, start, end = _field(data, at)
-        except ValueError as err:
-            return Pieces(count, special, f"is not a SentencePiece model: {err} at byte {at:,}")
-        if field == 1:
-            kind, text = _piece(data[start : min(end, start + 4096)])
+    source = Source(io.BytesIO(), len(data), most_fields=5 * MOST_PIECES)
+    source.buffer = data  # all of it is at hand
+    try:
+        for number, wire_type, start, end in fields(source, 0, len(data)):
+            if number != 1 or wire_type != SPAN:
+                continue
+            kind, text = _piece(source, start, min(end, start + 4096))
             if kind != ORDINARY and len(special) < 10_000:
                 special[text] = count
             count += 1
-        if count > MOST_PIECES:
-            return Pieces(count, special, "has more pieces than any vocabulary")
-        at = end
+            if count > MOST_PIECES:
+                return Pieces(count, special, "has more pieces than any vocabulary")
+    except WireError as err:
+        return Pieces(count, special, f"is not a SentencePiece model: {err} at byte {err.at:,}")
+    except TooMuchError:
+        return Pieces(count, special, "has more fields than any vocabulary")
     return Pieces(count, special, "" if count else "is not a SentencePiece model: it has no pieces")
 
 
-def _field(data: bytes, at: int) -> tuple[int, int, int]:
-    """Return the number of the field at an offset, and where its value starts and ends."""
-    tag, at = _varint(data, at)
-    number, wire = tag >> 3, tag & 7
-    if wire == 2:
-        length, at = _varint(data, at)
-        end = at + length
-    elif wire == 0:
-        _, end = _varint(data, at)
-    elif wire in (1, 5):
-        end = at + (8 if wire == 1 else 4)
-    else:
-        raise ValueError(f"wire type {wire}")
-    if number == 0 or end > len(data):
-        raise ValueError("a field that goes beyond the end")
-    return number, at, end
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            raise ValueError("a number that is cut off")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError("a number that does not end")
-
-
-def _piece(data: bytes) -> tuple[int, str]:
-    """Return the type and the text of one piece; what is not understood counts as ordinary."""
-    kind, text, at = ORDINARY, "", 0
-    while at < len(data):
-        try:
-            field, start, end = _field(data, at)
-            if field == 1:
-                text = data[start:end].decode("utf-8", "replace")
-            elif field == 3:
-                kind, _ = _varint(data, start)
-        except ValueError:
-            break
-        at = end
-    return kind, text
+def _piece(source: Source, start: int, end: int) -> tuple[int, str]:
+    """Return the type of one piece, and its text where it is not ordinary; what is not understood is."""
+    kind, text = ORDINARY, (0, 0)
+    with suppress(WireError):
+        for number, wire_type, value, stop in fields(source, start, end):
+            if number == 1 and wire_type == SPAN:
+                text = value, stop
+            elif number == 3 and wire_type == VARINT:
+                kind = value
+    return kind, source.text(*text) if kind != ORDINARY else ""
 
 
 def is_tiktoken(start: bytes) -> bool:
     """Return whether a file is lines of a token in base 64 and its rank, as tiktoken's are."""
-    found = TIKTOKEN_LINE.match(start)
-    if found is None:
+    match = TIKTOKEN_LINE.match(start)
+    if match is None:
         return False
     try:
-        base64.b64decode(found[1], validate=True)
+        base64.b64decode(match[1], validate=True)
     except (binascii.Error, ValueError):
         return False
     return True
@@ -102,4 +74,4 @@ def is_tiktoken(start: bytes) -> bool:
 
 def size_from_tiktoken(data: bytes) -> int:
     """Return the highest rank plus one."""
-    return max((int(found[2]) for found in TIKTOKEN_LINE.finditer(data)), default=-1) + 1
+    return max((int(match[2]) for match in TIKTOKEN_LINE.finditer(data)), default=-1) + 1

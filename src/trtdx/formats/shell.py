@@ -103,9 +103,9 @@ class _Lexer:
             self._redirection()
         elif OPERATORS.match(self._text, self._at):
             self._operator()
-        elif (found := ARRAY.match(self._text, self._at)) and found[2] in self._arrays:
-            self._skip(len(found[0]))
-            for word in self._arrays[found[2]]:
+        elif (array := ARRAY.match(self._text, self._at)) and array[2] in self._arrays:
+            self._skip(len(array[0]))
+            for word in self._arrays[array[2]]:
                 self._take(word._replace(line=self._line))
         else:
             for word in self._fields():
@@ -116,8 +116,8 @@ class _Lexer:
         self._at += length
 
     def _until(self, end: str) -> str:
-        found = self._text.find(end, self._at)
-        return self._text[self._at : found if found >= 0 else len(self._text)]
+        end_offset = self._text.find(end, self._at)
+        return self._text[self._at : end_offset if end_offset >= 0 else len(self._text)]
 
     def _take(self, word: Word) -> None:
         self._count += 1
@@ -125,8 +125,8 @@ class _Lexer:
         self._words.append(word)
 
     def _operator(self) -> None:
-        found = OPERATORS.match(self._text, self._at)
-        operator = found[0] if found else "\n"
+        match = OPERATORS.match(self._text, self._at)
+        operator = match[0] if match else "\n"
         if self._array or (operator == "(" and self._opens_array()):
             self._step_in_array(operator)
             return
@@ -138,13 +138,13 @@ class _Lexer:
     def _opens_array(self) -> bool:
         """Return whether `NAME=` stands right before the bracket."""
         is_joined = self._at > 0 and self._text[self._at - 1] == "="
-        found = ASSIGNMENT.fullmatch(self._words[-1].text) if self._words and is_joined else None
-        if found is None:
+        assignment = ASSIGNMENT.fullmatch(self._words[-1].text) if self._words and is_joined else None
+        if assignment is None:
             return False
         self._words.pop()
-        self._array = found[1]
+        self._array = assignment[1]
         self._before = self._words
-        self._words = list(self._arrays.get(found[1], ())) if found[2] else []
+        self._words = list(self._arrays.get(assignment[1], ())) if assignment[2] else []
         return True
 
     def _step_in_array(self, operator: str) -> None:
@@ -184,18 +184,22 @@ class _Lexer:
 
     def _set(self, assignments: list[re.Match[str] | None], words: list[Word]) -> None:
         unknown = {word.text.partition("=")[0].rstrip("+") for word in words if not word.is_known}
-        for found in assignments:
-            if found is None:
+        for assignment in assignments:
+            if assignment is None:
                 continue
-            before = self._variables.pop(found[1], None if found[2] else "")
-            value = None if before is None or found[1] in unknown else (before if found[2] else "") + found[3]
+            before = self._variables.pop(assignment[1], None if assignment[2] else "")
+            value = (
+                None
+                if before is None or assignment[1] in unknown
+                else (before if assignment[2] else "") + assignment[3]
+            )
             if value is not None and len(value) <= LONGEST_VALUE:
-                self._variables[found[1]] = value
+                self._variables[assignment[1]] = value
 
     def _redirection(self) -> None:
-        found = REDIRECTION.match(self._text, self._at)
-        operator = found[0].lstrip("0123456789") if found else ""
-        self._skip(len(found[0]) if found else 1)
+        match = REDIRECTION.match(self._text, self._at)
+        operator = match[0].lstrip("0123456789") if match else ""
+        self._skip(len(match[0]) if match else 1)
         while self._text[self._at : self._at + 1] in (" ", "\t"):
             self._skip(1)
         if self._text[self._at : self._at + 1] in ("", "\r", *"\n;|&()<>"):
@@ -223,7 +227,7 @@ class _Lexer:
         self._here, self._target = [], ""
 
     def _filled(self, text: str) -> str:
-        return PARAMETER.sub(lambda found: found[0] if (value := self._value(found)) is None else value, text)
+        return PARAMETER.sub(lambda match: match[0] if (value := self._value(match)) is None else value, text)
 
     def _value(self, found: re.Match[str]) -> str | None:
         """Return what a `$NAME` or `${NAME:-default}` stands for, where the text tells."""
@@ -237,7 +241,7 @@ class _Lexer:
     def _word(self) -> Word:
         """Return the next word, whole whatever its variables hold: the target of a redirection."""
         fields = self._fields()
-        return Word(" ".join(each.text for each in fields), self._line, all(each.is_known for each in fields))
+        return Word(" ".join(word.text for word in fields), self._line, all(word.is_known for word in fields))
 
     def _fields(self) -> list[Word]:
         """Return the words that the next one becomes: the value of a variable outside of quotes is split."""
@@ -246,17 +250,17 @@ class _Lexer:
             char = self._text[self._at]
             if char in " \t\r\n;|&()<>" and not self._is_process():
                 break
-            part, known = self._part(char)
-            is_known = is_known and known
-            if char != "$" or not known or ASSIGNMENT.fullmatch(texts[0]):
+            part, part_known = self._part(char)
+            is_known = is_known and part_known
+            if char != "$" or not part_known or ASSIGNMENT.fullmatch(texts[0]):
                 texts[-1] += part
                 is_gone = False
                 continue
             first, *more = re.split(r"\s+", part)
             texts[-1] += first
             texts += more
-        kept = [text for text in texts if text] if len(texts) > 1 or is_gone else texts
-        return [Word(text, line, is_known) for text in kept]
+        nonempty = [text for text in texts if text] if len(texts) > 1 or is_gone else texts
+        return [Word(text, line, is_known) for text in nonempty]
 
     def _part(self, char: str) -> tuple[str, bool]:
         """Return the next piece of a word without its quotes, and whether its value is known."""
@@ -266,22 +270,22 @@ class _Lexer:
             return self._expanded(self._quoted('"'))
         if char == "\\":
             self._skip(1)
-            taken = self._text[self._at : self._at + 1]
-            self._skip(len(taken))
-            return ("" if taken == "\n" else taken), True
+            taken_text = self._text[self._at : self._at + 1]
+            self._skip(len(taken_text))
+            return ("" if taken_text == "\n" else taken_text), True
         if char in "$`" or self._is_process():
             return self._substitution()
         plain = re.compile(r"[^\s;|&()<>'\"\\$`]+").match(self._text, self._at)
-        taken = plain[0] if plain else char
-        self._skip(len(taken))
-        return taken, True
+        taken_text = plain[0] if plain else char
+        self._skip(len(taken_text))
+        return taken_text, True
 
     def _quoted(self, quote: str) -> str:
         """Return what stands between quotes; a quote that is never closed reaches to the end."""
         self._skip(1)
         pattern = r"[^']*" if quote == "'" else r'(?:[^"\\]|\\.)*'
-        found = re.compile(pattern, re.DOTALL).match(self._text, self._at)
-        inside = found[0] if found else ""
+        match = re.compile(pattern, re.DOTALL).match(self._text, self._at)
+        inside = match[0] if match else ""
         if self._at + len(inside) >= len(self._text):
             self.unclosed = self.unclosed or quote
         self._skip(len(inside) + 1)
@@ -295,11 +299,11 @@ class _Lexer:
         return filled.replace("\\$", "$"), not re.search(r"(?<!\\)[$`]", self._filled(plain))
 
     def _substitution(self) -> tuple[str, bool]:
-        found = PARAMETER.match(self._text, self._at)
-        if found:
-            self._skip(len(found[0]))
-            value = self._value(found)
-            return (found[0], False) if value is None else (value, True)
+        match = PARAMETER.match(self._text, self._at)
+        if match:
+            self._skip(len(match[0]))
+            value = self._value(match)
+            return (match[0], False) if value is None else (value, True)
         begin = self._at
         if self._text[begin] == "`":
             self._skip(1)
@@ -312,8 +316,8 @@ class _Lexer:
 
     def _length_of_brackets(self, begin: int) -> int:
         depth = 0
-        for at in range(begin, min(len(self._text), begin + 10_000)):
-            depth += (self._text[at] in "({") - (self._text[at] in ")}")
+        for offset in range(begin, min(len(self._text), begin + 10_000)):
+            depth += (self._text[offset] in "({") - (self._text[offset] in ")}")
             if depth == 0:
-                return at + 1 - begin
+                return offset + 1 - begin
         return min(len(self._text), begin + 10_000) - begin

@@ -20,16 +20,9 @@ BLOCK_BYTES = 1 << 20
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bz2"))
 # Bytes that no log starts with: reading an engine or a checkpoint as text would only waste time.
 _NOT_TEXT = (
-    b"ftrt",
-    b"PK\x03\x04",
-    b"\x7fELF",
-    b"\x89PNG",
-    b"%PDF",
-    b"GGUF",
-    b"SQLite format 3\x00",
-    b"\x80\x02",
+    b"ftrt", b"PK\x03\x04", b"\x7fELF", b"\x89PNG", b"%PDF", b"GGUF", b"SQLite format 3\x00", b"\x80\x02",
     b"\x80\x04",
-)
+)  # fmt: skip
 _BOUND_EXPANSION = 64 << 30  # a hostile archive ends somewhere
 _PACKED_BYTES = 1024
 _HEAD_BYTES = 64
@@ -66,9 +59,8 @@ def _head(stream: BinaryIO) -> bytes:
 def _raw_blocks(stream: BinaryIO, head: bytes) -> Iterator[bytes]:
     if head:
         yield head
-    read = getattr(
-        stream, "read1", stream.read
-    )  # a pipe gives what is there instead of waiting for a full block
+    # a pipe gives what is there instead of waiting for a full block
+    read = getattr(stream, "read1", stream.read)
     while block := read(BLOCK_BYTES):
         yield block
 
@@ -142,13 +134,13 @@ def line_blocks(host: Host, path: str, longest: int, problems: list[str]) -> Ite
     """
     number, rest, skipping = 1, b"", False
     for block in _told_blocks(host, path, problems):
-        *whole, rest_now = (rest + block).split(b"\n")
-        if skipping and whole:  # the rest of a line that was given out cut
-            whole, skipping = whole[1:], False
+        *lines, rest_now = (rest + block).split(b"\n")
+        if skipping and lines:  # the rest of a line that was given out cut
+            lines, skipping = lines[1:], False
             number += 1
-        if whole:
-            yield Lines(number, _cleaned(whole, longest, block))
-            number += len(whole)
+        if lines:
+            yield Lines(number, _cleaned(lines, longest, block))
+            number += len(lines)
         rest = rest_now
         if len(rest) > longest:
             if not skipping:

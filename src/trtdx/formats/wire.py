@@ -143,15 +143,15 @@ def _varint(buffer: bytes, at: int) -> tuple[int, int]:
 
 def packed(data: bytes, most: int) -> list[int]:
     """Return the numbers of a packed field, the first `most` of them."""
-    found: list[int] = []
+    values: list[int] = []
     at = 0
     try:
-        while at < len(data) and len(found) < most:
+        while at < len(data) and len(values) < most:
             value, at = _varint(data, at)
-            found.append(value)
+            values.append(value)
     except (IndexError, OverflowError):
         raise WireError("a list of numbers has no end", at) from None
-    return found
+    return values
 
 
 def signed(value: int) -> int:
@@ -170,9 +170,9 @@ def encoded_number(number: int, value: int) -> bytes:
 
 
 def encoded_varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)

@@ -37,10 +37,10 @@ class YamlDocument(Document):
         return f"{self.path}:{line}: {dotted}" if line else f"{self.path}: {dotted}"
 
     def line(self, dotted: str) -> int | None:
-        known = dotted
-        while known and known not in self.lines:
-            known = known[: max(known.rfind("."), known.rfind("["), 0)]
-        return self.lines.get(known)
+        ancestor = dotted
+        while ancestor and ancestor not in self.lines:
+            ancestor = ancestor[: max(ancestor.rfind("."), ancestor.rfind("["), 0)]
+        return self.lines.get(ancestor)
 
 
 def read_yaml(host: Host, path: str) -> YamlDocument:

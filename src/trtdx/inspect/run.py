@@ -59,21 +59,20 @@ def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
     from trtdx.inspect.readers.server.llm_args import command_from_text
 
     version = question.machine.text("gpu.runtime") if question.machine else ""
-    paths = {
-        host.real(path): path for path in reversed(question.paths)
-    }  # named twice is one, by its first name
+    # named twice is one, by its first name
+    paths = {host.real(path): path for path in reversed(question.paths)}
     artifacts = [read_artifact(host, path, version=version) for path in reversed(paths.values())]
     artifacts += [command_from_text(host, text, "--command", version=version) for text in question.commands]
-    artifacts = [each for artifact in artifacts for each in (artifact, *artifact.parts)]
+    artifacts = [member for artifact in artifacts for member in (artifact, *artifact.parts)]
     referred, notes = _referred(host, artifacts, version)
-    given = [_located(host, _with_profiles(artifact)) for artifact in artifacts]
-    found = given + lenders([_located(host, _with_profiles(artifact)) for artifact in referred], given)
-    found, machines = _with_machine(found, question.machine)
-    deployment = with_shapes_checked(host, Deployment((*found, *machines, *question.requests)))
+    named = [_located(host, _with_profiles(artifact)) for artifact in artifacts]
+    collected = named + lenders([_located(host, _with_profiles(artifact)) for artifact in referred], named)
+    collected, machines = _with_machine(collected, question.machine)
+    deployment = with_shapes_checked(host, Deployment((*collected, *machines, *question.requests)))
     notes += [
-        note if note.startswith(each.path) else f"{each.path}: {note}"
-        for each in deployment.artifacts
-        for note in each.unread
+        note if note.startswith(artifact.path) else f"{artifact.path}: {note}"
+        for artifact in deployment.artifacts
+        for note in artifact.unread
     ]
     notes = _with_stand_ins(deployment, notes)
     if question.requests and not deployment.first(*TAKES_REQUESTS):
@@ -86,11 +85,13 @@ def collect(host: Host, question: Question) -> tuple[Deployment, list[str]]:
 
 def _with_machine(found: list[Artifact], named: Artifact | None) -> tuple[list[Artifact], list[Artifact]]:
     """Return the artifacts, and the machine that was named; containers run on it, and its own words count first."""
-    if named is None or not any(each.kind == "machine" for each in found):
+    if named is None or not any(artifact.kind == "machine" for artifact in found):
         return found, [named] if named else []
     merged = [
-        msgspec.structs.replace(each, facts=each.facts | named.facts) if each.kind == "machine" else each
-        for each in found
+        msgspec.structs.replace(artifact, facts=artifact.facts | named.facts)
+        if artifact.kind == "machine"
+        else artifact
+        for artifact in found
     ]
     return merged, []
 
@@ -114,28 +115,30 @@ def _with_stand_ins(deployment: Deployment, notes: list[str]) -> list[str]:
 
 def _referred(host: Host, artifacts: list[Artifact], version: str) -> tuple[list[Artifact], list[str]]:
     """Return the artifacts that others name: a command its repository, that one its engine and tokenizer."""
-    known = {host.real(artifact.path) for artifact in artifacts}
+    known_paths = {host.real(artifact.path) for artifact in artifacts}
     waiting = [(path, artifact.unit) for artifact in artifacts for path in artifact.refers_to]
     units: dict[str, set[str]] = {}
     for path, unit in waiting:
         units.setdefault(path.rstrip("/"), set()).add(unit)
-    found: list[Artifact] = []
+    referred: list[Artifact] = []
     while waiting:
         path, unit = waiting.pop(0)
         path = path.rstrip("/")
-        if host.real(path) in known or host.kind(path) == "absent":
+        if host.real(path) in known_paths or host.kind(path) == "absent":
             continue
-        if len(found) == MOST_REFERRED:
-            return found, [f"{path}: not looked at; at most {MOST_REFERRED} artifacts that others name are"]
-        known.add(host.real(path))
+        if len(referred) == MOST_REFERRED:
+            return referred, [
+                f"{path}: not looked at; at most {MOST_REFERRED} artifacts that others name are"
+            ]
+        known_paths.add(host.real(path))
         users = units.get(path, {unit})
-        own = unit if len(users) == 1 else ""
-        shared = () if own or "" in users else tuple(sorted(users))
-        found.append(
-            msgspec.structs.replace(_read_or_unknown(host, path, version), unit=own, shared_by=shared)
+        single_unit = unit if len(users) == 1 else ""
+        shared = () if single_unit or "" in users else tuple(sorted(users))
+        referred.append(
+            msgspec.structs.replace(_read_or_unknown(host, path, version), unit=single_unit, shared_by=shared)
         )
-        waiting += [(each, own) for each in found[-1].refers_to]
-    return found, []
+        waiting += [(reference, single_unit) for reference in referred[-1].refers_to]
+    return referred, []
 
 
 def _read_or_unknown(host: Host, path: str, version: str) -> Artifact:
@@ -190,12 +193,16 @@ def _compared(
     version = question.machine.text("gpu.runtime") if question.machine else ""
     other = _with_profiles(read_artifact(host, question.against, version=version))
     shown = [artifact for artifact in deployment.artifacts if artifact.kind not in NOT_ON_DISK]
-    ours = shown[: max(1, len(question.paths))]
-    sections = [differences(artifact, other) for artifact in ours]
-    found = [violation_from(*pair) for pair in zip(ours, [other] * len(ours), sections, strict=True)]
-    findings = tuple(finding_from(book.get(CODE), each) for each in found if each is not None)
+    compared = shown[: max(1, len(question.paths))]
+    sections = [differences(artifact, other) for artifact in compared]
+    violations = [
+        violation_from(*pair) for pair in zip(compared, [other] * len(compared), sections, strict=True)
+    ]
+    findings = tuple(
+        finding_from(book.get(CODE), violation) for violation in violations if violation is not None
+    )
     text = "; ".join(section.note for section in sections)
-    summary = Summary(text, inputs=len(ours) + 1, partial=tuple(notes))
+    summary = Summary(text, inputs=len(compared) + 1, partial=tuple(notes))
     return Report(summary, findings, tuple(map(_placed, sections)))
 
 

@@ -31,8 +31,9 @@ import pytest
 
 from support import make_onnx as make
 from trtdx.host import RealHost
+from trtdx.inspect.agreements import agreements_in
 from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.agreements.model.onnx import ROWS
+from trtdx.inspect.agreements.model import onnx as onnx_agreements
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.profiles.onnx_shapes import with_shapes_checked
 from trtdx.inspect.readers.onnx import model as onnx
@@ -124,7 +125,11 @@ def by_trtdx(case, folder):
     artifacts = (onnx.read(HOST, path), profile_file.read(HOST, str(folder / "profiles.json")))
     deployment = with_shapes_checked(HOST, Deployment(artifacts))
     assert not deployment.first("profiles").unread
-    return [each for each in findings_from(ROWS, deployment, BOOK) if each.severity is Severity.ERROR]
+    return [
+        each
+        for each in findings_from(agreements_in(onnx_agreements), deployment, BOOK)
+        if each.severity is Severity.ERROR
+    ]
 
 
 def elementwise(rng):

@@ -13,8 +13,9 @@ from onnx import TensorProto, helper
 from support import make_onnx as make
 from trtdx.errors import MissingExtraError
 from trtdx.host import RealHost
+from trtdx.inspect.agreements import agreements_in
 from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.agreements.model.onnx import ROWS
+from trtdx.inspect.agreements.model import onnx as onnx_agreements
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.profiles.onnx_check import COMPARED, ONE_TYPE, UNFIT
 from trtdx.inspect.profiles.onnx_importers import IMPORTED
@@ -68,7 +69,9 @@ def checked(path):
 @pytest.fixture
 def findings(tmp_path):
     def check(made):
-        return findings_from(ROWS, checked(make.saved(tmp_path / "model.onnx", made)), BOOK)
+        return findings_from(
+            agreements_in(onnx_agreements), checked(make.saved(tmp_path / "model.onnx", made)), BOOK
+        )
 
     return check
 
@@ -236,7 +239,10 @@ def test_a_shape_that_is_kept_in_another_file_gives_nothing(tmp_path, op, kept):
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="shape.bin")
-    assert findings_from(ROWS, checked(make.saved(tmp_path / "a.onnx", made)), BOOK) == []
+    assert (
+        findings_from(agreements_in(onnx_agreements), checked(make.saved(tmp_path / "a.onnx", made)), BOOK)
+        == []
+    )
 
 
 def test_a_branch_that_cannot_work_gives_nothing(findings):
@@ -283,7 +289,9 @@ def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path,
         "the types and shapes inside the graph were not checked: "
         "onnx is needed to check types and shapes inside the graph (pip install 'trtdx[onnx]')",
     )
-    assert [each.code for each in findings_from(ROWS, deployment, BOOK)] == ["DX140"]
+    assert [each.code for each in findings_from(agreements_in(onnx_agreements), deployment, BOOK)] == [
+        "DX140"
+    ]
 
 
 @pytest.mark.parametrize(("depth", "words"), [(40, "unfold to too many"), (400, "too deeply")])

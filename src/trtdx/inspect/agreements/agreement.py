@@ -53,13 +53,16 @@ class Judgement(NamedTuple):
 def judgement_of(rows: tuple[Agreement, ...], deployment: Deployment, book: RuleBook) -> Judgement:
     """Return what every row finds: graver first, silent wrong output before what fails loudly."""
     at_hand = {artifact.kind for artifact in deployment.artifacts}
-    found: list[tuple[Finding, Rule]] = []
+    findings_and_rules: list[tuple[Finding, Rule]] = []
     gaps: dict[tuple[str, bool], list[str]] = {}
     judged = 0
     for row in rows:
         with noting() as reasons:
             violations = _violations(row, deployment)
-        found += [(_finding(book.get(row.code), each, deployment), book.get(row.code)) for each in violations]
+        findings_and_rules += [
+            (_finding(book.get(row.code), violation, deployment), book.get(row.code))
+            for violation in violations
+        ]
         side = missing_side(row.sides, row.needs, at_hand)
         keys = [(side, False)] if side else [(reason, True) for reason in dict.fromkeys(reasons)]
         if side is None or (row.sides and not at_hand & set(row.sides)):
@@ -67,16 +70,16 @@ def judgement_of(rows: tuple[Agreement, ...], deployment: Deployment, book: Rule
         judged += bool(violations or not keys)
         for key in keys if not violations else ():
             gaps.setdefault(key, []).append(row.code)
-    found.sort(key=lambda each: (-each[0].severity.badness, HARM_ORDER[each[1].front.harm]))
-    unjudged = [Unjudged(reason, tuple(codes), given) for (reason, given), codes in gaps.items()]
-    unjudged.sort(key=lambda each: (not each.given, -len(each.codes)))
-    return Judgement([finding for finding, _ in found], judged, tuple(unjudged))
+    findings_and_rules.sort(key=lambda pair: (-pair[0].severity.badness, HARM_ORDER[pair[1].front.harm]))
+    unjudged = [Unjudged(reason, tuple(codes), sides_given) for (reason, sides_given), codes in gaps.items()]
+    unjudged.sort(key=lambda gap: (not gap.given, -len(gap.codes)))
+    return Judgement([finding for finding, _ in findings_and_rules], judged, tuple(unjudged))
 
 
 def _violations(row: Agreement, deployment: Deployment) -> list[Violation]:
     """Return what a row finds in each container or job; what several of them share is told once."""
-    found = [each for unit in deployment.units() for each in row.check(unit)]
-    return list({repr(each): each for each in found}.values())
+    violations = [violation for unit in deployment.units() for violation in row.check(unit)]
+    return list({repr(violation): violation for violation in violations}.values())
 
 
 def _finding(rule: Rule, violation: Violation, deployment: Deployment) -> Finding:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from packaging.version import InvalidVersion, Version
 
-from trtdx.inspect.agreements.serving import is_read_with_command
+from trtdx.inspect.agreements import serving
 from trtdx.inspect.facts.gaps import lacking
 from trtdx.inspect.readers.server.commands import ENGINE_FLAGS
 from trtdx.words import joined
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trtdx.inspect.facts.artifact import Artifact, Deployment
+    from trtdx.model import Evidence
 
 # What makes a model another model: where this many differ, nothing else is worth comparing.
 DIMENSIONS = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "head_size")
@@ -25,12 +26,9 @@ ANOTHER_MODEL = 3
 
 
 SHORT = {
-    "hf": "model",
-    "llm-args": "options file",
-    "command": "command line",
-    "triton": "Triton repository",
+    "hf": "model", "llm-args": "options file", "command": "command line", "triton": "Triton repository",
     "lora": "adapter",
-}
+}  # fmt: skip
 
 
 class Step(NamedTuple):
@@ -38,6 +36,18 @@ class Step(NamedTuple):
 
     source: Artifact
     target: Artifact
+
+    def evidence(self, *names: str) -> tuple[Evidence, ...]:
+        """Return where both state these facts."""
+        return self.source.evidence(*names) + self.target.evidence(*names)
+
+    def words(self) -> dict[str, str]:
+        """Return what pages say of a step: what both are called, and how the later one is made again."""
+        return {"source": called(self.source), "kind": called(self.target), **remake(self)}
+
+    def differences(self, names: Sequence[str]) -> str:
+        """Return how facts differ: "tp_size 2 instead of 4"."""
+        return joined(f"{name} {self.target.get(name)} instead of {self.source.get(name)}" for name in names)
 
 
 def differing(one: Artifact, other: Artifact, names: Sequence[str] = DIMENSIONS) -> list[str]:
@@ -57,17 +67,17 @@ def lenders(referred: list[Artifact], given: list[Artifact]) -> list[Artifact]:
     the tokenizer does not fit.
     """
     everything = [*referred, *given]
-    engines = [each for each in everything if each.kind in ("engine", "checkpoint")]
-    named = {real for each in everything for real in _named(each, ("runtime.model", *ENGINE_OPTIONS))}
-    lent = {real for each in everything for real in _named(each, TOKENIZER_OPTIONS)} - named
+    engines = [artifact for artifact in everything if artifact.kind in ("engine", "checkpoint")]
+    named = {real for artifact in everything for real in _named(artifact, ("runtime.model", *ENGINE_OPTIONS))}
+    lent = {real for artifact in everything for real in _named(artifact, TOKENIZER_OPTIONS)} - named
     return [
-        _tokenizer_alone(each)
-        if each.kind == "hf"
-        and each.real in lent
+        _tokenizer_alone(artifact)
+        if artifact.kind == "hf"
+        and artifact.real in lent
         and engines
-        and not any(related(each, made) for made in engines)
-        else each
-        for each in referred
+        and not any(related(artifact, engine) for engine in engines)
+        else artifact
+        for artifact in referred
     ]
 
 
@@ -83,23 +93,25 @@ ENGINE_OPTIONS = ("triton.engine_dir", *(f"option.{flag}" for flag in ENGINE_FLA
 
 
 def _tokenizer_alone(model: Artifact) -> Artifact:
-    kept = {name: fact for name, fact in model.facts.items() if name.startswith("tokenizer.")}
-    return msgspec.structs.replace(model, kind="tokenizer", facts=kept)
+    tokenizer_facts = {name: fact for name, fact in model.facts.items() if name.startswith("tokenizer.")}
+    return msgspec.structs.replace(model, kind="tokenizer", facts=tokenizer_facts)
 
 
 def chains(deployment: Deployment) -> list[tuple[Artifact, ...]]:
     """Return model, checkpoint and engine in the order they were made; what is not at hand is left out."""
-    found: list[tuple[Artifact, ...]] = []
+    chains_found: list[tuple[Artifact, ...]] = []
     for engine in deployment.of("engine"):
         checkpoint = origin(deployment, engine, "checkpoint")
         model = origin(deployment, checkpoint or engine, "hf")
-        found.append(tuple(each for each in (model, checkpoint, engine) if each is not None))
-    used = {id(each) for chain in found for each in chain}
+        chains_found.append(
+            tuple(artifact for artifact in (model, checkpoint, engine) if artifact is not None)
+        )
+    used = {id(artifact) for chain in chains_found for artifact in chain}
     for checkpoint in deployment.of("checkpoint"):
         if id(checkpoint) not in used:
             model = origin(deployment, checkpoint, "hf")
-            found.append((model, checkpoint) if model is not None else (checkpoint,))
-    return found
+            chains_found.append((model, checkpoint) if model is not None else (checkpoint,))
+    return chains_found
 
 
 def steps(deployment: Deployment, name: str) -> Iterator[Step]:
@@ -113,45 +125,36 @@ def steps(deployment: Deployment, name: str) -> Iterator[Step]:
 
 
 def all_steps(deployment: Deployment, name: str) -> Iterator[Step]:
-    seen = set()
+    yielded = set()
     for chain in chains(deployment):
         stating = [artifact for artifact in chain if artifact.has(name)]
         for source, target in pairwise(stating):
-            if related(source, target) and (id(source), id(target)) not in seen:
-                seen.add((id(source), id(target)))
+            if related(source, target) and (id(source), id(target)) not in yielded:
+                yielded.add((id(source), id(target)))
                 yield Step(source, target)
 
 
 def pairs_made(deployment: Deployment) -> Iterator[Step]:
     """Yield every neighbour pair of every chain once, whatever they state, other models included."""
-    seen = set()
+    yielded = set()
     for chain in chains(deployment):
         for source, target in pairwise(chain):
-            if (id(source), id(target)) not in seen:
-                seen.add((id(source), id(target)))
+            if (id(source), id(target)) not in yielded:
+                yielded.add((id(source), id(target)))
                 yield Step(source, target)
 
 
 def model_made_into(deployment: Deployment, artifact: Artifact) -> Artifact | None:
     """Return the Hugging Face model an engine or checkpoint was made from, where it is at hand."""
     for chain in chains(deployment):
-        if chain[0].kind == "hf" and any(each is artifact for each in chain):
+        if chain[0].kind == "hf" and any(member is artifact for member in chain):
             return chain[0]
     return None
 
 
-def servers(deployment: Deployment, *, answering: bool = False) -> list[Artifact]:
-    """Return what loads a model by itself; with `answering`, what takes requests of people."""
-    found = [
-        each
-        for each in deployment.of("llm-args", "command")
-        if not _is(each, "trtllm-build") and not is_read_with_command(deployment, each)
-    ]
-    return [each for each in found if not answering or not _is(each, "trtllm-bench", "trtllm-eval")]
-
-
-def _is(server: Artifact, *programs: str) -> bool:
-    return server.text("runtime.command").startswith(programs)
+def servers(deployment: Deployment) -> list[Artifact]:
+    """Return what loads a model by itself."""
+    return list(serving.servers(deployment, "llm-args", "command"))
 
 
 def origin(deployment: Deployment, made: Artifact, kind: str) -> Artifact | None:
@@ -159,14 +162,18 @@ def origin(deployment: Deployment, made: Artifact, kind: str) -> Artifact | None
     candidates = list(deployment.of(kind))
     if len(candidates) == 1 and sum(1 for _ in deployment.of(made.kind)) == 1:
         return candidates[0]
-    distances = [len(differing(each, made)) for each in candidates]
+    distances = [len(differing(candidate, made)) for candidate in candidates]
     least = min(distances, default=ANOTHER_MODEL)
-    nearest = [each for each, far in zip(candidates, distances, strict=True) if far == least < ANOTHER_MODEL]
+    nearest = [
+        candidate
+        for candidate, far in zip(candidates, distances, strict=True)
+        if far == least < ANOTHER_MODEL
+    ]
     if len(nearest) > 1:
-        named = {real for each in deployment.artifacts for real in each.resolved.values()}
-        nearest = [each for each in nearest if each.real in named] or nearest
+        named = {real for artifact in deployment.artifacts for real in artifact.resolved.values()}
+        nearest = [candidate for candidate in nearest if candidate.real in named] or nearest
     if len(nearest) > 1:
-        paths = joined(each.path for each in nearest)
+        paths = joined(candidate.path for candidate in nearest)
         lacking(f"which of {paths} {made.path} was made from cannot be told from their sizes")
     return nearest[0] if len(nearest) == 1 else None
 
@@ -210,12 +217,6 @@ def older_than(version: str, limit: str) -> bool:
         return Version(version) < Version(limit)
     except InvalidVersion:
         return False
-
-
-def in_words(items: Sequence[object], last: str = "and") -> str:
-    """Return "1, 2 and 4", or with another word before the last one."""
-    words = [str(item) for item in items]
-    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def called(artifact: Artifact) -> str:

@@ -35,26 +35,26 @@ def _mended(fix: Fix, finding: Finding, deployment: Deployment) -> Fix:
     server = _meant(fix, finding, deployment)
     if server is None:
         return fix
-    [change], own = command_lines(fix.command or "")[0], command_lines(server.spelled)[0][0]
-    if {each.name for each in own.given} <= {each.name for each in change.given}:
+    [change], user_line = command_lines(fix.command or "")[0], command_lines(server.spelled)[0][0]
+    if {flag.name for flag in user_line.given} <= {flag.name for flag in change.given}:
         return fix  # nothing is lost
-    in_file = [each.name for each in change.given if f"option.{_option(change, each.name)}" in server.facts]
+    in_file = [flag.name for flag in change.given if f"option.{_option(change, flag.name)}" in server.facts]
     if in_file:  # a flag beside the file's own word for it would be one of two values
         text = f"{fix.text} (in the file of options, which states {', '.join(map(_bare, in_file))})"
         return msgspec.structs.replace(fix, text=text, command=None)
-    return msgspec.structs.replace(fix, command=_merged(own, change))
+    return msgspec.structs.replace(fix, command=_merged(user_line, change))
 
 
 def _meant(fix: Fix, finding: Finding, deployment: Deployment) -> Artifact | None:
     """Return the command that a fix writes anew; of several the one that is among the evidence."""
-    alike = [each for each in deployment.of("command") if fix.command and _is_same(fix.command, each)]
-    told = [each for each in alike if _is_evidence(each, finding)]
-    return next(iter([*told, *alike]), None)
+    alike = [server for server in deployment.of("command") if fix.command and _is_same(fix.command, server)]
+    in_evidence = [server for server in alike if _is_evidence(server, finding)]
+    return next(iter([*in_evidence, *alike]), None)
 
 
 def _is_evidence(server: Artifact, finding: Finding) -> bool:
     place = server.facts["runtime.command"].where if "runtime.command" in server.facts else server.path
-    return any(each.where.startswith(f"{place}:") for each in finding.evidence)
+    return any(evidence.where.startswith(f"{place}:") for evidence in finding.evidence)
 
 
 def _is_same(command: str, server: Artifact) -> bool:
@@ -75,19 +75,21 @@ def _merged(own: CommandLine, change: CommandLine) -> str:
     from trtdx.inspect.readers.server.command_text import CommandText
 
     text = CommandText.of(own)
-    for each in change.given:
-        option = _option(change, each.name)
+    for flag in change.given:
+        option = _option(change, flag.name)
         same = {
-            name for name in (given.name for given in own.given) if option and _option(own, name) == option
+            name
+            for name in (user_flag.name for user_flag in own.given)
+            if option and _option(own, name) == option
         }
-        text.put(each.name, each.value, same.__contains__)
+        text.put(flag.name, flag.value, same.__contains__)
     return str(text)
 
 
 def _option(line: CommandLine, flag: str) -> str:
     """Return the option of the LLM API that a flag sets."""
-    known = table().flag.get(line.program, {}).get(flag)
-    return known.option if known is not None else ""
+    flag_entry = table().flag.get(line.program, {}).get(flag)
+    return flag_entry.option if flag_entry is not None else ""
 
 
 def _bare(flag: str) -> str:

@@ -65,18 +65,18 @@ def engine_of(deployment: Deployment, server: Artifact) -> Artifact | None:
 
 def _served(server: Artifact, fact: str, candidates: list[Artifact]) -> Artifact | None:
     """Return the candidate that a server's fact names, or the only one where the name is of another machine."""
-    named = [each for each in candidates if names(server, fact, each)]
-    alike = [each for each in candidates if _called_like(server.text(fact), each)]
+    named = [candidate for candidate in candidates if names(server, fact, candidate)]
+    alike = [candidate for candidate in candidates if _called_like(server.text(fact), candidate)]
     if server.text(fact) in server.resolved:
-        found = named  # it is on this machine: either it is one of these, or none of them is served
+        served = named  # it is on this machine: either it is one of these, or none of them is served
     else:
-        found = next((group for group in (named, alike, candidates) if len(group) == 1), candidates)
-    paths = [each.path for each in candidates]
-    if len(found) > 1:
+        served = next((group for group in (named, alike, candidates) if len(group) == 1), candidates)
+    paths = [candidate.path for candidate in candidates]
+    if len(served) > 1:
         lacking(f"{place_of(server)} does not say which of {joined(paths)} is served")
-    elif not found and candidates:
+    elif not served and candidates:
         lacking(f"{place_of(server)} serves {server.text(fact)}, not {joined(paths, by='or')}")
-    return found[0] if len(found) == 1 else None
+    return served[0] if len(served) == 1 else None
 
 
 def _called_like(name: str, artifact: Artifact) -> bool:
@@ -100,8 +100,8 @@ def model_of(deployment: Deployment, server: Artifact) -> Artifact | None:
     """Return the Hugging Face model that a server serves or whose engine it serves."""
     from trtdx.inspect.agreements.lineage import origin
 
-    models = [each for each in deployment.of("hf") if not _lends_tokenizer(deployment, each)]
-    if any(names(server, "runtime.model", each) for each in models):
+    models = [model for model in deployment.of("hf") if not _lends_tokenizer(deployment, model)]
+    if any(names(server, "runtime.model", model) for model in models):
         return _served(server, "runtime.model", models)
     engine = engine_of(deployment, server) if deployment.first("engine") else None
     if engine is not None:
@@ -109,11 +109,19 @@ def model_of(deployment: Deployment, server: Artifact) -> Artifact | None:
     return _served(server, "runtime.model", models)
 
 
+def served_models(deployment: Deployment) -> Iterator[tuple[Artifact, Artifact]]:
+    """Yield each file of options and command line with the Hugging Face model behind it."""
+    for server in servers(deployment, "llm-args", "command"):
+        model = model_of(deployment, server)
+        if model is not None:
+            yield server, model
+
+
 def _lends_tokenizer(deployment: Deployment, model: Artifact) -> bool:
     """Return whether a server takes only the tokenizer from a model's directory."""
-    named = [each for each in servers(deployment) if each.has("runtime.model")]
-    return any(names(each, "runtime.tokenizer", model) for each in named) and not any(
-        names(each, "runtime.model", model) for each in named
+    named = [server for server in servers(deployment) if server.has("runtime.model")]
+    return any(names(server, "runtime.tokenizer", model) for server in named) and not any(
+        names(server, "runtime.model", model) for server in named
     )
 
 
@@ -157,6 +165,11 @@ def verify_of(server: Artifact) -> str:
     return f"trtdx inspect {shlex.quote(server.path)}"
 
 
+def server_words(server: Artifact) -> dict[str, str]:
+    """Return what pages say of a server: where its options stand, and how to look at it again."""
+    return {"path": place_of(server), "verify": verify_of(server)}
+
+
 def _again(server: Artifact) -> str:
     """Return the option that gives the same command line once more; what is to be changed in it is the fix's to say."""
     return f" --command {shlex.quote(server.spelled)}{CHANGED}" if server.spelled else ""
@@ -177,9 +190,13 @@ def known_paths(deployment: Deployment, server: Artifact) -> dict[str, str]:
 
 def look_again(deployment: Deployment) -> str:
     """Return the command that looks at the same artifacts once more."""
-    on_disk = [each for each in deployment.artifacts if each.kind not in ("machine", "request", "unknown")]
-    paths = [shlex.quote(each.path) for each in on_disk if not each.path.startswith("--")]
-    commands = [_again(each) for each in on_disk if each.path.startswith("--")]
+    on_disk = [
+        artifact
+        for artifact in deployment.artifacts
+        if artifact.kind not in ("machine", "request", "unknown")
+    ]
+    paths = [shlex.quote(artifact.path) for artifact in on_disk if not artifact.path.startswith("--")]
+    commands = [_again(artifact) for artifact in on_disk if artifact.path.startswith("--")]
     return f"trtdx inspect {' '.join(dict.fromkeys(paths))}".rstrip() + next(iter(commands), "")
 
 

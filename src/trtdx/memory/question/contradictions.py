@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from trtdx.inspect.agreements import table
 from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.agreements.engine import machine, parallel
-from trtdx.inspect.agreements.server import runtime
 from trtdx.inspect.facts.artifact import Artifact, Deployment, Facts
 from trtdx.knowledge.versions import gpus_with_sm
 from trtdx.knowledge.violation import Violation, finding_from
@@ -56,7 +55,7 @@ COMMAND_FACTS = {
 def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
     """Return the findings about a set-up that cannot run as asked, graver ones first."""
     deployment = Deployment((_model(answer.setup), _command(answer.setup), *_machine(answer.setup)))
-    rows = tuple(row for part in (parallel, runtime, machine) for row in part.ROWS if row.code in ASKED)
+    rows = tuple(row for row in table() if row.code in ASKED)
     findings = [_less_sure(answer.setup, finding) for finding in findings_from(rows, deployment, book)]
     page = book.get(IMPOSSIBLE)
     problems = (*_own(answer.setup), *_model_is_there(answer))

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtdx.host import RealHost
+from trtdx.inspect.agreements import agreements_in
 from trtdx.inspect.agreements.engine import parallel
 from trtdx.inspect.agreements.model import weights
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.inspect.readers.server.llm_args import command_from_text
 
-ROWS = (*parallel.ROWS, weights.rank_files, weights.no_more_rank_files)
+ROWS = (*agreements_in(parallel), weights.rank_files, weights.no_more_rank_files)
 
 
 def found(text):

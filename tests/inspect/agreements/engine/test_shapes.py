@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from support.make_settings import PADDED, engine
 from trtdx.host import RealHost
+from trtdx.inspect.agreements import agreements_in
 from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.agreements.engine.shapes import ROWS
+from trtdx.inspect.agreements.engine import lengths, limits, shapes
+from trtdx.inspect.agreements.server import limits as server_limits
 from trtdx.inspect.facts.artifact import Artifact, Deployment, Fact
 from trtdx.inspect.requests.request_shapes import Checker
 from trtdx.inspect.requests.requests import Request, parse_request, read_requests
@@ -23,7 +25,7 @@ FMHA = {"plugin__context_fmha": True, "plugin__use_paged_context_fmha": True}
 
 
 def found(*artifacts: Artifact):
-    return findings_from(ROWS, Deployment(artifacts), BOOK)
+    return findings_from(agreements_in(lengths, shapes, limits, server_limits), Deployment(artifacts), BOOK)
 
 
 def asked(artifact: Artifact, text: str, *others: Artifact):

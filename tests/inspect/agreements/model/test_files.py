@@ -15,9 +15,9 @@ from support.make_hf import (
     write_safetensors,
 )
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import table
+from trtdx.inspect.agreements import agreements_in, table
 from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.agreements.model.files import ROWS
+from trtdx.inspect.agreements.model import files
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.readers import read_artifact
 from trtdx.model import Severity
@@ -46,7 +46,7 @@ def shard(model, number):
 
 def test_a_whole_model_and_its_adapter_give_nothing(book, model, tmp_path):
     assert codes(book, model) == []
-    assert found(book, make_lora(tmp_path / "lora", model=SMALL), rows=ROWS) == []
+    assert found(book, make_lora(tmp_path / "lora", model=SMALL), rows=agreements_in(files)) == []
 
 
 def pointers(model):
@@ -199,7 +199,7 @@ def test_missing_shards_do_not_make_layers_missing(book, model):
 def test_a_tokenizer_given_beside_the_model_is_enough(book, model, tmp_path):
     without_tokenizer(model)
     other = make_hf_model(tmp_path / "other", **SMALL)
-    assert found(book, model, other, rows=ROWS) == []
+    assert found(book, model, other, rows=agreements_in(files)) == []
 
 
 def test_commands_quote_paths_with_spaces(book, tmp_path):
@@ -211,7 +211,7 @@ def test_commands_quote_paths_with_spaces(book, tmp_path):
 
 def test_an_adapter_without_weights_is_told(book, tmp_path):
     (make_lora(tmp_path) / "adapter_model.safetensors").unlink()
-    (finding,) = found(book, tmp_path, rows=ROWS)
+    (finding,) = found(book, tmp_path, rows=agreements_in(files))
     assert finding.code == "DX697"
     assert "adapter_model.safetensors" in finding.message
 

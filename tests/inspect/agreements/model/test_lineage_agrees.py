@@ -8,8 +8,8 @@ import pytest
 
 from support.make_families import FAMILIES
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import table
-from trtdx.inspect.agreements.model import lineage_agrees
+from trtdx.inspect.agreements import agreements_in, table
+from trtdx.inspect.agreements.model import lineage_agrees, positions, weights
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.inspect.readers import read_artifact
@@ -18,7 +18,11 @@ from trtdx.model import Severity
 
 def found(text):
     deployment = deployment_from_example(text)
-    return [(row.code, violation) for row in lineage_agrees.ROWS for violation in row.check(deployment)]
+    return [
+        (row.code, violation)
+        for row in agreements_in(positions, weights, lineage_agrees)
+        for violation in row.check(deployment)
+    ]
 
 
 def codes(text):
@@ -35,7 +39,9 @@ def test_a_model_that_was_converted_rightly_yields_nothing(family, tmp_path):
     assert [artifact.kind for artifact in artifacts] == ["hf", "checkpoint"]
     deployment = Deployment(tuple(artifacts))
     told = [
-        (row.code, violation.values) for row in lineage_agrees.ROWS for violation in row.check(deployment)
+        (row.code, violation.values)
+        for row in agreements_in(positions, weights, lineage_agrees)
+        for violation in row.check(deployment)
     ]
     assert [each for each in told if each[0] != "DX131"] == [], "only configurations are there, no weights"
 

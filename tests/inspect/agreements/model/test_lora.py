@@ -6,6 +6,7 @@ import pytest
 
 from support.make_hf import make_lora
 from trtdx.host import RealHost
+from trtdx.inspect.agreements import agreements_in
 from trtdx.inspect.agreements.model import lora
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.page_examples import deployment_from_example
@@ -17,7 +18,7 @@ ADAPTER = '[lora]\nlora.rank = 16\nlora.alpha = 32.0\nlora.modules = ["q_proj", 
 
 def found(text):
     deployment = deployment_from_example(text)
-    return [(row.code, violation) for row in lora.ROWS for violation in row.check(deployment)]
+    return [(row.code, violation) for row in agreements_in(lora) for violation in row.check(deployment)]
 
 
 def codes(text):
@@ -42,7 +43,7 @@ def test_an_adapter_as_peft_writes_it_fits_an_engine_for_it(tmp_path):
     )
     deployment = Deployment((adapter, *engine.artifacts))
     assert adapter.kind == "lora"
-    assert [row.code for row in lora.ROWS for _ in row.check(deployment)] == []
+    assert [row.code for row in agreements_in(lora) for _ in row.check(deployment)] == []
 
 
 @pytest.mark.parametrize(

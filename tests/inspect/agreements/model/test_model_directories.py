@@ -309,10 +309,11 @@ def test_tokens_for_tools_only_are_not_missed(book, model):
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
-        ("{% if messages %}x{% endfi %}", "`endfi` is not a tag that Jinja knows"),
-        ("{% for m in messages %}{% endif %}", "`endif` stands where `for` is open"),
-        ("{% if messages %}x", "`if` is never closed"),
-        ("{% else %}", "`else` stands outside of what it belongs to"),
+        ("{% if messages %}x{% endfi %}", "line 1: Encountered unknown tag 'endfi'"),
+        ("{% for m in messages %}{% endif %}", "The innermost block that needs to be closed is 'for'"),
+        ("{% if messages %}x", "Unexpected end of template"),
+        ("{% else %}", "Encountered unknown tag 'else'"),
+        ("{% if it's unclear", "line 1: "),
     ],
 )
 def test_a_template_that_does_not_parse_is_told(book, model, template, fault):
@@ -328,7 +329,7 @@ def test_a_template_that_does_not_parse_is_told(book, model, template, fault):
         "{% raw %}{% foo %}{% endraw %}",
         "{# {% if #}{% set x %}a{% endset %}{%- generation -%}{%- endgeneration -%}",
         "{% for a in b %}{% break %}{% else %}{% endfor %}{{ '{% endfi %}' }}",
-        "{% if it's unclear",  # not certain enough to be told
+        "{% if a %}" * 2000,  # deeper than Python's stack
     ],
 )
 def test_a_template_that_may_parse_is_not_told(book, model, template):

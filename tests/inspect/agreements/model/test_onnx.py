@@ -13,8 +13,9 @@ from trtdx.errors import MissingExtraError
 from trtdx.formats.onnx.strip import stripped
 from trtdx.formats.wire import Source
 from trtdx.host import RealHost
+from trtdx.inspect.agreements import agreements_in
 from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.agreements.model.onnx import ROWS
+from trtdx.inspect.agreements.model import onnx as onnx_agreements
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.profiles.onnx_profiles import profile_problems
 from trtdx.inspect.profiles.onnx_shapes import with_shapes_checked
@@ -40,7 +41,7 @@ def findings(tmp_path):
             )
             artifacts.append(profile_file.read(HOST, str(tmp_path / "profiles.json")))
         deployment = with_shapes_checked(HOST, Deployment(tuple(artifacts)))
-        return findings_from(ROWS, deployment, BOOK)
+        return findings_from(agreements_in(onnx_agreements), deployment, BOOK)
 
     return check
 
@@ -200,7 +201,12 @@ def test_profiles_go_to_the_model_whose_inputs_they_name(tmp_path):
     ]
     (tmp_path / "p.json").write_text(json.dumps([ranges(x=rows(1, 2, 4), y=rows(1, 2, 4))]))
     profiles = profile_file.read(HOST, str(tmp_path / "p.json"))
-    assert findings_from(ROWS, with_shapes_checked(HOST, Deployment((*models, profiles))), BOOK) == []
+    assert (
+        findings_from(
+            agreements_in(onnx_agreements), with_shapes_checked(HOST, Deployment((*models, profiles))), BOOK
+        )
+        == []
+    )
 
 
 def test_profile_problems_tell_refused_from_accepted(tmp_path):
@@ -223,7 +229,7 @@ def test_a_file_of_profiles_that_cannot_be_read_is_one_finding(tmp_path):
     ):
         (tmp_path / "p.yaml").write_text(text)
         given = profile_file.read(HOST, str(tmp_path / "p.yaml"))
-        (finding,) = findings_from(ROWS, Deployment((made, given)), BOOK)
+        (finding,) = findings_from(agreements_in(onnx_agreements), Deployment((made, given)), BOOK)
         assert finding.code == "DX944"
         assert words in finding.message
 
@@ -244,7 +250,7 @@ def test_polygraphy_fills_in_what_is_left_out(tmp_path):
     text = "polygraphy convert --trt-min-shapes x:[1,4] --trt-opt-shapes x:[2,4] --trt-max-shapes x:[4,4]"
     (tmp_path / "p.txt").write_text(text)
     given = profile_file.read(HOST, str(tmp_path / "p.txt"))
-    (finding,) = findings_from(ROWS, Deployment((made, given)), BOOK)
+    (finding,) = findings_from(agreements_in(onnx_agreements), Deployment((made, given)), BOOK)
     assert (finding.code, finding.severity) == ("DX142", Severity.WARNING)
 
 

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreements.model import quantization
+from trtdx.inspect.agreements import agreements_in
+from trtdx.inspect.agreements.model import excluded_modules, quantization
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.inspect.readers import read_artifact
@@ -16,7 +17,11 @@ from trtdx.model import Severity
 
 def found(text):
     deployment = deployment_from_example(text)
-    return [(row.code, violation) for row in quantization.ROWS for violation in row.check(deployment)]
+    return [
+        (row.code, violation)
+        for row in agreements_in(quantization, excluded_modules)
+        for violation in row.check(deployment)
+    ]
 
 
 def codes(text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trtdx.inspect.agreements import agreements_in
 from trtdx.inspect.agreements.model import tokens
 from trtdx.inspect.agreements.server import triton_tokens
 from trtdx.inspect.facts.page_examples import deployment_from_example
@@ -14,7 +15,7 @@ def found(text):
     deployment = deployment_from_example(text)
     return [
         (row.code, violation)
-        for row in tokens.ROWS + triton_tokens.ROWS
+        for row in agreements_in(tokens, triton_tokens)
         for violation in row.check(deployment)
     ]
 

@@ -307,7 +307,8 @@ def test_any_template_is_read_without_an_exception(template):
 @pytest.mark.parametrize(
     "template",
     ["{%" * 150_000, "{{'" * 100_000, "{{ " + "'\\'" * 60_000 + " }}", "{% if " + "(" * 90_000 + " %}{% endif %}",
-     "{% if a %}" * 40_000, "{% for m in messages %}" + "{% if a or b %}x{% endif %}" * 10_000 + "{% endfor %}", "<|" * 190_000],
+     "{% if a %}" * 40_000, "{% for m in messages %}" + "{% if a or b %}x{% endif %}" * 10_000 + "{% endfor %}", "<|" * 190_000,
+     "{% for m in messages %}{{ " + "'a' + " * 60_000 + "'b' }}{% endfor %}", "{{ " + "1" * 9_000 + " }}"],
 )  # fmt: skip
 def test_a_hostile_template_comes_to_an_end(template):
     assert template_facts(template) is not None

@@ -14,7 +14,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 RECURRENT = ("Mamba", "RecurrentGemma")  # their cache is said by paged_state
@@ -80,6 +79,3 @@ def one_cache(deployment: Deployment) -> Iterator[Violation]:
                 Severity.WARNING,
                 0.9,
             )
-
-
-ROWS: tuple[Agreement, ...] = (medusa_drafts, fp8_attention, one_cache)

@@ -12,7 +12,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.profiles.engine_settings import Settings
     from trtdx.inspect.requests.limits import Taker
     from trtdx.inspect.requests.requests import Request
@@ -38,27 +37,31 @@ def prompt(taker: Taker) -> Iterator[Violation]:
         yield from _long_prompts(taker, taker.requests, limit, by)
         return
     most = whole_prompt(taker)  # what no chunking saves is told apart from what it would
-    yield from _long_prompts(taker, [each for each in taker.requests if each.input_len > most], limit, by)
-    yield from _long_prompts(taker, [each for each in taker.requests if each.input_len <= most], limit, by)
+    yield from _long_prompts(
+        taker, [request for request in taker.requests if request.input_len > most], limit, by
+    )
+    yield from _long_prompts(
+        taker, [request for request in taker.requests if request.input_len <= most], limit, by
+    )
 
 
 def _long_prompts(taker: Taker, requests: list[Request], limit: int, by: str) -> Iterator[Violation]:
-    found = over(requests, lambda each: each.input_len - limit)
-    if found is None:
+    excess = over(requests, lambda request: request.input_len - limit)
+    if excess is None:
         return
-    found = found._replace(total=sum(each.count for each in taker.requests))
-    helped = by == "max_num_tokens" and found.worst.input_len <= whole_prompt(taker)
+    excess = excess._replace(total=sum(request.count for request in taker.requests))
+    helped = by == "max_num_tokens" and excess.worst.input_len <= whole_prompt(taker)
     unsure = helped and taker.chunked is None and can_chunk(taker.engine)
     raised = _room_for_prompts(taker, by)
     yield Violation(
-        taker.evidence(found.worst, (by,), *PROMPT, *TOKENS, *LENGTH),
+        taker.evidence(excess.worst, (by,), *PROMPT, *TOKENS, *LENGTH),
         {
             "what": "a prompt",
-            "length": found.worst.input_len,
+            "length": excess.worst.input_len,
             "than": f"the {limit} tokens the engine takes ({BY[by]})",
-            "among": found.among,
+            "among": excess.among,
             "otherwise": _too_few_positions(taker, limit, raised) or _other_ways(taker, limit, by, helped),
-            **taker.asked(found, raised),
+            **taker.asked(excess, raised),
         },
         Severity.WARNING if unsure else None,
         0.8 if unsure else 0.95,
@@ -75,7 +78,7 @@ BY = {
 def _room_for_prompts(taker: Taker, by: str) -> dict[str, int]:
     """Return the limits that make room for every one of the requests."""
     s = taker.settings
-    longest = max(each.input_len for each in taker.requests)
+    longest = max(request.input_len for request in taker.requests)
     room = {"max_input_len": longest} if by == "max_input_len" else {}
     room |= _room_for_answers(taker)
     if s.packed and longest > s.max_num_tokens and not taker.chunked:
@@ -87,12 +90,12 @@ def _room_for_answers(taker: Taker) -> dict[str, int]:
     s = taker.settings
     if not s.since(0, 11):
         return {
-            f"max_{name}": max(getattr(each, name) for each in taker.requests)
+            f"max_{name}": max(getattr(request, name) for request in taker.requests)
             for name in ("input_len", "output_len")
         }
-    needed = max(each.input_len + each.output_len for each in taker.requests)
+    needed = max(request.input_len + request.output_len for request in taker.requests)
     built = s.max_seq_len - s.max_draft_len * s.speculative  # the builder adds the draft tokens itself
-    longest = max(each.input_len for each in taker.requests)
+    longest = max(request.input_len for request in taker.requests)
     runners = {"max_input_len": longest} if longest > s.max_input_len else {}  # which are held to it
     return runners | ({"max_seq_len": needed} if needed > built else {})
 
@@ -128,19 +131,17 @@ def runner_prompt(taker: Taker) -> Iterator[Violation]:
     s, (prompts, by) = taker.settings, prompt_rule(taker)
     if taker.servers or s.encoder or by == "max_input_len" or not taker.engine.has("max_input_len"):
         return  # a server is the executor
-    others_fit = [
-        each for each in taker.requests if each.input_len <= prompts and _beyond(each, s, prompts) <= 0
-    ]
-    found = over(others_fit, lambda each: each.input_len - s.max_input_len)
-    if found:
-        raised = {"max_input_len": max(each.input_len for each in others_fit)}
+    others_fit = _fitting_requests(taker, prompts)
+    excess = over(others_fit, lambda request: request.input_len - s.max_input_len)
+    if excess:
+        raised = {"max_input_len": max(request.input_len for request in others_fit)}
         yield Violation(
-            taker.evidence(found.worst, ("max_input_len",)),
+            taker.evidence(excess.worst, ("max_input_len",)),
             {
-                "length": found.worst.input_len,
+                "length": excess.worst.input_len,
                 "limit": s.max_input_len,
-                "among": found._replace(total=sum(each.count for each in taker.requests)).among,
-                **taker.asked(found, raised),
+                "among": excess._replace(total=sum(request.count for request in taker.requests)).among,
+                **taker.asked(excess, raised),
             },
             confidence=0.9,
         )
@@ -153,19 +154,19 @@ def encoder_input(taker: Taker) -> Iterator[Violation]:
     s = taker.settings
     by = "max_input_len" if s.encoder else "max_encoder_input_len"
     limit = s.max_input_len if s.encoder else s.encoder_len
-    found = taker.over(lambda each: each.encoder_input_len - limit)
-    if found is None or not limit or not (s.encoder or s.decoder_of_encoder):
+    excess = taker.over(lambda request: request.encoder_input_len - limit)
+    if excess is None or not limit or not (s.encoder or s.decoder_of_encoder):
         return
-    length = found.worst.encoder_input_len
+    length = excess.worst.encoder_input_len
     yield Violation(
-        taker.evidence(found.worst, (by,), *ENCODER),
+        taker.evidence(excess.worst, (by,), *ENCODER),
         {
             "what": "an encoder input",
             "length": length,
             "than": f"the {limit} tokens the engine takes ({by})",
-            "among": found.among,
+            "among": excess.among,
             "otherwise": f"or shorten the encoder input to {limit}",
-            **taker.asked(found, {by: length} | ({"max_seq_len": length} if s.encoder else {})),
+            **taker.asked(excess, {by: length} | ({"max_seq_len": length} if s.encoder else {})),
         },
     )
 
@@ -175,10 +176,10 @@ def encoder_input(taker: Taker) -> Iterator[Violation]:
 def answer(taker: Taker) -> Iterator[Violation]:
     """Prompt and answer together are no longer than max_seq_len."""
     s, (prompts, _) = taker.settings, prompt_rule(taker)
-    found = taker.over(lambda each: _beyond(each, s, prompts))
-    if found is None or s.encoder:
+    excess = taker.over(lambda request: _beyond(request, s, prompts))
+    if excess is None or s.encoder:
         return
-    worst, drafted = found.worst, drafts_of(s, found.worst)
+    worst, drafted = excess.worst, drafts_of(s, excess.worst)
     needed = {"max_seq_len": worst.input_len + worst.output_len}
     limit = "max_seq_len" if s.since(0, 8) else "max_input_len and max_output_len together, "
     yield Violation(
@@ -189,10 +190,10 @@ def answer(taker: Taker) -> Iterator[Violation]:
             "drafts": f" and {drafted} draft tokens" if drafted else "",
             "limit": f"{limit} {s.max_seq_len}".replace(",  ", ", "),
             "room": _room(taker, worst, drafted),
-            "among": found.among,
+            "among": excess.among,
             "effect": _effect(s),
             "adds": ADDS_DRAFTS if drafted and s.speculative else "",
-            **taker.asked(found, _room_for_answers(taker) or needed),
+            **taker.asked(excess, _room_for_answers(taker) or needed),
         },
         Severity.WARNING if s.inflight and s.since(0, 8) else None,
     )
@@ -212,8 +213,8 @@ def _room(taker: Taker, worst: Request, drafted: int) -> int:
     """Return the longest answer there is room for after a prompt; before 0.8 an answer has a limit of its own."""
     s = taker.settings
     room = max(0, s.max_seq_len - worst.input_len - drafted)
-    own = taker.engine.integer("max_output_len")
-    return room if own is None or s.since(0, 8) else min(room, own)
+    max_output = taker.engine.integer("max_output_len")
+    return room if max_output is None or s.since(0, 8) else min(room, max_output)
 
 
 def _beyond(request: Request, s: Settings, prompts: int) -> int:
@@ -223,6 +224,15 @@ def _beyond(request: Request, s: Settings, prompts: int) -> int:
     return request.input_len + request.output_len + drafts_of(s, request) - s.max_seq_len
 
 
+def _fitting_requests(taker: Taker, prompts: int) -> list[Request]:
+    """Return the requests of which neither the prompt nor all of it together is too long."""
+    return [
+        request
+        for request in taker.requests
+        if request.input_len <= prompts and _beyond(request, taker.settings, prompts) <= 0
+    ]
+
+
 @agreement("DX271", "engine", "request")
 @each_taker
 def old_answer(taker: Taker) -> Iterator[Violation]:
@@ -230,11 +240,10 @@ def old_answer(taker: Taker) -> Iterator[Violation]:
     s, most = taker.settings, taker.engine.integer("max_output_len")
     if s.since(0, 8) or most is None:
         return
-    prompts = prompt_rule(taker)[0]
-    fits = [each for each in taker.requests if each.input_len <= prompts and _beyond(each, s, prompts) <= 0]
-    found = over(fits, lambda each: each.output_len - most)
-    if found:
-        worst = found.worst
+    fitting = _fitting_requests(taker, prompt_rule(taker)[0])
+    excess = over(fitting, lambda request: request.output_len - most)
+    if excess:
+        worst = excess.worst
         yield Violation(
             taker.evidence(worst, ("max_output_len",)),
             {
@@ -243,12 +252,9 @@ def old_answer(taker: Taker) -> Iterator[Violation]:
                 "drafts": "",
                 "limit": f"max_output_len {most} allows",
                 "room": most,
-                "among": found.among,
+                "among": excess.among,
                 "effect": _effect(s),
                 "adds": "",
-                **taker.asked(found, _room_for_answers(taker)),
+                **taker.asked(excess, _room_for_answers(taker)),
             },
         )
-
-
-ROWS: tuple[Agreement, ...] = (prompt, runner_prompt, encoder_input, answer, old_answer)

@@ -13,7 +13,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
     from trtdx.inspect.profiles.engine_settings import Settings
 
@@ -84,9 +83,9 @@ def _unreachable_batch(engine: Artifact, s: Settings) -> Iterator[Violation]:
 
 def _unreachable_prompt(engine: Artifact, s: Settings) -> Iterator[Violation]:
     """Yield where a prompt of max_input_len tokens can neither be one step nor be cut into several."""
-    whole = engine.get("plugin.use_paged_context_fmha") is False and s.since(0, 11)
+    unchunkable = engine.get("plugin.use_paged_context_fmha") is False and s.since(0, 11)
     longest = engine.integer("max_input_len") or 0
-    if whole and s.max_num_tokens < longest <= s.max_seq_len and not s.decoder_of_encoder:
+    if unchunkable and s.max_num_tokens < longest <= s.max_seq_len and not s.decoder_of_encoder:
         yield Violation(
             engine.evidence("max_num_tokens", "max_input_len", "plugin.use_paged_context_fmha"),
             {
@@ -114,6 +113,3 @@ def profiles_without_gaps(deployment: Deployment) -> Iterator[Violation]:
                 },
                 confidence=0.85,
             )
-
-
-ROWS: tuple[Agreement, ...] = (ordered_limits, reachable_limits, profiles_without_gaps)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.engine import plans
 from trtdx.inspect.agreements.lineage import quoted
+from trtdx.inspect.agreements.serving import ranks_of
 from trtdx.inspect.facts.compatibility import (
     FIRST_BF16,
     FP8,
@@ -30,10 +30,10 @@ from trtdx.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 MODELS = ("engine", "checkpoint", "hf")  # the more finished first: one finding for one model
+STARTED = ("engine", "checkpoint", "llm-args", "command")
 
 
 def pairs(deployment: Deployment, *kinds: str) -> Iterator[tuple[Artifact, Artifact]]:
@@ -73,8 +73,8 @@ def tensorrt_release(deployment: Deployment) -> Iterator[Violation]:
         name = "plan.versions" if writer.seen else "version"
         runtime = machine.text("gpu.runtime")
         values = {"wrote": writer.wrote, "reads": writer.reads, "runtime": runtime or "it"}
-        seen = "" if writer.seen else f"by its release, {artifact.text('version')}, "
-        values |= {"who": f"{seen}TensorRT {writer.wrote}", "plan": _a_plan(artifact)}
+        release_words = "" if writer.seen else f"by its release, {artifact.text('version')}, "
+        values |= {"who": f"{release_words}TensorRT {writer.wrote}", "plan": _a_plan(artifact)}
         values["rebuild"] = _remade(artifact, runtime)
         evidence = artifact.evidence(name) + machine.evidence(_stated(machine, "gpu.tensorrt", "gpu.runtime"))
         sure = artifact.kind == "engine" and not writer.near  # plain plans may be version-compatible
@@ -105,7 +105,7 @@ def release(deployment: Deployment) -> Iterator[Violation]:
         if not builders or not runtime or runtime in builders or _read_otherwise(engine, machine):
             continue
         keys = _demanded(engine, runtime)
-        if is_old(engine) and not keys and any(same_release(each, runtime) for each in builders):
+        if is_old(engine) and not keys and any(same_release(builder, runtime) for builder in builders):
             continue  # which patch built it is not known
         values = _release_values(engine, runtime, keys)
         names = ["era" if is_old(engine) else "version", *(["build.missing_keys"] if keys else [])]
@@ -191,7 +191,7 @@ def kernels(deployment: Deployment) -> Iterator[Violation]:
             continue
         values = {"gpu": gpu_of(machine), "sm": capability(sm), "runtime": machine.text("gpu.runtime")}
         values |= {"releases": _releases(sm), "listed": ", ".join(map(capability, lack.sm))}
-        near = any(each // 10 == sm // 10 for each in lack.sm)
+        near = any(supported_sm // 10 == sm // 10 for supported_sm in lack.sm)
         severity, confidence = (Severity.WARNING, 0.6) if near else (None, 0.9)
         yield Violation(machine.evidence("gpu.sm", "gpu.runtime"), values, severity, confidence)
 
@@ -219,7 +219,7 @@ def quantisation(deployment: Deployment) -> Iterator[Violation]:
 
 
 def _precision(deployment: Deployment, ours: Callable[[str], bool]) -> Iterator[Violation]:
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for kind in MODELS:
         for artifact, machine in pairs(deployment, kind):
             lack = lack_of(artifact, machine)
@@ -227,10 +227,10 @@ def _precision(deployment: Deployment, ours: Callable[[str], bool]) -> Iterator[
                 lack is None
                 or kernels_lack(machine)
                 or not ours(lack.algo)
-                or (lack.algo, machine.path) in told
+                or (lack.algo, machine.path) in reported
             ):
                 continue
-            told.add((lack.algo, machine.path))
+            reported.add((lack.algo, machine.path))
             values = {"gpu": gpu_of(machine), "algo": lack.algo, "works_on": gpus_of(lack.works_on)}
             values["verb"] = "cannot compute" if lack.certain else "is not listed for"
             severity = None if lack.certain else Severity.WARNING
@@ -252,15 +252,7 @@ def bfloat16(deployment: Deployment) -> Iterator[Violation]:
                 return
 
 
-@agreement(
-    "DX467",
-    "engine",
-    "checkpoint",
-    "llm-args",
-    "command",
-    "machine",
-    needs=("engine|checkpoint|llm-args|command", "machine"),
-)
+@agreement("DX467", *STARTED, "machine", needs=("|".join(STARTED), "machine"))
 def gpus_for_ranks(deployment: Deployment) -> Iterator[Violation]:
     """A machine has a GPU for each rank it is to run."""
     for kind in ("engine", "checkpoint", "command", "llm-args"):
@@ -297,9 +289,8 @@ def _more_gpus(machine: Artifact, ranks: int) -> str:
 
 def _ranks_here(artifact: Artifact) -> int:
     """Return the ranks one machine runs: all of them, or as many as a machine is said to have GPUs."""
-    sizes = [artifact.integer(name) or 1 for name in ("tp_size", "pp_size", "cp_size")]
-    ranks = artifact.integer("world_size") or sizes[0] * sizes[1] * sizes[2]
-    ranks = max(ranks, artifact.integer("runtime.world_size") or 1)  # each rank a launcher starts takes a GPU
+    # each rank that a launcher starts takes a GPU
+    ranks = max(ranks_of(artifact) or 1, artifact.integer("runtime.world_size") or 1)
     return min(ranks, artifact.integer("gpus_per_node") or ranks)
 
 
@@ -308,18 +299,3 @@ def _sizes(artifact: Artifact) -> str:
     return " x ".join(f"{word} {artifact.get(name)}" for word, name in named if artifact.has(name)) or (
         "as started" if artifact.has("runtime.world_size") else "one by default"
     )
-
-
-ROWS: tuple[Agreement, ...] = (
-    engines_run,
-    tensorrt_release,
-    release,
-    demanded_keys,
-    compute_capability,
-    kernels,
-    fp8,
-    quantisation,
-    bfloat16,
-    gpus_for_ranks,
-    *plans.ROWS,
-)

@@ -7,15 +7,15 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import in_words, older_than, servers
-from trtdx.inspect.agreements.serving import model_of, names
+from trtdx.inspect.agreements.lineage import older_than, servers
+from trtdx.inspect.agreements.serving import names, served_models
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # of which those that work are named
@@ -31,7 +31,8 @@ GROUPED = ("W4A16_AWQ", "W4A8_AWQ", "W4A16_GPTQ", "W8A16_GPTQ")
 NEVER_PADDED = ("Falcon", "RW", "Gemma")
 
 
-CUT = ("hf|checkpoint|engine", "checkpoint|engine|llm-args|command")  # a model alone is not cut yet
+MAPPED = ("checkpoint|engine|llm-args|command",)
+CUT = ("hf|checkpoint|engine", *MAPPED)  # a model alone is not cut yet
 
 
 class Cut(NamedTuple):
@@ -56,13 +57,12 @@ class Cut(NamedTuple):
 
 def cuts(deployment: Deployment) -> Iterator[Cut]:
     """Yield every model that is cut: engines and checkpoints by themselves, models by who serves them."""
-    made = [each for each in deployment.of("engine", "checkpoint") if each.has("num_heads")]
-    yield from (Cut(each, each) for each in made)
-    for server in servers(deployment):
-        model = model_of(deployment, server)
-        if model is None or server.text("runtime.backend") not in ("", "pytorch"):
+    built = [artifact for artifact in deployment.of("engine", "checkpoint") if artifact.has("num_heads")]
+    yield from (Cut(artifact, artifact) for artifact in built)
+    for server, model in served_models(deployment):
+        if server.text("runtime.backend") not in ("", "pytorch"):
             continue
-        if not made or names(server, "runtime.model", model):  # else it serves what was made from the model
+        if not built or names(server, "runtime.model", model):  # else it serves what was made from the model
             yield Cut(model, server)
 
 
@@ -73,22 +73,22 @@ def divisors(number: int) -> list[int]:
 @agreement("DX096", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
 def tensor_parallel(deployment: Deployment) -> Iterator[Violation]:
     """Heads, key/value heads and inner sizes can be dealt out to the ranks of tensor parallelism."""
-    seen: list[tuple[int, ...]] = []
+    reported: list[tuple[int, ...]] = []
     for cut in cuts(deployment):
         tp_size = cut.size("tp_size")
         broken = [name for name in _split(cut) if not _fits(cut, name, tp_size)]
         key = (tp_size, *(cut.model.get(name) for name in broken))
-        if not broken or key in seen:
+        if not broken or key in reported:
             continue
-        seen.append(key)
+        reported.append(key)
         works = [size for size in SIZES if all(_fits(cut, name, size) for name in _split(cut))]
         best = max((size for size in works if tp_size % size == 0), default=1)
         yield Violation(
             cut.model.evidence(*broken) + cut.mapping.evidence("tp_size"),
             {
-                "what": in_words([f"{name} {cut.model.get(name)}" for name in broken]),
+                "what": joined([f"{name} {cut.model.get(name)}" for name in broken]),
                 "tp_size": tp_size,
-                "works": in_words(works, "or"),
+                "works": joined(works, "or"),
                 "best": best,
                 "rest": tp_size // best,
                 "model": cut.served,
@@ -128,7 +128,7 @@ def experts(deployment: Deployment) -> Iterator[Violation]:
                 {
                     "experts": count,
                     "ep_size": ep_size,
-                    "works": in_words(divisors(count), "or"),
+                    "works": joined(divisors(count), "or"),
                     "tp_size": cut.size("tp_size"),
                     "best": math.gcd(count, cut.size("tp_size")),
                     "model": cut.served,
@@ -147,7 +147,7 @@ def inner_size_of_experts(deployment: Deployment) -> Iterator[Violation]:
             works = divisors(size)
             yield Violation(
                 cut.model.evidence("moe_intermediate_size") + cut.mapping.evidence("tp_size", "moe_ep_size"),
-                {"size": size, "ways": ways, "works": in_words(works, "or"), **_dealt_out(cut, works)},
+                {"size": size, "ways": ways, "works": joined(works, "or"), **_dealt_out(cut, works)},
             )
             return
 
@@ -168,9 +168,7 @@ def _ways(cut: Cut) -> int:
     return tp_size // ep_size if tp_size % ep_size == 0 else 1
 
 
-@agreement(
-    "DX465", "checkpoint", "engine", "llm-args", "command", needs=("checkpoint|engine|llm-args|command",)
-)
+@agreement("DX465", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
 def world(deployment: Deployment) -> Iterator[Violation]:
     """The ranks are tensor times pipeline times context parallelism."""
     for artifact in deployment.of("checkpoint", "engine", "llm-args", "command"):
@@ -190,9 +188,7 @@ def world(deployment: Deployment) -> Iterator[Violation]:
         )
 
 
-@agreement(
-    "DX465", "checkpoint", "engine", "llm-args", "command", needs=("checkpoint|engine|llm-args|command",)
-)
+@agreement("DX465", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
 def experts_world(deployment: Deployment) -> Iterator[Violation]:
     """The two ways of cutting experts make up the tensor parallelism together."""
     for artifact in deployment.of("checkpoint", "engine", "llm-args", "command"):
@@ -241,7 +237,7 @@ def even_stages(deployment: Deployment) -> Iterator[Violation]:
                     "pp_size": stages,
                     "lost": layers % stages,
                     "version": artifact.text("version"),
-                    "works": in_words(divisors(layers), "or"),
+                    "works": joined(divisors(layers), "or"),
                 },
             )
             return
@@ -271,22 +267,20 @@ def context_parallel(deployment: Deployment) -> Iterator[Violation]:
             works = [size for size in divisors(heads) if heads % (tp_size * size) == 0]
             yield Violation(
                 cut.model.evidence("num_heads") + cut.mapping.evidence("tp_size", "cp_size"),
-                {"heads": heads, "tp_size": tp_size, "cp_size": cp_size, "works": in_words(works, "or")},
+                {"heads": heads, "tp_size": tp_size, "cp_size": cp_size, "works": joined(works, "or")},
             )
             return
 
 
 def _other_kind(mapping: Artifact) -> bool:
     """Return whether another kind of context parallelism is asked for than Ulysses."""
-    told = [
+    cp_settings = [
         str(fact.value) for name, fact in mapping.family("option").items() if name.startswith("cp_config")
     ]
-    return any(kind in " ".join(told).upper() for kind in ("HELIX", "STAR", "RING"))
+    return any(kind in " ".join(cp_settings).upper() for kind in ("HELIX", "STAR", "RING"))
 
 
-@agreement(
-    "DX854", "checkpoint", "engine", "llm-args", "command", needs=("checkpoint|engine|llm-args|command",)
-)
+@agreement("DX854", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
 def within_a_machine(deployment: Deployment) -> Iterator[Violation]:
     """Tensor parallelism stays within one machine."""
     for artifact in deployment.of("engine", "llm-args", "command"):
@@ -317,7 +311,7 @@ def embedding(deployment: Deployment) -> Iterator[Violation]:
                 "what": name,
                 "size": size,
                 "tp_size": tp_size,
-                "works": in_words(divisors(size), "or"),
+                "works": joined(divisors(size), "or"),
                 "other_axis": 0 if name == "hidden_size" else 1,
             },
         )
@@ -370,7 +364,7 @@ def _misaligned(cut: Cut, unit: int) -> Iterator[Violation]:
         dense_beside_experts = name == "intermediate_size" and cut.model.has("num_experts")
         if not size or ways == 1 or size % ways or dense_beside_experts or (size // ways) % unit == 0:
             continue
-        works = [each for each in SIZES if size % each == 0 and (size // each) % unit == 0]
+        works = [pieces for pieces in SIZES if size % pieces == 0 and (size // pieces) % unit == 0]
         yield Violation(
             cut.model.evidence(name, "quant.algo") + cut.mapping.evidence("tp_size"),
             {
@@ -380,7 +374,7 @@ def _misaligned(cut: Cut, unit: int) -> Iterator[Violation]:
                 "share": size // ways,
                 "unit": unit,
                 "algo": cut.model.text("quant.algo"),
-                "works": in_words(works, "or") or "none",
+                "works": joined(works, "or") or "none",
                 "command": _cut_otherwise(cut, name, works),
             },
             confidence=0.85,
@@ -395,20 +389,3 @@ def _cut_otherwise(cut: Cut, name: str, works: list[int]) -> str:
         return f"trtllm-serve model --tp_size {tp_size} --ep_size {_dealt_out(cut, works)['ep_size']}"
     best = max((size for size in works if tp_size % size == 0), default=1)
     return f"trtllm-serve model --tp_size {best} --pp_size {tp_size // best}"
-
-
-ROWS: tuple[Agreement, ...] = (
-    tensor_parallel,
-    experts,
-    inner_size_of_experts,
-    world,
-    experts_world,
-    even_stages,
-    stages_with_layers,
-    context_parallel,
-    within_a_machine,
-    embedding,
-    attention_data_parallel,
-    scale_blocks,
-    scale_groups,
-)

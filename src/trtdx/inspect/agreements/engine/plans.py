@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.engine import conflicts
 from trtdx.inspect.agreements.lineage import quoted
 from trtdx.inspect.facts.compatibility import capability, gpus_of, numbers, writer_of
 from trtdx.inspect.rebuild.command import build_command
@@ -17,8 +16,18 @@ from trtdx.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
+
+
+@agreement("DX203", "engine", "plan")
+def plans_are_plans(deployment: Deployment) -> Iterator[Violation]:
+    """A file that is named like a plan is one."""
+    for artifact in deployment.of("engine", "plan"):
+        foreign = artifact.items("plan.foreign")
+        if foreign:
+            yield Violation(
+                artifact.evidence("plan.foreign"), {"plans": listed(foreign, 3), "folder": quoted(artifact)}
+            )
 
 
 @agreement("DX204", "engine", "plan")
@@ -36,24 +45,13 @@ def whole_plans(deployment: Deployment) -> Iterator[Violation]:
 REMADE_PLAN = "trtexec --onnx=MODEL.onnx --saveEngine=MODEL.plan.new"
 
 
-@agreement("DX203", "engine", "plan")
-def plans_are_plans(deployment: Deployment) -> Iterator[Violation]:
-    """A file that is named like a plan is one."""
-    for artifact in deployment.of("engine", "plan"):
-        foreign = artifact.items("plan.foreign")
-        if foreign:
-            yield Violation(
-                artifact.evidence("plan.foreign"), {"plans": listed(foreign, 3), "folder": quoted(artifact)}
-            )
-
-
 @agreement("DX903", "engine")
 def one_writer(deployment: Deployment) -> Iterator[Violation]:
     """The plans of all ranks were written by one TensorRT."""
     for engine in deployment.of("engine"):
-        found = engine.items("plan.versions")
-        if len(found) > 1:
-            values = {"versions": listed(found, 3), "folder": quoted(engine)}
+        plan_versions = engine.items("plan.versions")
+        if len(plan_versions) > 1:
+            values = {"versions": listed(plan_versions, 3), "folder": quoted(engine)}
             yield Violation(engine.evidence("plan.versions"), {**values, "rebuild": build_command(engine)})
 
 
@@ -65,11 +63,13 @@ def one_gpu(deployment: Deployment) -> Iterator[Violation]:
         if len(sms) < 2 or "RTX" in engine.text("plan.product"):
             continue  # one plan of TensorRT-RTX is for several by itself
         values = {"sms": " and ".join(map(capability, sms)), "gpus": gpus_of(tuple(sms))}
-        which = listed([" ".join(each) for each in _plans_by_gpu(engine)], 4)
+        which = listed([" ".join(plan_words) for plan_words in _plans_by_gpu(engine)], 4)
         values |= {"folder": quoted(engine), "rebuild": build_command(engine)}
         values["which"] = f": {which}" if which else ""
-        told = [Evidence(f"{engine.path.rstrip('/')}/{name}", text) for name, text in _plans_by_gpu(engine)]
-        yield Violation(tuple(told[:4]) or engine.evidence("plan.sms"), values)
+        evidence = [
+            Evidence(f"{engine.path.rstrip('/')}/{name}", text) for name, text in _plans_by_gpu(engine)
+        ]
+        yield Violation(tuple(evidence[:4]) or engine.evidence("plan.sms"), values)
 
 
 def _plans_by_gpu(engine: Artifact) -> list[tuple[str, str]]:
@@ -121,14 +121,14 @@ def no_more_plans(deployment: Deployment) -> Iterator[Violation]:
 def plans_of_this_build(deployment: Deployment) -> Iterator[Violation]:
     """The plans were written by the TensorRT of the release that config.json names."""
     for engine in deployment.of("engine"):
-        found = engine.items("plan.versions")
+        plan_versions = engine.items("plan.versions")
         expected = versions.tensorrt_of(engine.text("version"))
-        if len(found) != 1 or not expected or engine.text("plan.product") not in ("", "TensorRT"):
+        if len(plan_versions) != 1 or not expected or engine.text("plan.product") not in ("", "TensorRT"):
             continue
         if any(_conflict(engine, machine) for machine in deployment.of("machine")):
             continue  # the machine cannot read the plans, which says it better
-        if numbers(str(found[0]))[:2] != numbers(expected)[:2]:
-            values = {"found": found[0], "expected": expected, "version": engine.text("version")}
+        if numbers(str(plan_versions[0]))[:2] != numbers(expected)[:2]:
+            values = {"found": plan_versions[0], "expected": expected, "version": engine.text("version")}
             values["rebuild"] = build_command(engine)
             yield Violation(engine.evidence("plan.versions", "version"), values, confidence=0.8)
 
@@ -163,14 +163,14 @@ LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}  # the only sizes compres
 @agreement("DX322", "checkpoint", "engine")
 def head_size(deployment: Deployment) -> Iterator[Violation]:
     """The attention of a model has heads of a size there are kernels for."""
-    seen: set[int] = set()
+    checked_sizes: set[int] = set()
     for artifact in deployment.of("checkpoint", "engine"):
         size = artifact.integer("head_size")
-        if size is None or size in seen or not _generates(artifact) or artifact.has("kv_lora_rank"):
+        if size is None or size in checked_sizes or not _generates(artifact) or artifact.has("kv_lora_rank"):
             continue
-        seen.add(size)
+        checked_sizes.add(size)
         if size not in (*HEAD_SIZES, 72):
-            near = min(HEAD_SIZES, key=lambda each: abs(each - size))
+            near = min(HEAD_SIZES, key=lambda known_size: abs(known_size - size))
             values = {"size": size, "sizes": listed(HEAD_SIZES, 20), "near": near}
             yield Violation(artifact.evidence("head_size"), values)
 
@@ -207,20 +207,3 @@ def fused_attention(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 engine.evidence("head_size", "plugin.context_fmha", "version"), values, Severity.WARNING, 0.85
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    plans_are_plans,
-    whole_plans,
-    one_writer,
-    one_gpu,
-    no_rtx_plans,
-    a_plan_for_each_rank,
-    no_more_plans,
-    plans_of_this_build,
-    no_debug_outputs,
-    head_size,
-    latent_sizes,
-    fused_attention,
-    *conflicts.ROWS,
-)

@@ -6,9 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.engine import lengths, limits
 from trtdx.inspect.agreements.lineage import quoted
-from trtdx.inspect.agreements.server import limits as server_limits
 from trtdx.inspect.rebuild.command import build_command
 from trtdx.inspect.requests.limits import each_taker, over, prompt_rule
 from trtdx.inspect.requests.requests import requests_in
@@ -19,7 +17,6 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
     from trtdx.inspect.profiles.engine_settings import Settings
     from trtdx.inspect.requests.limits import Over, Taker
@@ -36,16 +33,16 @@ FAR = 16  # so many times away from the optimum other kernels would have been ch
 def beams(taker: Taker) -> Iterator[Violation]:
     """A request has no more beams than the engine was built for."""
     limit = taker.settings.max_beam_width
-    found = taker.over(lambda each: each.beam - limit)
-    if found:
+    excess = taker.over(lambda request: request.beam - limit)
+    if excess:
         yield Violation(
-            taker.evidence(found.worst, ("max_beam_width",), "beam_width"),
+            taker.evidence(excess.worst, ("max_beam_width",), "beam_width"),
             {
-                "beams": found.worst.beam,
+                "beams": excess.worst.beam,
                 "limit": limit,
                 "most": counted(limit, "beam"),
-                "among": found.among,
-                **taker.asked(found, {"max_beam_width": found.worst.beam}),
+                "among": excess.among,
+                **taker.asked(excess, {"max_beam_width": excess.worst.beam}),
             },
         )
 
@@ -55,19 +52,19 @@ def beams(taker: Taker) -> Iterator[Violation]:
 def batch(taker: Taker) -> Iterator[Violation]:
     """A batch is no larger than the engine was built for."""
     s = taker.settings
-    found = taker.over(lambda each: each.batch - s.max_batch_size)
-    if found is None:
+    excess = taker.over(lambda request: request.batch - s.max_batch_size)
+    if excess is None:
         return
     queued = f"the C++ executor runs {s.max_batch_size} at once and lets the others wait, ModelRunner and run.py refuse it"
     yield Violation(
-        taker.evidence(found.worst, ("max_batch_size",), *SEQUENCES),
+        taker.evidence(excess.worst, ("max_batch_size",), *SEQUENCES),
         {
-            "batch": found.worst.batch,
+            "batch": excess.worst.batch,
             "limit": s.max_batch_size,
             "most": counted(s.max_batch_size, "request"),
-            "among": found.among,
+            "among": excess.among,
             "effect": queued if s.inflight else "the Python session refuses it",
-            **taker.asked(found, {"max_batch_size": found.worst.batch}),
+            **taker.asked(excess, {"max_batch_size": excess.worst.batch}),
         },
         Severity.WARNING if s.inflight else None,
     )
@@ -82,11 +79,11 @@ def step_tokens(taker: Taker) -> Iterator[Violation]:
     if not s.packed or by_prompts or s.encoder or s.decoder_of_encoder:
         return
     longest = min(s.max_num_tokens, prompt_rule(taker)[0])
-    found = taker.over(lambda each: _step_tokens(each, s, longest) - s.max_num_tokens)
-    if found:
+    excess = taker.over(lambda request: _step_tokens(request, s, longest) - s.max_num_tokens)
+    if excess:
         yield Violation(
-            taker.evidence(found.worst, ("max_num_tokens",), *TOKENS),
-            _step_values(s, found) | taker.asked(found, {"max_num_tokens": _batch_tokens(s, found.worst)}),
+            taker.evidence(excess.worst, ("max_num_tokens",), *TOKENS),
+            _step_values(s, excess) | taker.asked(excess, {"max_num_tokens": _batch_tokens(s, excess.worst)}),
             None if s.inflight else Severity.ERROR,
         )
 
@@ -121,17 +118,17 @@ def _step_values(s: Settings, found: Over) -> dict[str, object]:
 def drafts(taker: Taker) -> Iterator[Violation]:
     """A request carries no more draft tokens than the engine was built for."""
     limit = taker.settings.max_draft_len
-    found = taker.over(lambda each: each.draft_len - limit)
-    if found and taker.engine.has("max_draft_len"):
+    excess = taker.over(lambda request: request.draft_len - limit)
+    if excess and taker.engine.has("max_draft_len"):
         yield Violation(
-            taker.evidence(found.worst, ("max_draft_len", "speculative_mode"), "last_token_ids"),
+            taker.evidence(excess.worst, ("max_draft_len", "speculative_mode"), "last_token_ids"),
             {
-                "drafts": found.worst.draft_len,
+                "drafts": excess.worst.draft_len,
                 "limit": limit,
                 "most": counted(limit, "draft token"),
-                "among": found.among,
-                **taker.asked(found, {"max_draft_len": found.worst.draft_len}),
-                "rebuild": _for_drafts(taker, found.worst.draft_len),
+                "among": excess.among,
+                **taker.asked(excess, {"max_draft_len": excess.worst.draft_len}),
+                "rebuild": _for_drafts(taker, excess.worst.draft_len),
             },
         )
 
@@ -151,25 +148,25 @@ def prompt_table(taker: Taker) -> Iterator[Violation]:
     The C++ executor gives each of max_batch_size requests the same share (`PromptTuningBuffers`, 1.2.1).
     """
     s = taker.settings
-    lowered = [size for each in taker.servers if (size := each.integer("max_batch_size"))]
+    lowered = [size for server in taker.servers if (size := server.integer("max_batch_size"))]
     shares = min([s.max_batch_size, *lowered]) if s.inflight else 1
-    found = taker.over(
-        lambda each: each.prompt_table * (1 if s.inflight else each.batch) - s.prompt_table // shares
+    excess = taker.over(
+        lambda request: request.prompt_table * (1 if s.inflight else request.batch) - s.prompt_table // shares
     )
-    if found is None or not taker.engine.has("max_prompt_table"):
+    if excess is None or not taker.engine.has("max_prompt_table"):
         return
-    rows = found.worst.prompt_table * (1 if s.inflight else found.worst.batch)
+    rows = excess.worst.prompt_table * (1 if s.inflight else excess.worst.batch)
     stated = ("max_prompt_table", "max_batch_size") if s.inflight else ("max_prompt_table",)
     yield Violation(
-        taker.evidence(found.worst, stated, "prompt_embedding_table_size"),
+        taker.evidence(excess.worst, stated, "prompt_embedding_table_size"),
         {
             "rows": rows,
             "limit": s.prompt_table // shares,
             "table": s.prompt_table,
             "shares": shares,
             "otherwise": _table_ways(s, rows),
-            "among": found.among,
-            **taker.asked(found, {"max_prompt_embedding_table_size": rows * shares}),
+            "among": excess.among,
+            **taker.asked(excess, {"max_prompt_embedding_table_size": rows * shares}),
         },
     )
 
@@ -193,16 +190,11 @@ def adapter_rank(deployment: Deployment) -> Iterator[Violation]:
 
 def _adapter_rank(host: Artifact, requests: list[Request]) -> Iterator[Violation]:
     most = host.integer("lora.max_rank") or 0
-    found = over(requests, lambda each: each.lora_rank - most)
-    if found and most:
+    excess = over(requests, lambda request: request.lora_rank - most)
+    if excess and most:
         yield Violation(
-            (found.evidence, *host.evidence("lora.max_rank")),
-            {
-                "rank": found.worst.lora_rank,
-                "most": most,
-                "kind": host.title,
-                "adapter": "ADAPTER_DIR",
-            },
+            (excess.evidence, *host.evidence("lora.max_rank")),
+            {"rank": excess.worst.lora_rank, "most": most, "kind": host.title, "adapter": "ADAPTER_DIR"},
         )
 
 
@@ -214,18 +206,18 @@ def optimum(taker: Taker) -> Iterator[Violation]:
     if not s.inflight or s.multiple_profiles or s.gemm_plugin or not s.opt_num_tokens:
         return
     # only a request that says how many run at once tells how many tokens a step has
-    asked = [each for each in taker.requests if each.batch > 1 and each.output_len > 1]
-    found = over(asked, lambda each: s.opt_num_tokens - FAR * _tokens_after(each, s))
-    if found is None or len(asked) < len(taker.requests):
+    batched = [request for request in taker.requests if request.batch > 1 and request.output_len > 1]
+    excess = over(batched, lambda request: s.opt_num_tokens - FAR * _tokens_after(request, s))
+    if excess is None or len(batched) < len(taker.requests):
         return
-    tokens = _tokens_after(found.worst, s)
+    tokens = _tokens_after(excess.worst, s)
     yield Violation(
-        taker.evidence(found.worst, ("opt_num_tokens",)),
+        taker.evidence(excess.worst, ("opt_num_tokens",)),
         {
             "tokens": tokens,
             "optimum": s.opt_num_tokens,
             "times": s.opt_num_tokens // tokens,
-            "words": found.worst.words,
+            "words": excess.worst.words,
             "folder": quoted(taker.engine),
             "tuned": build_command(taker.engine, changed={"opt_num_tokens": str(tokens)}),
             "plugin": build_command(taker.engine, changed={"gemm_plugin": "auto"}),
@@ -238,17 +230,3 @@ def optimum(taker: Taker) -> Iterator[Violation]:
 def _tokens_after(request: Request, s: Settings) -> int:
     sequences = min(request.batch, s.max_batch_size) * request.beam
     return sequences * (1 + s.max_draft_len * s.speculative)
-
-
-ROWS: tuple[Agreement, ...] = (
-    *lengths.ROWS,
-    beams,
-    batch,
-    step_tokens,
-    drafts,
-    prompt_table,
-    adapter_rank,
-    optimum,
-    *limits.ROWS,
-    *server_limits.ROWS,
-)

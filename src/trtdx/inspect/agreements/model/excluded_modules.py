@@ -15,7 +15,6 @@ from trtdx.words import listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Deployment
 
 
@@ -28,10 +27,12 @@ def plain_modules_excluded(deployment: Deployment) -> Iterator[Violation]:
     for model in deployment.of("hf"):
         if model.text("quant.algo") not in WHOLLY_QUANTISED or model.get("multimodal"):
             continue
-        patterns = [str(each) for each in model.items("quant.excluded")]
+        patterns = [str(pattern) for pattern in model.items("quant.excluded")]
         layers = model.integer("num_layers") or 0
-        plain = [str(each) for each in model.items("weights.unquantised")]
-        forgotten = [each for each in plain if not is_excluded(each, patterns) and _layer(each) < layers]
+        plain = [str(module) for module in model.items("weights.unquantised")]
+        forgotten = [
+            module for module in plain if not is_excluded(module, patterns) and _layer(module) < layers
+        ]
         if forgotten:
             values = {
                 "modules": listed(forgotten, 4),
@@ -66,8 +67,5 @@ def _names(pattern: str, module: str) -> bool:
 
 
 def _layer(module: str) -> int:
-    found = re.search(r"layers\.(\d{1,5})\.", module)
-    return int(found[1]) if found else 0
-
-
-ROWS: tuple[Agreement, ...] = (plain_modules_excluded,)
+    match = re.search(r"layers\.(\d{1,5})\.", module)
+    return int(match[1]) if match else 0

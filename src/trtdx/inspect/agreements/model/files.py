@@ -15,7 +15,6 @@ from trtdx.words import counted, listed, size_in_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 ON_DISK = ("hf", "tokenizer", "checkpoint", "engine", "lora")
@@ -60,8 +59,8 @@ def whole(artifact: Artifact) -> bool:
 def files_fetched(deployment: Deployment) -> Iterator[Violation]:
     """Files are the files themselves, not the pointers Git LFS leaves in their place."""
     for artifact in deployment.artifacts:
-        weights = [file_in(each) for each in artifact.items("weights.lfs_pointers")]
-        others = [file_in(each) for each in artifact.items("unparsed") if LFS_WORDS in each]
+        weights = [file_in(problem) for problem in artifact.items("weights.lfs_pointers")]
+        others = [file_in(problem) for problem in artifact.items("unparsed") if LFS_WORDS in problem]
         if weights or others:
             facts = [name for name in ("weights.lfs_pointers", "unparsed") if artifact.has(name)]
             yield Violation(
@@ -84,7 +83,7 @@ def weights_whole(deployment: Deployment) -> Iterator[Violation]:
         file, _, problem = faults[0].partition(": ")
         more = f", and {counted(len(faults) - 1, 'other file')} too" if len(faults) > 1 else ""
         yield Violation(
-            tuple(_fault_evidence(artifact, each) for each in faults[:MOST_FAULTS]),
+            tuple(_fault_evidence(artifact, fault) for fault in faults[:MOST_FAULTS]),
             {
                 "file": file,
                 "problem": problem + more,
@@ -186,12 +185,12 @@ def files_parse(deployment: Deployment) -> Iterator[Violation]:
 
 def _encoded_anew(artifact: Artifact, file: str, reason: str) -> dict[str, str]:
     """Return how a file that is only written in the wrong encoding is mended; nothing for others."""
-    known = {"byte-order mark": "UTF-8-SIG", "UTF-16": "UTF-16"}
-    coding = next((each for words, each in known.items() if words in reason), "")
-    if not coding:
+    codecs_by_words = {"byte-order mark": "UTF-8-SIG", "UTF-16": "UTF-16"}
+    encoding = next((codec for words, codec in codecs_by_words.items() if words in reason), "")
+    if not encoding:
         return {}
     program = (
-        f"import sys, pathlib; p=pathlib.Path(sys.argv[1]); p.write_text(p.read_text('{coding}'), 'UTF-8')"
+        f"import sys, pathlib; p=pathlib.Path(sys.argv[1]); p.write_text(p.read_text('{encoding}'), 'UTF-8')"
     )
     command = f'python3 -c "{program}" {folder_of(artifact)}/{shlex.quote(file)}'
     return {"remedy": f"save {file} as UTF-8 without a byte-order mark", "command": command}
@@ -235,12 +234,14 @@ def tokenizer_there(deployment: Deployment) -> Iterator[Violation]:
     """A tokenizer is among the files of a model, or is named elsewhere."""
     for model in deployment.of("hf"):
         stated = model.has("tokenizer.files", "architecture") and not model.items("tokenizer.files")
-        lent = any(_brings_tokenizer(each) for each in deployment.artifacts if _may_lend(each, model))
+        lent = any(
+            _brings_tokenizer(artifact) for artifact in deployment.artifacts if _may_lend(artifact, model)
+        )
         if stated and not lent and not model.get("encoder_decoder"):
             served = any(
-                names(each, "runtime.model", model)
-                and each.text("runtime.command").startswith("trtllm-serve")
-                for each in deployment.of("command")
+                names(command, "runtime.model", model)
+                and command.text("runtime.command").startswith("trtllm-serve")
+                for command in deployment.of("command")
             )
             yield Violation(
                 (
@@ -277,15 +278,3 @@ def adapter_whole(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 adapter.evidence("absent"), {"files": listed(absent, 3), "folder": folder_of(adapter)}
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    files_fetched,
-    weights_whole,
-    dtype_as_stated,
-    files_parse,
-    values_of_their_type,
-    config_there,
-    tokenizer_there,
-    adapter_whole,
-)

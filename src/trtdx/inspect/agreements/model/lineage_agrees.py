@@ -11,15 +11,11 @@ from trtdx.inspect.agreements.lineage import (
     Step,
     called,
     differing,
-    in_words,
     pairs_made,
     related,
-    remake,
-    servers,
     steps,
 )
-from trtdx.inspect.agreements.model import positions, weights
-from trtdx.inspect.agreements.serving import model_of
+from trtdx.inspect.agreements.serving import served_models
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
@@ -27,7 +23,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # The classes of MODEL_MAP (tensorrt_llm/models/__init__.py, 1.2.1) by the family that computes the same.
@@ -80,18 +75,7 @@ def another_model(deployment: Deployment) -> Iterator[Violation]:
         if related(*step) or step.source.get("encoder_decoder"):
             continue
         names = differing(*step)
-        yield Violation(
-            step.source.evidence(*names) + step.target.evidence(*names),
-            {
-                "kind": called(step.target),
-                "differences": in_words([_instead(step, name) for name in names]),
-                **remake(step),
-            },
-        )
-
-
-def _instead(step: Step, name: str) -> str:
-    return f"{name} {step.target.get(name)} instead of {step.source.get(name)}"
+        yield Violation(step.evidence(*names), step.words() | {"differences": step.differences(names)})
 
 
 @agreement("DX807", "hf", "checkpoint", "engine", needs=MADE)
@@ -101,14 +85,7 @@ def dimensions(deployment: Deployment) -> Iterator[Violation]:
         names = [name for name in differing(*step, COUNTED) if not _padded(step, name)]
         if not related(*step) or not names or step.source.get("encoder_decoder"):
             continue
-        yield Violation(
-            step.source.evidence(*names) + step.target.evidence(*names),
-            {
-                "kind": called(step.target),
-                "differences": in_words([_instead(step, name) for name in names]),
-                **remake(step),
-            },
-        )
+        yield Violation(step.evidence(*names), step.words() | {"differences": step.differences(names)})
 
 
 def _padded(step: Step, name: str) -> bool:
@@ -125,14 +102,7 @@ def latent_attention(deployment: Deployment) -> Iterator[Violation]:
     for step in pairs_made(deployment):
         names = differing(*step, LATENT)
         if related(*step) and names:
-            yield Violation(
-                step.source.evidence(*names) + step.target.evidence(*names),
-                {
-                    "kind": called(step.target),
-                    "differences": in_words([_instead(step, name) for name in names]),
-                    **remake(step),
-                },
-            )
+            yield Violation(step.evidence(*names), step.words() | {"differences": step.differences(names)})
 
 
 @agreement("DX801", "hf", "checkpoint", "engine", needs=MADE)
@@ -144,14 +114,8 @@ def vocabulary(deployment: Deployment) -> Iterator[Violation]:
         if here <= there <= math.ceil(here / unit) * unit or step.source.get("multimodal"):
             continue
         yield Violation(
-            step.source.evidence("vocab_size") + step.target.evidence("vocab_size"),
-            {
-                "source": called(step.source),
-                "kind": called(step.target),
-                "expected": here,
-                "actual": there,
-                **remake(step),
-            },
+            step.evidence("vocab_size"),
+            step.words() | {"expected": here, "actual": there},
             None if there < here or there > PADDED_AT_MOST * here else Severity.WARNING,
         )
 
@@ -163,14 +127,9 @@ def architecture(deployment: Deployment) -> Iterator[Violation]:
         here, there = (_family(artifact) for artifact in step)
         if here and there and here != there:
             yield Violation(
-                step.source.evidence("architecture") + step.target.evidence("architecture"),
-                {
-                    "kind": called(step.target),
-                    "source": called(step.source),
-                    "expected": step.source.get("architecture"),
-                    "actual": step.target.get("architecture"),
-                    **remake(step),
-                },
+                step.evidence("architecture"),
+                step.words()
+                | {"expected": step.source.get("architecture"), "actual": step.target.get("architecture")},
             )
 
 
@@ -208,15 +167,8 @@ def experts_per_token(deployment: Deployment) -> Iterator[Violation]:
 
 def _detail(step: Step, name: str, words: str) -> Violation:
     return Violation(
-        step.source.evidence(name) + step.target.evidence(name),
-        {
-            "kind": called(step.target),
-            "source": called(step.source),
-            "detail": words,
-            "expected": step.source.get(name),
-            "actual": step.target.get(name),
-            **remake(step),
-        },
+        step.evidence(name),
+        step.words() | {"detail": words, "expected": step.source.get(name), "actual": step.target.get(name)},
         Severity.ERROR,
     )
 
@@ -232,11 +184,9 @@ def half_precision(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX495", "hf", "llm-args", "command")
 def half_precision_asked_for(deployment: Deployment) -> Iterator[Violation]:
     """A model that is known to overflow is not asked to run in float16; for others that is DX877."""
-    for server in servers(deployment):
-        model = model_of(deployment, server)
-        if model is None or model.get("dtype") != "bfloat16" or not _overflows(model):
-            continue
-        if server.text("runtime.dtype") in ("float16", "half", "fp16"):
+    for server, model in served_models(deployment):
+        overflows = model.get("dtype") == "bfloat16" and _overflows(model)
+        if overflows and server.text("runtime.dtype") in ("float16", "half", "fp16"):
             yield _squeezed(model, server, "runtime.dtype")
 
 
@@ -269,28 +219,4 @@ def mapping(deployment: Deployment) -> Iterator[Violation]:
     for step in pairs_made(deployment):
         names = differing(*step, ("tp_size", "pp_size"))
         if step.source.kind == "checkpoint" and related(*step) and names:
-            yield Violation(
-                step.source.evidence(*names) + step.target.evidence(*names),
-                {
-                    "differences": in_words([_instead(step, name) for name in names]),
-                    **remake(step),
-                },
-            )
-
-
-ROWS: tuple[Agreement, ...] = (
-    *positions.ROWS,
-    *weights.ROWS,
-    another_model,
-    dimensions,
-    latent_attention,
-    vocabulary,
-    architecture,
-    norm_epsilon,
-    activation,
-    experts_per_token,
-    half_precision,
-    half_precision_asked_for,
-    logits_dtype,
-    mapping,
-)
+            yield Violation(step.evidence(*names), step.words() | {"differences": step.differences(names)})

@@ -6,35 +6,24 @@ import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, in_words, older_than, quoted, servers
+from trtdx.inspect.agreements.lineage import called, older_than, quoted, servers
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # Names of modules in adapters and what TensorRT-LLM calls them (hf_lora_convert.py and lora_helper.py, 1.2.1).
 MODULES = {
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "qkv_proj": "attn_qkv",
-    "query_key_value": "attn_qkv",
-    "c_attn": "attn_qkv",
-    "o_proj": "attn_dense",
-    "dense": "attn_dense",
-    "gate_proj": "mlp_h_to_4h",
-    "up_proj": "mlp_gate",
-    "down_proj": "mlp_4h_to_h",
-    "gate_up_proj": "mlp_gate_up",
-    "w1": "moe_h_to_4h",
-    "w2": "moe_4h_to_h",
-    "w3": "moe_gate",
+    "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "qkv_proj": "attn_qkv",
+    "query_key_value": "attn_qkv", "c_attn": "attn_qkv", "o_proj": "attn_dense", "dense": "attn_dense",
+    "gate_proj": "mlp_h_to_4h", "up_proj": "mlp_gate", "down_proj": "mlp_4h_to_h",
+    "gate_up_proj": "mlp_gate_up", "w1": "moe_h_to_4h", "w2": "moe_4h_to_h", "w3": "moe_gate",
     "gate": "moe_router",
-}
+}  # fmt: skip
 FUSED = {"attn_q": "attn_qkv", "attn_k": "attn_qkv", "attn_v": "attn_qkv", "mlp_gate_up": "mlp_h_to_4h"}
 WHOLE = ("lm_head", "embed_tokens")  # what is taken from an adapter named when the engine or LLM is made
 RSLORA_SINCE, DORA_SINCE = "0.11.0", "0.19.0rc0"
@@ -80,16 +69,11 @@ def rank(deployment: Deployment) -> Iterator[Violation]:
     """An adapter's rank is no higher than the engine or server takes."""
     for adapter in deployment.of("lora"):
         for host in hosts(deployment):
-            own, most = adapter.integer("lora.rank"), host.integer("lora.max_rank")
-            if own is not None and most is not None and own > most:
+            adapter_rank, most = adapter.integer("lora.rank"), host.integer("lora.max_rank")
+            if adapter_rank is not None and most is not None and adapter_rank > most:
                 yield Violation(
                     adapter.evidence("lora.rank") + host.evidence("lora.max_rank"),
-                    {
-                        "rank": own,
-                        "most": most,
-                        "kind": called(host),
-                        "adapter": quoted(adapter),
-                    },
+                    {"rank": adapter_rank, "most": most, "kind": called(host), "adapter": quoted(adapter)},
                 )
 
 
@@ -133,30 +117,30 @@ def modules(deployment: Deployment) -> Iterator[Violation]:
     """
     for adapter in deployment.of("lora"):
         for host in hosts(deployment):
-            given = {str(each) for each in host.items("lora.target_modules")}
-            left_out = [each for each in _wanted(adapter) if not _adapted(each, given)]
-            if given and left_out and host.get("lora.enabled") is not False:
+            target_modules = {str(name) for name in host.items("lora.target_modules")}
+            left_out = [module for module in _wanted(adapter) if not _adapted(module, target_modules)]
+            if target_modules and left_out and host.get("lora.enabled") is not False:
                 yield Violation(
                     adapter.evidence("lora.modules") + host.evidence("lora.target_modules"),
                     {
-                        "left_out": in_words(left_out),
+                        "left_out": joined(left_out),
                         "kind": called(host),
                         "adapter": quoted(adapter),
-                        **made_with(host, adapter, modules=sorted(given | set(_wanted(adapter)))),
+                        **made_with(host, adapter, modules=sorted(target_modules | set(_wanted(adapter)))),
                     },
                 )
 
 
 def _wanted(adapter: Artifact) -> list[str]:
     """Return the modules under TensorRT-LLM's names; one that has none there is left out."""
-    names = (str(each).rpartition(".")[2] for each in adapter.items("lora.modules"))
-    known = (MODULES.get(name, name) for name in names)
-    return list(dict.fromkeys(name for name in known if name in MODULES.values()))
+    names = (str(module).rpartition(".")[2] for module in adapter.items("lora.modules"))
+    trtllm_names = (MODULES.get(name, name) for name in names)
+    return list(dict.fromkeys(name for name in trtllm_names if name in MODULES.values()))
 
 
 def _adapted(module: str, given: set[str]) -> bool:
     """Return whether a module is among those adapted, under its own or the adapter's name, or fused."""
-    names = {name for name, theirs in MODULES.items() if theirs == module}
+    names = {name for name, trtllm_name in MODULES.items() if trtllm_name == module}
     return module in given or FUSED.get(module) in given or bool(names & given)
 
 
@@ -164,20 +148,28 @@ def _adapted(module: str, given: set[str]) -> bool:
 def data_type(deployment: Deployment) -> Iterator[Violation]:
     """Adapter, LoRA plugin and engine compute in one data type."""
     for engine in deployment.of("engine"):
-        own, plugin = engine.text("dtype"), engine.text("plugin.lora_plugin")
-        if plugin in (*SIXTEEN_BIT, "float32") and own and plugin != own:
+        engine_dtype, plugin = engine.text("dtype"), engine.text("plugin.lora_plugin")
+        if plugin in (*SIXTEEN_BIT, "float32") and engine_dtype and plugin != engine_dtype:
             yield Violation(
                 engine.evidence("dtype", "plugin.lora_plugin"),
-                {"what": f"the LoRA plugin computes in {plugin}", "dtype": own, "adapter": "adapter"},
+                {
+                    "what": f"the LoRA plugin computes in {plugin}",
+                    "dtype": engine_dtype,
+                    "adapter": "adapter",
+                },
             )
             continue
         for adapter in deployment.of("lora"):
-            theirs = adapter.text("lora.dtype")
+            adapter_dtype = adapter.text("lora.dtype")
             # Adapters are commonly saved in float32 and converted on loading, which loses nothing that matters.
-            if theirs in SIXTEEN_BIT and own in SIXTEEN_BIT and theirs != own:
+            if adapter_dtype in SIXTEEN_BIT and engine_dtype in SIXTEEN_BIT and adapter_dtype != engine_dtype:
                 yield Violation(
                     adapter.evidence("lora.dtype") + engine.evidence("dtype"),
-                    {"what": f"the adapter is stored in {theirs}", "dtype": own, "adapter": quoted(adapter)},
+                    {
+                        "what": f"the adapter is stored in {adapter_dtype}",
+                        "dtype": engine_dtype,
+                        "adapter": quoted(adapter),
+                    },
                     Severity.NOTE,
                     0.6,
                 )
@@ -188,8 +180,12 @@ def base_model(deployment: Deployment) -> Iterator[Violation]:
     """An adapter was trained on a model of these sizes."""
     for adapter in deployment.of("lora"):
         size = adapter.integer("lora.hidden_size")
-        models = [each for each in deployment.of("engine", "checkpoint", "hf") if each.has("hidden_size")]
-        if size is None or not models or any(each.get("hidden_size") == size for each in models):
+        models = [
+            artifact
+            for artifact in deployment.of("engine", "checkpoint", "hf")
+            if artifact.has("hidden_size")
+        ]
+        if size is None or not models or any(model.get("hidden_size") == size for model in models):
             continue
         yield Violation(
             adapter.evidence("lora.hidden_size", "lora.base_model") + models[0].evidence("hidden_size"),
@@ -237,14 +233,16 @@ def whole_modules(deployment: Deployment) -> Iterator[Violation]:
     """Modules that an adapter replaces whole, such as a larger output layer, are replaced."""
     for adapter in deployment.of("lora"):
         replaced = [name for name in WHOLE if name in map(str, adapter.items("lora.modules_to_save"))]
-        models = [each for each in deployment.of("engine", "checkpoint", "hf") if each.has("vocab_size")]
+        models = [
+            artifact for artifact in deployment.of("engine", "checkpoint", "hf") if artifact.has("vocab_size")
+        ]
         if not replaced or not models or _named_at_start(deployment, adapter):
             continue
-        own, theirs = models[0].integer("vocab_size"), adapter.integer("lora.vocab_size")
-        resized = theirs is not None and own is not None and theirs > own
+        model_vocab, adapter_vocab = models[0].integer("vocab_size"), adapter.integer("lora.vocab_size")
+        resized = adapter_vocab is not None and model_vocab is not None and adapter_vocab > model_vocab
         yield Violation(
             adapter.evidence("lora.modules_to_save", "lora.vocab_size") + models[0].evidence("vocab_size"),
-            {"modules": in_words(replaced), "kind": called(models[0]), "adapter": quoted(adapter)},
+            {"modules": joined(replaced), "kind": called(models[0]), "adapter": quoted(adapter)},
             Severity.ERROR,
             0.9 if resized else 0.7,
         )
@@ -294,17 +292,3 @@ def scale_stated(deployment: Deployment) -> Iterator[Violation]:
                 adapter.evidence("lora.rank", "lora.alpha"),
                 {"rank": adapter.get("lora.rank"), "adapter": quoted(adapter)},
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    rank,
-    enabled,
-    modules,
-    data_type,
-    base_model,
-    magnitudes,
-    whole_modules,
-    root_scale,
-    trained_biases,
-    scale_stated,
-)

@@ -18,7 +18,6 @@ from trtdx.words import listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
     from trtdx.inspect.profiles.onnx_case import Case
 
@@ -81,28 +80,28 @@ def inputs_hold_something(deployment: Deployment) -> Iterator[Violation]:
 def _accepted(deployment: Deployment) -> Iterator[Case]:
     """Yield the profiles given, and those of a build log that is of this model."""
     for case in cases(deployment, "profiles", "build-log"):
-        named = {each.tensor for profile in case.profiles for each in profile.ranges}
+        named = {shape_range.tensor for profile in case.profiles for shape_range in profile.ranges}
         if case.given.kind == "profiles" or named == set(case.inputs):
             yield case
 
 
 def _unmet(case: Case, selector: str, severity: Severity) -> Iterator[Violation]:
     """Yield the node of each profile at which shapes do not fit, unless names have told it already."""
-    told = {
+    reported_profiles = {
         profile.index
         for profile in case.profiles
         for spans in named_spans(case, profile).values()
         if len({span.values[1] for span in spans}) > 1 and not is_one_size(spans)
     } | onnx_silent.wrong_sums(case, selector)
     profiles = {profile.index: profile for profile in case.profiles}
-    for each in case.given.items("profiles.unmet"):
-        profile = profiles.get(each["profile"])
-        if each["shapes"] != selector or each["profile"] in told or profile is None:
+    for unmet in case.given.items("profiles.unmet"):
+        profile = profiles.get(unmet["profile"])
+        if unmet["shapes"] != selector or unmet["profile"] in reported_profiles or profile is None:
             continue
-        node = f"the {each['operator']} node {each['node']}".rstrip()
+        node = f"the {unmet['operator']} node {unmet['node']}".rstrip()
         values = {
             "profile": profile.index,
-            "problem": f"at the {selector} shapes the inputs of {node} do not fit together ({each['why']})",
+            "problem": f"at the {selector} shapes the inputs of {node} do not fit together ({unmet['why']})",
             "remedy": f"choose {selector} shapes that the model could be run with",
         }
         tensors = [range_.tensor for range_ in profile.ranges][:MOST_NAMED]
@@ -112,11 +111,9 @@ def _unmet(case: Case, selector: str, severity: Severity) -> Iterator[Violation]
 @agreement("DX944", "profiles")
 def profiles_can_be_read(deployment: Deployment) -> Iterator[Violation]:
     """A file of profiles gives min, opt and max shapes for each of its inputs."""
-    for given in deployment.of("profiles"):
+    for profiles in deployment.of("profiles"):
         for name in ("unparsed", "malformed"):
-            if found := given.items(name):
-                values = {"path": given.path, "problem": listed(found, MOST_NAMED)}
-                yield Violation(given.evidence(name), values)
+            yield from _listed_violations(profiles, name)
 
 
 @agreement("DX164", "onnx")
@@ -128,9 +125,8 @@ def external_data_is_there(deployment: Deployment) -> Iterator[Violation]:
             ("onnx.external_short", "is incomplete: {}"),
             ("onnx.external_wrong", "does not belong to this model: {}"),
         ):
-            if found := onnx.items(name):
-                values = {"path": onnx.path, "problem": words.format(listed(found, MOST_NAMED))}
-                yield Violation(onnx.evidence(name), values)
+            if onnx.items(name):
+                yield from _listed_violations(onnx, name, words=words)
                 break  # one cause: the data is of another export, or was not copied
 
 
@@ -138,11 +134,9 @@ def external_data_is_there(deployment: Deployment) -> Iterator[Violation]:
 def external_data_is_beside_the_model(deployment: Deployment) -> Iterator[Violation]:
     """The weights of an ONNX model lie in its own folder."""
     for onnx in deployment.of("onnx"):
-        if found := onnx.items("onnx.external_outside"):
-            linked = all(each.endswith("(by a link)") for each in found)
-            severity = Severity.WARNING if linked else Severity.ERROR
-            values = {"path": onnx.path, "files": listed(found, MOST_NAMED)}
-            yield Violation(onnx.evidence("onnx.external_outside"), values, severity)
+        linked = all(file.endswith("(by a link)") for file in onnx.items("onnx.external_outside"))
+        severity = Severity.WARNING if linked else Severity.ERROR
+        yield from _listed_violations(onnx, "onnx.external_outside", "files", severity=severity)
 
 
 @agreement("DX165", "onnx")
@@ -196,11 +190,7 @@ def graph_is_valid(deployment: Deployment) -> Iterator[Violation]:
             ("onnx.dangling", "nothing makes {}"),
             ("onnx.duplicate_names", "more than one node or initializer makes {}"),
         ):
-            if found := onnx.items(name):
-                yield Violation(
-                    onnx.evidence(name),
-                    {"path": onnx.path, "problem": words.format(listed(found, MOST_NAMED))},
-                )
+            yield from _listed_violations(onnx, name, words=words)
 
 
 @agreement("DX192", "onnx")
@@ -224,10 +214,22 @@ def types_are_the_same(deployment: Deployment) -> Iterator[Violation]:
 
 def _inside(deployment: Deployment, name: str, severity: Severity | None = None) -> Iterator[Violation]:
     for onnx in deployment.of("onnx"):
-        if found := onnx.items(name):
-            yield Violation(
-                onnx.evidence(name), {"path": onnx.path, "problem": listed(found, MOST_NAMED)}, severity, 0.9
-            )
+        yield from _listed_violations(onnx, name, severity=severity, confidence=0.9)
+
+
+def _listed_violations(
+    artifact: Artifact,
+    fact: str,
+    value: str = "problem",
+    *,
+    words: str = "{}",
+    severity: Severity | None = None,
+    confidence: float = 0.95,
+) -> Iterator[Violation]:
+    """Yield one violation that names the first items of a fact, where it has any."""
+    if items := artifact.items(fact):
+        values = {"path": artifact.path, value: words.format(listed(items, MOST_NAMED))}
+        yield Violation(artifact.evidence(fact), values, severity, confidence)
 
 
 @agreement("DX140", "onnx")
@@ -235,12 +237,12 @@ def operators_are_known(deployment: Deployment) -> Iterator[Violation]:
     """Each operator is one that TensorRT's parser imports, a function of the model, or made for a plugin."""
     for onnx in deployment.of("onnx"):
         partly_read = any(not note.startswith(NOT_CHECKED) for note in onnx.unread)  # functions come last
-        found = [] if _is_damaged(onnx) or partly_read else foreign_operators(onnx)
-        if found:
-            names = list(dict.fromkeys(each.partition("::")[2] for each in found))
+        operators = [] if _is_damaged(onnx) or partly_read else foreign_operators(onnx)
+        if operators:
+            names = list(dict.fromkeys(operator.partition("::")[2] for operator in operators))
             values = {
                 "path": onnx.path,
-                "operators": listed(found, MOST_NAMED),
+                "operators": listed(operators, MOST_NAMED),
                 "names": listed(names, MOST_NAMED),
             }
             yield Violation(onnx.evidence("onnx.operators"), values, Severity.WARNING, 0.85)
@@ -250,18 +252,14 @@ def operators_are_known(deployment: Deployment) -> Iterator[Violation]:
 def node_names_are_unique(deployment: Deployment) -> Iterator[Violation]:
     """No two nodes of an ONNX graph have the same name."""
     for onnx in deployment.of("onnx"):
-        if found := onnx.items("onnx.duplicate_nodes"):
-            values = {"path": onnx.path, "names": listed(found, MOST_NAMED)}
-            yield Violation(onnx.evidence("onnx.duplicate_nodes"), values)
+        yield from _listed_violations(onnx, "onnx.duplicate_nodes", "names")
 
 
 @agreement("DX943", "onnx")
 def constant_indices_exist(deployment: Deployment) -> Iterator[Violation]:
     """Each constant index of a Gather lies inside what it indexes."""
     for onnx in deployment.of("onnx"):
-        if found := onnx.items("onnx.gather_out_of_range"):
-            values = {"path": onnx.path, "gathers": listed(found, MOST_NAMED)}
-            yield Violation(onnx.evidence("onnx.gather_out_of_range"), values)
+        yield from _listed_violations(onnx, "onnx.gather_out_of_range", "gathers")
 
 
 @agreement("DX945", "build-log")
@@ -271,28 +269,3 @@ def build_succeeded(deployment: Deployment) -> Iterator[Violation]:
         if errors := log.items("log.errors"):
             values = {"path": log.path, "error": errors[0], "quoted": shlex.quote(log.path)}
             yield Violation(log.evidence("log.errors"), values, confidence=0.9)
-
-
-ROWS: tuple[Agreement, ...] = (
-    every_dynamic_input_has_shapes,
-    ranges_fit_the_inputs,
-    profiles_name_inputs,
-    one_dimension_has_one_range,
-    mask_is_past_and_sequence,
-    profiles_differ,
-    inputs_hold_something,
-    profiles_can_be_read,
-    external_data_is_there,
-    external_data_is_beside_the_model,
-    file_is_below_the_protobuf_limit,
-    file_is_a_whole_model,
-    versions_exist,
-    graph_is_valid,
-    nodes_are_of_their_opset,
-    shapes_fit_inside,
-    types_are_the_same,
-    operators_are_known,
-    node_names_are_unique,
-    constant_indices_exist,
-    build_succeeded,
-)

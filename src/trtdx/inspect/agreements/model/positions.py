@@ -6,23 +6,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import (
-    Step,
-    called,
-    chains,
-    in_words,
-    origin,
-    pairs_made,
-    quoted,
-    related,
-    remake,
-    servers,
-    steps,
-)
-from trtdx.inspect.agreements.serving import engine_of, model_of
+from trtdx.inspect.agreements.lineage import Step, chains, origin, pairs_made, quoted, related, servers, steps
+from trtdx.inspect.agreements.serving import SIDES, engine_of, model_of
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,34 +20,19 @@ if TYPE_CHECKING:
 
 # Kinds that are the same for a reader of the text: HF says "rope" where TensorRT-LLM says which layout of it.
 KINDS = {
-    "rope": "rotary",
-    "rotary": "rotary",
-    "rope_gpt_neox": "rotary",
-    "rope_gptj": "rotary",
-    "long_rope": "rotary",
-    "yarn": "rotary",
-    "mrope": "rotary",
-    "chatglm": "rotary",
-    "alibi": "alibi",
-    "alibi_with_scale": "alibi",
-    "learned_absolute": "learned",
-    "learned": "learned",
-    "absolute": "learned",
+    "rope": "rotary", "rotary": "rotary", "rope_gpt_neox": "rotary", "rope_gptj": "rotary",
+    "long_rope": "rotary", "yarn": "rotary", "mrope": "rotary", "chatglm": "rotary", "alibi": "alibi",
+    "alibi_with_scale": "alibi", "learned_absolute": "learned", "learned": "learned", "absolute": "learned",
     "relative": "relative",
-}
+}  # fmt: skip
 LAYOUTS = ("rope_gpt_neox", "rope_gptj")
 # The position limit already counts the scaling for these types (`_init_max_seq_len` of the builder, 1.2.1).
 LIMIT_IS_SCALED = ("su", "longrope", "llama3", "mrope")
 # Keys of a scaling that change the numbers; others ("rope_type", "attn_factor") repeat or refine.
 SCALING_KEYS = (
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-)
+    "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "beta_fast",
+    "beta_slow", "mscale",
+)  # fmt: skip
 
 
 @agreement("DX471", "hf", "checkpoint", "engine", needs=MADE)
@@ -71,13 +45,8 @@ def rotary(deployment: Deployment) -> Iterator[Violation]:
         if lost:
             names = [name for name, _ in lost]
             yield Violation(
-                step.source.evidence(*names) + step.target.evidence(*names),
-                {
-                    "source": called(step.source),
-                    "kind": called(step.target),
-                    "differences": in_words([words for _, words in lost]),
-                    **remake(step),
-                },
+                step.evidence(*names),
+                step.words() | {"differences": joined(words for _, words in lost)},
                 Severity.ERROR,
             )
 
@@ -219,14 +188,7 @@ def position_kind(deployment: Deployment) -> Iterator[Violation]:
         other_layout = here != there and here in LAYOUTS and there in LAYOUTS
         if KINDS[here] != KINDS[there] or other_layout:
             yield Violation(
-                step.source.evidence("position_embedding") + step.target.evidence("position_embedding"),
-                {
-                    "source": called(step.source),
-                    "kind": called(step.target),
-                    "expected": here,
-                    "actual": there,
-                    **remake(step),
-                },
+                step.evidence("position_embedding"), step.words() | {"expected": here, "actual": there}
             )
 
 
@@ -235,7 +197,7 @@ def positions_in_reach(deployment: Deployment) -> Iterator[Violation]:
     """An engine takes no longer sequences than the model has positions for."""
     for chain in chains(deployment):
         engine = chain[-1]
-        stating = next((each for each in reversed(chain) if each.has("max_positions")), None)
+        stating = next((artifact for artifact in reversed(chain) if artifact.has("max_positions")), None)
         limit = position_limit(stating) if stating else None
         longest = engine.integer("max_seq_len")
         if stating is None or limit is None or longest is None or unbounded(engine):
@@ -269,22 +231,14 @@ def unbounded(engine: Artifact) -> bool:
     return kind in ("alibi", "relative") or engine.get("plugin.streamingllm") is True
 
 
-@agreement(
-    "DX485",
-    "hf",
-    "engine",
-    "triton",
-    "llm-args",
-    "command",
-    needs=("hf", "engine", "triton|llm-args|command"),
-)
+@agreement("DX485", "hf", "engine", *SIDES, needs=("hf", "engine", "triton|llm-args|command"))
 def window_lost(deployment: Deployment) -> Iterator[Violation]:
     """A model's sliding window is asked for at run time where its engine does not carry it."""
     serving = [*deployment.of("triton"), *servers(deployment)]
-    if not serving or any(each.has("runtime.attention_window") for each in serving):
+    if not serving or any(server.has("runtime.attention_window") for server in serving):
         return
-    for model, *made in chains(deployment):
-        engine = made[-1] if made else model
+    for model, *built in chains(deployment):
+        engine = built[-1] if built else model
         window, longest = model.integer("sliding_window"), engine.integer("max_seq_len")
         if model.kind != "hf" or window is None or longest is None:
             continue
@@ -302,19 +256,11 @@ def window_lost(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement(
-    "DX485",
-    "hf",
-    "engine",
-    "triton",
-    "llm-args",
-    "command",
-    needs=("hf", "triton|llm-args|command"),
-)
+@agreement("DX485", "hf", "engine", *SIDES, needs=("hf", "triton|llm-args|command"))
 def window_cut(deployment: Deployment) -> Iterator[Violation]:
     """A model that attends to the whole text is not served with a smaller attention window."""
     for server in (*deployment.of("triton"), *servers(deployment)):
-        windows = [each for each in server.items("runtime.attention_window") if isinstance(each, int)]
+        windows = [window for window in server.items("runtime.attention_window") if isinstance(window, int)]
         holder, fact = _longest(deployment, server)
         longest = holder.integer(fact) if holder else None
         if holder is None or longest is None or not windows or _has_window(deployment):
@@ -343,15 +289,4 @@ def _longest(deployment: Deployment, server: Artifact) -> tuple[Artifact | None,
 
 
 def _has_window(deployment: Deployment) -> bool:
-    return any(each.has("sliding_window") for each in deployment.of("hf", "checkpoint", "engine"))
-
-
-ROWS = (
-    rotary,
-    scaling_complete,
-    rotary_as_published,
-    position_kind,
-    positions_in_reach,
-    window_lost,
-    window_cut,
-)
+    return any(artifact.has("sliding_window") for artifact in deployment.of("hf", "checkpoint", "engine"))

@@ -5,29 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, in_words, older_than, quoted, remake, servers, steps
-from trtdx.inspect.agreements.model import excluded_modules
+from trtdx.inspect.agreements.lineage import called, differing, older_than, quoted, servers, steps
 from trtdx.inspect.agreements.model.weights import complete
-from trtdx.inspect.agreements.serving import model_of
+from trtdx.inspect.agreements.serving import model_of, release_of, served_models
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
+from trtdx.words import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # Values of quantization_config.quant_method that the PyTorch backend reads, by the release that learned them
 # (`load_hf_quant_config` from 0.19 to 1.3.0rc22); "fp8" counts only with a block size.
 READ_SINCE = {
-    "fp8": "0.19.0rc0",
-    "mxfp4": "1.1.0rc0",
-    "compressed-tensors": "1.3.0rc1",
-    "mxfp8": "1.3.0rc14",
+    "fp8": "0.19.0rc0", "mxfp4": "1.1.0rc0", "compressed-tensors": "1.3.0rc1", "mxfp8": "1.3.0rc14",
     "nvfp4": "1.3.0rc14",
-}
+}  # fmt: skip
 INLINE_MODELOPT_SINCE = "1.3.0rc14"  # without hf_quant_config.json
 # Weight-only quantisation is made from plain weights when the engine is built (preprocess_weights, 1.2.1).
 QUANTISED_AT_BUILD = ("W8A16", "W4A16", "NO_QUANT", "INT8")
@@ -83,7 +79,7 @@ def method_read(deployment: Deployment) -> Iterator[Violation]:
         method = model.text("quant.method") if model else ""
         if model is None or not method or model.text("quant.source") == "hf_quant_config.json":
             continue
-        if not is_method_read(model, method, _release(deployment, server)):
+        if not is_method_read(model, method, release_of(deployment, server)):
             yield Violation(
                 model.evidence("quant.method") + server.evidence("runtime.model"),
                 {"method": method, "path": quoted(model)},
@@ -92,11 +88,6 @@ def method_read(deployment: Deployment) -> Iterator[Violation]:
 
 def _by_pytorch(server: Artifact) -> bool:
     return server.text("runtime.backend") in ("", "pytorch")
-
-
-def _release(deployment: Deployment, server: Artifact) -> str:
-    machine = deployment.first("machine")
-    return server.text("runtime.version") or (machine.text("gpu.runtime") if machine else "")
 
 
 def is_method_read(model: Artifact, method: str, release: str) -> bool:
@@ -111,10 +102,7 @@ def is_method_read(model: Artifact, method: str, release: str) -> bool:
 @agreement("DX698", "hf", "llm-args", "command")
 def asked_for(deployment: Deployment) -> Iterator[Violation]:
     """A quantisation that is asked for is the one the model already has."""
-    for server in servers(deployment):
-        model = model_of(deployment, server)
-        if model is None:
-            continue
+    for server, model in served_models(deployment):
         for name, option in ASKED_BY.items():
             here, there = model.get(name), server.get(option)
             if here and isinstance(there, str) and there not in ("null", here):
@@ -175,10 +163,9 @@ def cache_scales_asked_for(deployment: Deployment) -> Iterator[Violation]:
 
     For FP8 the PyTorch backend takes a scale of 1.0 whether there are others or not (attention.py, 1.2.1).
     """
-    for server in servers(deployment):
+    for server, model in served_models(deployment):
         dtype = server.text("runtime.kv_cache_dtype").lower()
-        model = model_of(deployment, server)
-        if dtype != "nvfp4" or model is None or model.has("kv_lora_rank"):
+        if dtype != "nvfp4" or model.has("kv_lora_rank"):
             continue
         if model.get("weights.kv_scales") is False and not model.has("quant.kv_algo"):
             yield Violation(
@@ -196,27 +183,27 @@ def quantised_as_declared(deployment: Deployment) -> Iterator[Violation]:
         if not algo or algo in QUANTISED_AT_BUILD or not complete(model) or model.has("quant.per_layer"):
             continue
         if _without_scales(model, algo) or _stored_otherwise(model, algo):
-            held = in_words(sorted(model.table("weights.dtypes"))) or "plain numbers"
+            stored = joined(sorted(model.table("weights.dtypes"))) or "plain numbers"
             scales = "" if model.get("weights.scales") else ", without scales"
             yield Violation(
                 model.evidence("quant.algo", "weights.scales", "weights.dtypes"),
-                {"algo": algo, "held": held + scales, "kind": called(model), "path": quoted(model)},
+                {"algo": algo, "held": stored + scales, "kind": called(model), "path": quoted(model)},
             )
 
 
 def _without_scales(model: Artifact, algo: str) -> bool:
     """Return whether no scale is there; those of FP4 in a checkpoint have names of their own."""
-    known = model.kind == "hf" or algo in EIGHT_BIT_FLOAT or "AWQ" in algo or "GPTQ" in algo
-    return known and model.get("weights.scales") is False
+    has_named_scales = model.kind == "hf" or algo in EIGHT_BIT_FLOAT or "AWQ" in algo or "GPTQ" in algo
+    return has_named_scales and model.get("weights.scales") is False
 
 
 def _stored_otherwise(model: Artifact, algo: str) -> bool:
     """Return whether no tensor has a type the algorithm stores; a checkpoint may view packed words as float16."""
     dtypes = model.table("weights.dtypes")
-    wanted = STORED_AS.get(algo, ())
-    if not dtypes or not wanted or (model.kind == "checkpoint" and algo not in EIGHT_BIT_FLOAT):
+    storage_dtypes = STORED_AS.get(algo, ())
+    if not dtypes or not storage_dtypes or (model.kind == "checkpoint" and algo not in EIGHT_BIT_FLOAT):
         return False
-    return not any(dtype in wanted for dtype in dtypes)
+    return not any(dtype in storage_dtypes for dtype in dtypes)
 
 
 @agreement("DX838", "hf", "checkpoint")
@@ -233,7 +220,7 @@ def declared_as_quantised(deployment: Deployment) -> Iterator[Violation]:
         if packed and not model.has("unparsed"):
             yield Violation(
                 model.evidence("weights.dtypes", "quant.algo"),
-                {"dtypes": in_words(packed), "kind": called(model), "path": quoted(model)},
+                {"dtypes": joined(packed), "kind": called(model), "path": quoted(model)},
             )
 
 
@@ -257,7 +244,7 @@ def packed_as_declared(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 model.evidence("quant.method", "quant.group_size", "weights.packing", "weights.packed_group"),
                 {
-                    "differences": in_words(differences),
+                    "differences": joined(differences),
                     "layout": layout,
                     "bits": model.get("weights.packed_bits"),
                     "group": model.get("weights.packed_group"),
@@ -278,7 +265,7 @@ def group_size(deployment: Deployment) -> Iterator[Violation]:
                 {
                     "algo": algo,
                     "size": size,
-                    "works": in_words(works),
+                    "works": joined(works),
                     "kind": called(artifact),
                     "qformat": "w4a8_awq" if algo == "W4A8_AWQ" else "int4_awq",
                 },
@@ -315,23 +302,10 @@ def layout(deployment: Deployment) -> Iterator[Violation]:
         names = ["quant.group_size"]
         if step.source.text("quant.method") == "awq":  # 1.2.1 writes `sym` of GPTQ into has_zero_point
             names.append("quant.has_zero_point")
-        lost = [name for name in names if step.source.has(name) and step.target.has(name)]
-        lost = [name for name in lost if step.source.get(name) != step.target.get(name)]
+        lost = differing(*step, names)
         if lost:
-            yield Violation(
-                step.source.evidence(*lost) + step.target.evidence(*lost),
-                {
-                    "kind": called(step.target),
-                    "differences": in_words(
-                        [
-                            f"{name[6:]} {step.target.get(name)} instead of {step.source.get(name)}"
-                            for name in lost
-                        ]
-                    ),
-                    **remake(step),
-                },
-                Severity.ERROR,
-            )
+            values = step.words() | {"differences": step.differences(lost).replace("quant.", "")}
+            yield Violation(step.evidence(*lost), values, Severity.ERROR)
 
 
 @agreement("DX841", "checkpoint", "engine", needs=MADE)
@@ -362,15 +336,12 @@ def head_not_quantised(deployment: Deployment) -> Iterator[Violation]:
     """An output layer that the model leaves unquantised stays so."""
     for step in steps(deployment, "quant.excluded"):
         if _names_head(step.source) and not _names_head(step.target) and step.target.has("quant.algo"):
-            yield Violation(
-                step.source.evidence("quant.excluded") + step.target.evidence("quant.excluded"),
-                {"kind": called(step.target), "path": quoted(step.target), **remake(step)},
-            )
+            yield Violation(step.evidence("quant.excluded"), step.words() | {"path": quoted(step.target)})
 
 
 def _names_head(artifact: Artifact) -> bool:
-    patterns = [str(each) for each in artifact.items("quant.excluded")]
-    return any("lm_head" in each or each in ("*", "*head*") for each in patterns)
+    patterns = [str(pattern) for pattern in artifact.items("quant.excluded")]
+    return any("lm_head" in pattern or pattern in ("*", "*head*") for pattern in patterns)
 
 
 @agreement("DX843", "hf", "checkpoint", "engine")
@@ -384,25 +355,3 @@ def mixed_precision(deployment: Deployment) -> Iterator[Violation]:
             and artifact.text("quant.method") != "compressed-tensors"
         ):
             yield Violation(artifact.evidence("quant.algo", "quant.per_layer"), {"path": quoted(artifact)})
-
-
-ROWS: tuple[Agreement, ...] = (
-    two_declarations,
-    method_read,
-    asked_for,
-    cache_scheme_read,
-    cache_scales_there,
-    cache_scales_used,
-    cache_scales_asked_for,
-    quantised_as_declared,
-    *excluded_modules.ROWS,
-    declared_as_quantised,
-    packed_as_declared,
-    group_size,
-    block_size,
-    activation_order,
-    layout,
-    same_algorithm,
-    head_not_quantised,
-    mixed_precision,
-)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, in_words, model_made_into, quoted, related, servers
+from trtdx.inspect.agreements.lineage import called, model_made_into, quoted, related, servers
 from trtdx.inspect.agreements.serving import model_of, names
 from trtdx.inspect.facts.gaps import lacking
 from trtdx.knowledge.violation import Violation
@@ -16,16 +16,13 @@ from trtdx.words import joined
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 SPECIAL_IDS = {
-    "tokenizer.eos_id": "the tokenizer's end",
-    "tokenizer.bos_id": "the tokenizer's beginning",
-    "tokenizer.pad_id": "the tokenizer's filling",
-    "generation.bos_id": "generation_config.json's beginning",
+    "tokenizer.eos_id": "the tokenizer's end", "tokenizer.bos_id": "the tokenizer's beginning",
+    "tokenizer.pad_id": "the tokenizer's filling", "generation.bos_id": "generation_config.json's beginning",
     "generation.pad_id": "generation_config.json's filling",
-}
+}  # fmt: skip
 # Models that end an answer with another token than the one that closes a message in their template:
 # gpt-oss closes with <|end|> and ends with <|return|>; the first Gemma ends with <eos> after <end_of_turn>.
 ENDS_OTHERWISE = ("gpt_oss", "gemma")
@@ -36,10 +33,10 @@ IDENTITY = ("tokenizer.size", "tokenizer.eos_id")  # what two tokenizers of one 
 
 def tokenizers(deployment: Deployment) -> Iterator[Artifact]:
     """Yield the artifacts that hold a tokenizer."""
-    found = [each for each in deployment.of("tokenizer", "hf") if _holds_tokenizer(each)]
-    if not found:
+    holders = [artifact for artifact in deployment.of("tokenizer", "hf") if _holds_tokenizer(artifact)]
+    if not holders:
         lacking("no tokenizer is at hand")
-    return iter(found)
+    return iter(holders)
 
 
 def _holds_tokenizer(artifact: Artifact) -> bool:
@@ -48,38 +45,46 @@ def _holds_tokenizer(artifact: Artifact) -> bool:
 
 def tokenizer_in_use(deployment: Deployment, server: Artifact | None = None) -> Artifact | None:
     """Return the tokenizer that requests meet, if there is no doubt which one it is: named by the server, or alone."""
-    held = list(tokenizers(deployment))
-    named = [each for each in held if server is not None and _gives_tokenizer(deployment, server, each)]
+    holders = list(tokenizers(deployment))
+    named = [
+        holder for holder in holders if server is not None and _gives_tokenizer(deployment, server, holder)
+    ]
     alone = list(deployment.of("tokenizer"))
-    found = named or alone or held
-    if len(found) > 1:
-        lacking(f"it is not said which tokenizer is used, {joined((each.path for each in found), by='or')}")
-    return found[0] if len(found) == 1 else None
+    candidates = named or alone or holders
+    if len(candidates) > 1:
+        lacking(
+            f"it is not said which tokenizer is used, {joined((candidate.path for candidate in candidates), by='or')}"
+        )
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _gives_tokenizer(deployment: Deployment, server: Artifact, holder: Artifact) -> bool:
     """Return whether a server names a tokenizer, or serves the model it lies with and names no other."""
     folders = server.table("triton.tokenizer_dirs").values()
     if server.has("runtime.tokenizer") or folders:
-        reals = [server.resolved.get(str(each)) for each in folders]
+        reals = [server.resolved.get(str(folder)) for folder in folders]
         return names(server, "runtime.tokenizer", holder) or (bool(holder.real) and holder.real in reals)
     return names(server, "runtime.model", holder) or model_of(deployment, server) is holder
 
 
 def models_for(deployment: Deployment, tokenizer: Artifact) -> list[Artifact]:
     """Return the artifacts whose vocabulary a tokenizer's ids must fit, the nearest to the source first."""
-    models = [each for each in deployment.of("hf", "checkpoint", "engine") if each.has("vocab_size")]
+    models = [
+        artifact for artifact in deployment.of("hf", "checkpoint", "engine") if artifact.has("vocab_size")
+    ]
     if tokenizer.kind == "hf":
-        return [each for each in models if each is tokenizer or _made_from(deployment, tokenizer, each)]
-    serving = [each for each in servers(deployment) if names(each, "runtime.tokenizer", tokenizer)]
-    named = [model for each in serving if (model := model_of(deployment, each)) in models]
+        return [model for model in models if model is tokenizer or _made_from(deployment, tokenizer, model)]
+    serving = [server for server in servers(deployment) if names(server, "runtime.tokenizer", tokenizer)]
+    named = [model for server in serving if (model := model_of(deployment, server)) in models]
     models = (
-        [each for each in models if each in named or _made_from(deployment, named[0], each)]
+        [model for model in models if model in named or _made_from(deployment, named[0], model)]
         if named
         else models
     )
-    if models and not all(related(models[0], each) for each in models):
-        lacking(f"it is not said which of {joined(each.path for each in models)} {tokenizer.path} belongs to")
+    if models and not all(related(models[0], model) for model in models):
+        lacking(
+            f"it is not said which of {joined(model.path for model in models)} {tokenizer.path} belongs to"
+        )
         return []
     return models
 
@@ -105,7 +110,7 @@ def ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
     for tokenizer in tokenizers(deployment):
         size = text_size(tokenizer)
         models = list(models_for(deployment, tokenizer))
-        small = [each for each in models if size is not None and room(each) < size]
+        small = [model for model in models if size is not None and room(model) < size]
         # Where the model has room and what was made from it has not, the vocabulary shrank: that is DX801.
         if size is None or not small or len(small) < len(models) or _reads_more_than_text(deployment):
             continue
@@ -134,7 +139,7 @@ def text_size(tokenizer: Artifact) -> int | None:
 
 def _reads_more_than_text(deployment: Deployment) -> bool:
     """Return whether ids beyond the vocabulary are placeholders, such as the image token of Llama 3.2 Vision."""
-    return any(each.get("multimodal") for each in deployment.of("hf", "checkpoint", "engine"))
+    return any(artifact.get("multimodal") for artifact in deployment.of("hf", "checkpoint", "engine"))
 
 
 @agreement("DX822", "hf", "tokenizer", "checkpoint", "engine", needs=("hf|tokenizer", "hf|checkpoint|engine"))
@@ -178,7 +183,7 @@ def _special_ids(artifact: Artifact) -> Iterator[tuple[str, str, int]]:
 def tokenizer_of_model(deployment: Deployment) -> Iterator[Violation]:
     """A tokenizer beside a model is the model's: it gives the ids the model was trained with."""
     for tokenizer in deployment.of("tokenizer"):
-        for model in [each for each in models_for(deployment, tokenizer) if each.kind == "hf"]:
+        for model in [artifact for artifact in models_for(deployment, tokenizer) if artifact.kind == "hf"]:
             if all(_differs(tokenizer, model, name) for name in IDENTITY):
                 yield Violation(
                     tokenizer.evidence(*IDENTITY) + model.evidence(*IDENTITY),
@@ -205,9 +210,8 @@ def _far_too_small(deployment: Deployment) -> Iterator[Violation]:
     """
     for tokenizer in tokenizers(deployment):
         size, models = tokenizer.integer("tokenizer.size"), models_for(deployment, tokenizer)
-        model = min(
-            models, key=room, default=None
-        )  # where the model has room, what was made from it grew: DX801
+        # where the model has room, what was made from it grew: DX801
+        model = min(models, key=room, default=None)
         if size is None or model is None or _reads_more_than_text(deployment):
             continue
         table = model.items("weights.embedding_shape")
@@ -237,7 +241,7 @@ def turn_end_stops(deployment: Deployment) -> Iterator[Violation]:
             {
                 "token": holder.text("tokenizer.turn_end") or f"token {turn_end}",
                 "id": turn_end,
-                "stops": in_words(sorted(stops)),
+                "stops": joined(sorted(stops)),
                 "who": "generation",
             },
             Severity.ERROR,
@@ -250,8 +254,10 @@ def stop_ids(holder: Artifact) -> set[int]:
 
     Those of config.json are not among them (`SamplingParams._setup`, 1.2.1).
     """
-    own = holder.integer("tokenizer.eos_id")
-    return {each for each in (*holder.items("generation.eos_ids"), own) if isinstance(each, int)}
+    eos_id = holder.integer("tokenizer.eos_id")
+    return {
+        token_id for token_id in (*holder.items("generation.eos_ids"), eos_id) if isinstance(token_id, int)
+    }
 
 
 def ends_otherwise(holder: Artifact) -> bool:
@@ -268,7 +274,7 @@ def template_tokens(deployment: Deployment) -> Iterator[Violation]:
         if unknown and holder.has("tokenizer.size"):
             yield Violation(
                 holder.evidence("tokenizer.template_unknown_tokens", "tokenizer.size"),
-                {"tokens": in_words(unknown[:4]), "path": quoted(holder)},
+                {"tokens": joined(unknown[:4]), "path": quoted(holder)},
                 confidence=0.8,
             )
 
@@ -293,10 +299,10 @@ def special_tokens_known(deployment: Deployment) -> Iterator[Violation]:
     for holder in tokenizers(deployment):
         absent = holder.items("tokenizer.absent_special")
         if absent:
-            ends = any(str(each).startswith("eos") for each in absent)
+            ends = any(str(token).startswith("eos") for token in absent)
             yield Violation(
                 holder.evidence("tokenizer.absent_special", "tokenizer.size"),
-                {"tokens": in_words(absent), "path": quoted(holder)},
+                {"tokens": joined(absent), "path": quoted(holder)},
                 None if ends else Severity.NOTE,
                 0.9,
             )
@@ -311,7 +317,7 @@ def ends_are_no_text(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(
                 holder.evidence("tokenizer.text_eos", "tokenizer.eos_id"),
                 {
-                    "ids": in_words(text),
+                    "ids": joined(text),
                     "token": holder.text("tokenizer.eos_token") or "another token",
                     "id": holder.get("tokenizer.eos_id", "its id"),
                     "path": quoted(holder),
@@ -324,7 +330,12 @@ def ends_are_no_text(deployment: Deployment) -> Iterator[Violation]:
 def template_there(deployment: Deployment) -> Iterator[Violation]:
     """A chat model that is served has a chat template."""
     flags = ("option.chat_template", "option.--chat_template")
-    serving = [each for each in servers(deployment, answering=True) if not any(map(each.has, flags))]
+    serving = [
+        server
+        for server in servers(deployment)
+        if not any(map(server.has, flags))
+        and not server.text("runtime.command").startswith(("trtllm-bench", "trtllm-eval"))
+    ]
     holder = tokenizer_in_use(deployment, serving[0]) if serving else None
     if holder is None or holder.has("tokenizer.chat_template"):
         return
@@ -343,7 +354,7 @@ def template_there(deployment: Deployment) -> Iterator[Violation]:
 
 def _names_chat(name: str) -> bool:
     """Return whether the name of a model, not of a folder above it, says that it was made for chat."""
-    parts = [each for each in name.lower().rstrip("/").split("/") if each.startswith("models--")]
+    parts = [part for part in name.lower().rstrip("/").split("/") if part.startswith("models--")]
     last = parts[-1] if parts else name.lower().rstrip("/").rpartition("/")[2]
     return re.search(r"(?:^|[-_.])(?:instruct|chat|it)(?:$|[-_.])", last) is not None
 
@@ -363,17 +374,3 @@ def tokenizer_length(deployment: Deployment) -> Iterator[Violation]:
                 {"longest": longest, "limit": limit, "path": quoted(tokenizer)},
                 confidence=0.7,
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    ids_in_vocabulary,
-    special_ids_in_vocabulary,
-    tokenizer_of_model,
-    turn_end_stops,
-    template_tokens,
-    template_parses,
-    special_tokens_known,
-    ends_are_no_text,
-    template_there,
-    tokenizer_length,
-)

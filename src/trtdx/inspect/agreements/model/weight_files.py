@@ -14,7 +14,6 @@ from trtdx.words import counted, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 PICKLES = ("bin", "pt", "pth", "ckpt")
@@ -29,10 +28,7 @@ def shards_there(deployment: Deployment) -> Iterator[Violation]:
             facts = [name for name in ("weights.dead", "weights.missing") if model.has(name)]
             yield Violation(
                 model.evidence(*facts),
-                {
-                    "what": _dead_words(dead) if dead else _missing_words(missing),
-                    "folder": folder_of(model),
-                },
+                {"what": _dead_words(dead) if dead else _missing_words(missing), "folder": folder_of(model)},
             )
 
 
@@ -45,8 +41,8 @@ def _missing_words(missing: list[str]) -> str:
 
 
 def _dead_words(dead: list[str]) -> str:
-    names = listed([file_in(each) for each in dead], 3)
-    if all(each.endswith("link to nothing") for each in dead):
+    names = listed([file_in(problem) for problem in dead], 3)
+    if all(problem.endswith("link to nothing") for problem in dead):
         links = "is a link" if len(dead) == 1 else "are links"
         return f"{counted(len(dead), 'file')} of weights {links} to nothing: {names}"
     return f"{counted(len(dead), 'file')} of weights cannot be read (no plain file, or a dead link): {names}"
@@ -58,8 +54,10 @@ def weights_there(deployment: Deployment) -> Iterator[Violation]:
     if deployment.first("checkpoint", "engine", "triton"):
         return  # the directory may be kept for its tokenizer only
     for model in deployment.of("hf"):
-        told = model.has("unparsed") or model.has("weights.missing") or model.has("weights.dead")
-        if model.integer("weights.files") == 0 and model.has("architecture") and not told:
+        reported_elsewhere = (
+            model.has("unparsed") or model.has("weights.missing") or model.has("weights.dead")
+        )
+        if model.integer("weights.files") == 0 and model.has("architecture") and not reported_elsewhere:
             yield Violation(
                 model.evidence("weights.files", "architecture"),
                 {
@@ -95,7 +93,7 @@ def siblings_there(deployment: Deployment) -> Iterator[Violation]:
     for model in deployment.of("hf"):
         absent = list(model.items("weights.lacking"))
         if model.text("model_type").startswith(VALUES_ARE_KEYS):
-            absent = [each for each in absent if ".v_proj." not in each]
+            absent = [tensor for tensor in absent if ".v_proj." not in tensor]
         if model.get("weights.qk_norm") is False and model.text("architecture") in WITH_QUERY_NORMS:
             absent = ["self_attn.q_norm.weight and self_attn.k_norm.weight of every layer", *absent]
         absent += _loose_ones_lost(model)
@@ -140,7 +138,7 @@ def one_generation(deployment: Deployment) -> Iterator[Violation]:
         stray = model.items("weights.unindexed")
         if stray:
             folder = folder_of(model)
-            names = [f"{folder}/{shlex.quote(file_in(each))}" for each in stray[:8]]
+            names = [f"{folder}/{shlex.quote(file_in(file))}" for file in stray[:8]]
             yield Violation(
                 model.evidence("weights.unindexed"),
                 {"files": listed(stray, 3), "folder": folder, "moved": " ".join(names)},
@@ -171,12 +169,12 @@ def no_gguf(deployment: Deployment) -> Iterator[Violation]:
 def layers_there(deployment: Deployment) -> Iterator[Violation]:
     """The weights have as many layers as the configuration says."""
     for model in deployment.of("hf", "checkpoint"):
-        found, stated = model.integer("weights.layers"), model.integer("num_layers")
+        stored_layers, stated = model.integer("weights.layers"), model.integer("num_layers")
         certain = not (model.get("encoder_decoder") or model.get("multimodal"))
-        if found and stated and found < stated and certain and whole(model):
+        if stored_layers and stated and stored_layers < stated and certain and whole(model):
             yield Violation(
                 model.evidence("weights.layers", "num_layers"),
-                {"found": found, "stated": stated, "kind": model.title, "folder": folder_of(model)},
+                {"found": stored_layers, "stated": stated, "kind": model.title, "folder": folder_of(model)},
             )
 
 
@@ -187,12 +185,18 @@ def no_layers_left_over(deployment: Deployment) -> Iterator[Violation]:
     Models that predict several tokens at once (MTP) keep those layers behind the others and count them apart.
     """
     for model in deployment.of("hf", "checkpoint"):
-        found, stated = model.integer("weights.layers"), model.integer("num_layers")
+        stored_layers, stated = model.integer("weights.layers"), model.integer("num_layers")
         certain = not (model.get("encoder_decoder") or model.get("multimodal"))
-        if found and stated and stated > 0 and found - stated > _predicting_layers(model) and certain:
+        if (
+            stored_layers
+            and stated
+            and stated > 0
+            and stored_layers - stated > _predicting_layers(model)
+            and certain
+        ):
             yield Violation(
                 model.evidence("num_layers", "weights.layers"),
-                {"found": found, "stated": stated, "folder": folder_of(model)},
+                {"found": stored_layers, "stated": stated, "folder": folder_of(model)},
                 confidence=0.9,
             )
 
@@ -208,8 +212,8 @@ WITH_PREDICTING_LAYERS = (
 def _predicting_layers(model: Artifact) -> int:
     """Return how many layers may stand behind those that the configuration counts."""
     names = (model.text("model_type").lower(), model.text("architecture").lower())
-    known = any(name.startswith(WITH_PREDICTING_LAYERS) for name in names)
-    return max(model.integer("predicting_layers") or 0, MOST_PREDICTING_LAYERS if known else 0)
+    is_known_family = any(name.startswith(WITH_PREDICTING_LAYERS) for name in names)
+    return max(model.integer("predicting_layers") or 0, MOST_PREDICTING_LAYERS if is_known_family else 0)
 
 
 @agreement("DX777", "hf", "checkpoint")
@@ -223,17 +227,3 @@ def dtypes_known(deployment: Deployment) -> Iterator[Violation]:
                 model.evidence("weights.unknown_dtypes"),
                 {"file": file, "dtype": dtype, "folder": folder_of(model)},
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    shards_there,
-    weights_there,
-    tensors_in_place,
-    siblings_there,
-    one_generation,
-    no_pickles,
-    no_gguf,
-    layers_there,
-    no_layers_left_over,
-    dtypes_known,
-)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import called, chains, in_words, quoted, related, remake, steps
+from trtdx.inspect.agreements.lineage import called, chains, quoted, related, steps
 from trtdx.inspect.facts.gaps import MADE
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Evidence, Severity
-from trtdx.words import counted
+from trtdx.words import counted, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # What keeps a directory's tensors from being known in full.
@@ -103,9 +102,7 @@ def query_norms(deployment: Deployment) -> Iterator[Violation]:
         source, target = step
         lost = source.get("weights.qk_norm") and target.get("weights.qk_norm") is False
         if lost and complete(target):
-            yield Violation(
-                source.evidence("weights.qk_norm") + target.evidence("weights.qk_norm"), remake(step)
-            )
+            yield Violation(step.evidence("weights.qk_norm"), step.words())
 
 
 @agreement("DX805", "hf", "checkpoint", "engine")
@@ -114,11 +111,11 @@ def attention_bias(deployment: Deployment) -> Iterator[Violation]:
 
     Tensors nobody asks for are only warned about ("Provided but not required tensors", 1.2.1).
     """
-    made = chains(deployment)
-    alone = [(each,) for each in deployment.of("hf") if not any(each in chain for chain in made)]
-    for chain in (*made, *alone):
-        holder = next((each for each in chain if each.get("weights.qkv_bias") is True), None)
-        if holder is None or not all(related(holder, each) for each in chain) or _in_halves(chain):
+    built_chains = chains(deployment)
+    alone = [(model,) for model in deployment.of("hf") if not any(model in chain for chain in built_chains)]
+    for chain in (*built_chains, *alone):
+        holder = next((artifact for artifact in chain if artifact.get("weights.qkv_bias") is True), None)
+        if holder is None or not all(related(holder, artifact) for artifact in chain) or _in_halves(chain):
             continue
         for artifact in chain[chain.index(holder) :]:
             if _drops_bias(artifact):
@@ -141,7 +138,7 @@ def _but(holder: Artifact, artifact: Artifact) -> str:
 
 
 def _in_halves(chain: tuple[Artifact, ...]) -> bool:
-    return any(each.get("encoder_decoder") for each in chain)
+    return any(artifact.get("encoder_decoder") for artifact in chain)
 
 
 KEEP_BIAS = {
@@ -152,12 +149,8 @@ KEEP_BIAS = {
 }
 # Classes that have no biases there unless attention_bias says so, or never (_torch/models of 1.2.1).
 WITHOUT_BIAS = (
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "MixtralForCausalLM",
-    "Qwen3ForCausalLM",
-    "Qwen3MoeForCausalLM",
-)
+    "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
+)  # fmt: skip
 
 
 def _bias_fact(artifact: Artifact) -> str:
@@ -189,8 +182,8 @@ def head_rows(deployment: Deployment) -> Iterator[Violation]:
             ("query", "weights.q_rows", "num_heads"),
             ("key/value", "weights.kv_rows", "num_kv_heads"),
         ):
-            seen, count = model.integer(rows), model.integer(heads)
-            if seen is None or count is None or seen == count * size:
+            stored_rows, count = model.integer(rows), model.integer(heads)
+            if stored_rows is None or count is None or stored_rows == count * size:
                 continue
             if name == "query" and model.text("architecture").startswith(GATED_QUERY):
                 continue
@@ -198,10 +191,10 @@ def head_rows(deployment: Deployment) -> Iterator[Violation]:
                 model.evidence(rows, heads, "head_size"),
                 {
                     "what": name,
-                    "rows": seen,
+                    "rows": stored_rows,
                     "heads": count,
                     "size": size,
-                    "fits": _fits(seen, size),
+                    "fits": _fits(stored_rows, size),
                     "model": quoted(model),
                 },
             )
@@ -242,8 +235,8 @@ def _plain_heads(checkpoint: Artifact) -> bool:
 
 def _fused_fits(rows: int, size: int, heads: int, tp_size: int) -> str:
     """Return what so many rows of one rank would be right for."""
-    own, rest = divmod(rows, size)
-    keys, odd = divmod(own - heads // tp_size, 2)
+    rank_heads, rest = divmod(rows, size)
+    keys, odd = divmod(rank_heads - heads // tp_size, 2)
     if rest or odd or keys < 1:
         return _fits(rows, size)
     return f"right for {heads} query and {keys * tp_size} key/value heads"
@@ -271,75 +264,9 @@ def _fits(rows: int, size: int) -> str:
 
 # Architectures whose q_proj reads the hidden size and whose gate_proj writes the inner size, nothing else.
 PLAIN_SIZES = (
-    "Llama",
-    "Mistral",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "GemmaForCausalLM",
-    "Gemma2",
-    "Granite",
-)
+    "Llama", "Mistral", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GemmaForCausalLM", "Gemma2", "Granite",
+)  # fmt: skip
 SIZES = (("hidden_size", "weights.columns", "q_proj"), ("intermediate_size", "weights.mlp_rows", "gate_proj"))
-
-
-@agreement("DX814", "hf")
-def sizes_fit(deployment: Deployment) -> Iterator[Violation]:
-    """The hidden and inner size in config.json are those of the weights."""
-    for model in deployment.of("hf"):
-        for name, seen, tensor in _other_sizes(model):
-            yield Violation(
-                model.evidence(name, seen),
-                {
-                    "name": name,
-                    "stated": model.get(name),
-                    "seen": model.get(seen),
-                    "tensor": tensor,
-                    "model": quoted(model),
-                },
-            )
-
-
-@agreement("DX814", "hf")
-def experts_fit(deployment: Deployment) -> Iterator[Violation]:
-    """The configuration has as many experts as the weights."""
-    for model in deployment.of("hf"):
-        stated, seen = model.integer("num_experts"), model.integer("weights.experts")
-        if stated and seen and stated != seen and complete(model) and not model.get("multimodal"):
-            yield Violation(
-                model.evidence("num_experts", "weights.experts"),
-                {
-                    "name": "num_experts",
-                    "stated": stated,
-                    "seen": seen,
-                    "tensor": "a layer",
-                    "model": quoted(model),
-                },
-            )
-
-
-def _other_sizes(model: Artifact) -> list[tuple[str, str, str]]:
-    """Return the sizes that the weights contradict; none where weights may be packed or of another kind."""
-    name = model.text("architecture")
-    plain = name.startswith(PLAIN_SIZES) and name.endswith("ForCausalLM") and not model.get("multimodal")
-    floats = all(
-        each.startswith(("float16", "bfloat16", "float32", "float8"))
-        for each in model.table("weights.dtypes")
-    )
-    if not plain or not floats or _packed(model) or model.has("kv_lora_rank"):
-        return []
-    return [
-        each for each in SIZES if model.has(each[0], each[1]) and model.get(each[0]) != model.get(each[1])
-    ]
-
-
-@agreement("DX817", "hf")
-def tied_head_is_embedding(deployment: Deployment) -> Iterator[Violation]:
-    """An output layer that is stored beside the embedding and said to be tied to it holds the same numbers."""
-    for model in deployment.of("hf"):
-        if model.get("tie_embeddings") is True and model.get("weights.own_head") is True:
-            yield Violation(
-                model.evidence("tie_embeddings", "weights.own_head"), {"model": quoted(model)}, confidence=0.9
-            )
 
 
 @agreement("DX094", "hf", "checkpoint")
@@ -357,6 +284,66 @@ def embedding_rows(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
+@agreement("DX814", "hf")
+def sizes_fit(deployment: Deployment) -> Iterator[Violation]:
+    """The hidden and inner size in config.json are those of the weights."""
+    for model in deployment.of("hf"):
+        for name, stored_fact, tensor in _other_sizes(model):
+            yield Violation(
+                model.evidence(name, stored_fact),
+                {
+                    "name": name,
+                    "stated": model.get(name),
+                    "seen": model.get(stored_fact),
+                    "tensor": tensor,
+                    "model": quoted(model),
+                },
+            )
+
+
+@agreement("DX814", "hf")
+def experts_fit(deployment: Deployment) -> Iterator[Violation]:
+    """The configuration has as many experts as the weights."""
+    for model in deployment.of("hf"):
+        stated, stored = model.integer("num_experts"), model.integer("weights.experts")
+        if stated and stored and stated != stored and complete(model) and not model.get("multimodal"):
+            yield Violation(
+                model.evidence("num_experts", "weights.experts"),
+                {
+                    "name": "num_experts",
+                    "stated": stated,
+                    "seen": stored,
+                    "tensor": "a layer",
+                    "model": quoted(model),
+                },
+            )
+
+
+def _other_sizes(model: Artifact) -> list[tuple[str, str, str]]:
+    """Return the sizes that the weights contradict; none where weights may be packed or of another kind."""
+    name = model.text("architecture")
+    plain = name.startswith(PLAIN_SIZES) and name.endswith("ForCausalLM") and not model.get("multimodal")
+    floats = all(
+        dtype.startswith(("float16", "bfloat16", "float32", "float8"))
+        for dtype in model.table("weights.dtypes")
+    )
+    if not plain or not floats or _packed(model) or model.has("kv_lora_rank"):
+        return []
+    return [
+        size for size in SIZES if model.has(size[0], size[1]) and model.get(size[0]) != model.get(size[1])
+    ]
+
+
+@agreement("DX817", "hf")
+def tied_head_is_embedding(deployment: Deployment) -> Iterator[Violation]:
+    """An output layer that is stored beside the embedding and said to be tied to it holds the same numbers."""
+    for model in deployment.of("hf"):
+        if model.get("tie_embeddings") is True and model.get("weights.own_head") is True:
+            yield Violation(
+                model.evidence("tie_embeddings", "weights.own_head"), {"model": quoted(model)}, confidence=0.9
+            )
+
+
 @agreement("DX131", "checkpoint")
 def rank_files(deployment: Deployment) -> Iterator[Violation]:
     """A checkpoint has a file of weights for each rank, those of context parallelism apart."""
@@ -365,11 +352,13 @@ def rank_files(deployment: Deployment) -> Iterator[Violation]:
         there = set(checkpoint.items("weights.ranks"))
         missing = sorted(set(range(min(ranks, 4096))) - there)
         if missing and (there or checkpoint.items("weights.missing")):
-            seen = f"the files of ranks {in_words(sorted(there)[:8])}" if there else "no rank*.safetensors"
+            files_words = (
+                f"the files of ranks {joined(sorted(there)[:8])}" if there else "no rank*.safetensors"
+            )
             yield Violation(
-                (Evidence(checkpoint.path, seen), *checkpoint.evidence("tp_size", "pp_size")),
+                (Evidence(checkpoint.path, files_words), *checkpoint.evidence("tp_size", "pp_size")),
                 {
-                    "missing": in_words([f"rank{rank}.safetensors" for rank in missing[:4]]),
+                    "missing": joined([f"rank{rank}.safetensors" for rank in missing[:4]]),
                     "are": "is" if len(missing) == 1 else "are",
                     "ranks": counted(ranks, "rank"),
                     "found": len(there) or "none",
@@ -392,20 +381,3 @@ def no_more_rank_files(deployment: Deployment) -> Iterator[Violation]:
                 checkpoint.evidence("weights.ranks", "tp_size", "pp_size"),
                 {"first": f"rank{beyond[0]}.safetensors", "ranks": ranks, "path": quoted(checkpoint)},
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    head_kept,
-    head_stored,
-    tied_head_fits,
-    query_norms,
-    attention_bias,
-    head_rows,
-    fused_rows,
-    embedding_rows,
-    sizes_fit,
-    experts_fit,
-    tied_head_is_embedding,
-    rank_files,
-    no_more_rank_files,
-)

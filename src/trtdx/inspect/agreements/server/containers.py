@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import agreement
 from trtdx.inspect.agreements.server.runtime_engine import RUNNERS
-from trtdx.inspect.agreements.serving import engine_of, listed, place_of, ranks_of, stated, verify_of
+from trtdx.inspect.agreements.serving import engine_of, listed, ranks_of, server_words, stated, verify_of
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
 from trtdx.words import size_in_words
@@ -15,12 +15,10 @@ from trtdx.words import size_in_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
-ENOUGH_SHM = (
-    256 << 20
-)  # NCCL takes about 10 MB for each connection between two ranks, MPI and Python some more
+# NCCL takes about 10 MB for each connection between two ranks, MPI and Python some more
+ENOUGH_SHM = 256 << 20
 ONLY_HERE = ("", "localhost", "127.0.0.1", "::1")
 DEFAULT_PORT = 8000  # of trtllm-serve, 0.17 to 1.3.0rc22 (commands/serve.py)
 
@@ -86,12 +84,8 @@ def listens_for_others(deployment: Deployment) -> Iterator[Violation]:
     """A server that others reach by its container's ports does not listen on localhost only."""
     for command in _published(deployment):
         if command.text("option.--host") in ONLY_HERE:
-            values = {
-                "ports": ", ".join(map(str, command.items("container.ports"))),
-                "path": place_of(command),
-            }
-            evidence = command.evidence("container.ports", "option.--host")
-            yield Violation(evidence, values | {"verify": verify_of(command)}, confidence=0.9)
+            values = {"ports": ", ".join(map(str, command.items("container.ports"))), **server_words(command)}
+            yield Violation(command.evidence("container.ports", "option.--host"), values, confidence=0.9)
 
 
 @agreement("DX570", "command")
@@ -137,8 +131,7 @@ def manifest_taken(deployment: Deployment) -> Iterator[Violation]:
     for command in deployment.of("command"):
         words, evidence = listed(command, "container.refused", 4)
         if words:
-            values = {"what": words, "path": place_of(command), "verify": verify_of(command)}
-            yield Violation(evidence, values, confidence=0.95)
+            yield Violation(evidence, {"what": words, **server_words(command)}, confidence=0.95)
 
 
 @agreement("DX442", "command")
@@ -151,14 +144,3 @@ def ranks_know_each_other(deployment: Deployment) -> Iterator[Violation]:
         if by_srun and meets and ranks > 1 and not command.has("container.mpi"):
             evidence = command.evidence("runtime.launcher", "runtime.world_size")
             yield Violation(evidence, {"ranks": ranks, "verify": verify_of(command)}, confidence=0.75)
-
-
-ROWS: tuple[Agreement, ...] = (
-    shared_memory,
-    gpus_given,
-    listens_for_others,
-    port_served,
-    started_without_shell,
-    manifest_taken,
-    ranks_know_each_other,
-)

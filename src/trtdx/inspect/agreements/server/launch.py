@@ -11,9 +11,10 @@ from trtdx.inspect.agreements.engine.machine import gpu_of
 from trtdx.inspect.agreements.serving import (
     SIDES,
     listed,
-    model_of,
     names,
     place_of,
+    served_models,
+    server_words,
     servers,
     stated,
     verify_of,
@@ -25,21 +26,12 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # Models that were never trained with layers that predict further tokens, and that no release has such layers for.
 WITHOUT_MTP = (
-    "llama",
-    "mistral",
-    "mixtral",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_moe",
-    "phi3",
-    "starcoder2",
-)
+    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "phi3", "starcoder2",
+)  # fmt: skip
 FP4_CACHE = (100, 103)  # compute capabilities that the matrix lists an NVFP4 cache for
 ALIKE = 1.05  # vocabularies of one family are padded to sizes that differ by less
 
@@ -55,7 +47,7 @@ def paths_there(deployment: Deployment) -> Iterator[Violation]:
             path = str(server.items(name)[0]).rpartition(" (")[0]
             values = {"what": words, "is": "is" if len(server.items(name)) == 1 else "are"}
             values |= {"folder": shlex.quote(posixpath.dirname(path.rstrip("/")) or ".")}
-            values |= {"path": place_of(server), "verify": verify_of(server)}
+            values |= server_words(server)
             sure = name == "runtime.paths_missing"
             yield Violation(evidence, values, None if sure else Severity.NOTE, 0.85 if sure else 0.5)
 
@@ -77,12 +69,11 @@ def adapter_beside_model(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX509", "hf", "llm-args", "command")
 def tokenizer_named(deployment: Deployment) -> Iterator[Violation]:
     """A tokenizer that is named for a model gives the ids the model was trained with."""
-    for server in servers(deployment, "llm-args", "command"):
+    for server, model in served_models(deployment):
         lender = next(
-            (each for each in deployment.of("hf") if names(server, "runtime.tokenizer", each)), None
+            (model for model in deployment.of("hf") if names(server, "runtime.tokenizer", model)), None
         )
-        model = model_of(deployment, server)
-        if lender is None or model is None or lender is model:
+        if lender is None or lender is model:
             continue
         facts = ("tokenizer.size", "tokenizer.eos_id")
         if lender.has(*facts) and model.has(*facts) and all(lender.get(x) != model.get(x) for x in facts):
@@ -98,18 +89,12 @@ def tokenizer_named(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX874", "hf", "llm-args", "command")
 def predicting_layers(deployment: Deployment) -> Iterator[Violation]:
     """Multi-token prediction is asked of a model that has layers for it."""
-    for server in servers(deployment, "llm-args", "command"):
-        model = model_of(deployment, server)
-        kind = model.text("model_type") if model else ""
-        if model is None or kind not in WITHOUT_MTP:
+    for server, model in served_models(deployment):
+        kind = model.text("model_type")
+        if kind not in WITHOUT_MTP:
             continue
         if server.text("runtime.speculative").upper() == "MTP" and not server.has("runtime.draft_model"):
-            values = {
-                "kind": kind,
-                "model": model.path,
-                "path": place_of(server),
-                "verify": verify_of(server),
-            }
+            values = {"kind": kind, "model": model.path, **server_words(server)}
             evidence = server.evidence("runtime.speculative") + model.evidence("model_type")
             yield Violation(evidence, values, confidence=0.9)
 
@@ -136,23 +121,21 @@ def draft_named(deployment: Deployment) -> Iterator[Violation]:
             evidence = server.evidence(names[0])
         else:
             continue
-        values = {"what": what, "lack": lack, "path": place_of(server), "verify": verify_of(server)}
-        yield Violation(evidence, values, confidence=0.9)
+        yield Violation(evidence, {"what": what, "lack": lack, **server_words(server)}, confidence=0.9)
 
 
 @agreement("DX319", "hf", "llm-args", "command")
 def draft_vocabulary(deployment: Deployment) -> Iterator[Violation]:
     """A draft model of its own has the vocabulary of the model it drafts for."""
-    for server in servers(deployment, "llm-args", "command"):
-        model = model_of(deployment, server)
-        target = model.integer("vocab_size") if model else None
+    for server, model in served_models(deployment):
+        target = model.integer("vocab_size")
         draft = server.integer("runtime.draft_vocab_size")
         is_draft = server.text("runtime.speculative").lower().replace("_", "") == "drafttarget"
-        if model is None or not target or not draft or not is_draft:
+        if not target or not draft or not is_draft:
             continue
         if max(draft, target) > ALIKE * min(draft, target):
-            values = {"draft": draft, "target": target, "model": model.path, "path": place_of(server)}
-            values |= {"drafter": server.text("runtime.draft_model"), "verify": verify_of(server)}
+            values = {"draft": draft, "target": target, "model": model.path, **server_words(server)}
+            values["drafter"] = server.text("runtime.draft_model")
             evidence = server.evidence("runtime.draft_vocab_size") + model.evidence("vocab_size")
             yield Violation(evidence, values, None if draft > target else Severity.WARNING, 0.9)
 
@@ -164,7 +147,7 @@ def cache_on_gpu(deployment: Deployment) -> Iterator[Violation]:
     sm = machine.integer("gpu.sm") if machine else None
     if machine is None or sm is None or sm in FP4_CACHE or kernels_lack(machine):
         return
-    if any(lack_of(each, machine) for each in deployment.of("hf")):
+    if any(lack_of(model, machine) for model in deployment.of("hf")):
         return  # the weights do not run there either, which is told
     for artifact, name in _fp4_caches(deployment):
         values = {"gpu": gpu_of(machine), "path": place_of(artifact), "verb": "cannot compute"}
@@ -178,21 +161,12 @@ def cache_on_gpu(deployment: Deployment) -> Iterator[Violation]:
 
 def _fp4_caches(deployment: Deployment) -> Iterator[tuple[Artifact, str]]:
     """Yield what asks for an NVFP4 cache: a server, or the model itself where no server says otherwise."""
-    asked = [each for each in servers(deployment) if each.text("runtime.kv_cache_dtype") not in ("", "auto")]
-    for server in asked:
+    asking_servers = [
+        server for server in servers(deployment) if server.text("runtime.kv_cache_dtype") not in ("", "auto")
+    ]
+    for server in asking_servers:
         if server.text("runtime.kv_cache_dtype").lower() == "nvfp4":
             yield server, "runtime.kv_cache_dtype"
-    for model in deployment.of("hf") if not asked else ():
+    for model in deployment.of("hf") if not asking_servers else ():
         if model.text("quant.kv_algo").upper() == "NVFP4":
             yield model, "quant.kv_algo"
-
-
-ROWS: tuple[Agreement, ...] = (
-    paths_there,
-    adapter_beside_model,
-    tokenizer_named,
-    predicting_layers,
-    draft_named,
-    draft_vocabulary,
-    cache_on_gpu,
-)

@@ -14,7 +14,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.requests.limits import Server
 
 
@@ -25,15 +24,15 @@ def unchunked(server: Server) -> Iterator[Violation]:
     limit = server.options.integer("max_num_tokens")
     if not limit or prompts_are_cut(server.options):
         return
-    found = server.over(lambda each: each.input_len - limit)
-    if found:
+    excess = server.over(lambda request: request.input_len - limit)
+    if excess:
         yield Violation(
-            server.evidence(found.worst, "max_num_tokens", "runtime.chunked_context"),
+            server.evidence(excess.worst, "max_num_tokens", "runtime.chunked_context"),
             {
-                "length": found.worst.input_len,
+                "length": excess.worst.input_len,
                 "limit": limit,
-                "among": found.among,
-                "words": found.worst.words,
+                "among": excess.among,
+                "words": excess.worst.words,
             },
         )
 
@@ -45,10 +44,10 @@ def server_length(server: Server) -> Iterator[Violation]:
     limit = server.options.integer("max_seq_len")
     if not limit:
         return
-    found = server.over(lambda each: each.input_len + each.output_len - limit)
-    if found is None:
+    excess = server.over(lambda request: request.input_len + request.output_len - limit)
+    if excess is None:
         return
-    worst = found.worst
+    worst = excess.worst
     room = limit - worst.input_len
     refused = room < 1
     longer = f"shorten the prompt: it alone leaves no room in {limit} tokens"
@@ -62,8 +61,8 @@ def server_length(server: Server) -> Iterator[Violation]:
             "answer": worst.output_len,
             "total": worst.input_len + worst.output_len,
             "limit": limit,
-            "among": found.among,
-            "words": found.worst.words,
+            "among": excess.among,
+            "words": excess.worst.words,
             "effect": "the request is refused"
             if refused
             else f"the answer is cut to {room} tokens with a warning",
@@ -79,12 +78,9 @@ def server_beams(server: Server) -> Iterator[Violation]:
     width = server.options.integer("max_beam_width")
     if not width:
         return
-    found = server.over(lambda each: each.beam != width)
-    if found:
+    excess = server.over(lambda request: request.beam != width)
+    if excess:
         yield Violation(
-            server.evidence(found.worst, "max_beam_width"),
-            {"beams": found.worst.beam, "width": width, "among": found.among, "words": found.worst.words},
+            server.evidence(excess.worst, "max_beam_width"),
+            {"beams": excess.worst.beam, "width": width, "among": excess.among, "words": excess.worst.words},
         )
-
-
-ROWS: tuple[Agreement, ...] = (unchunked, server_length, server_beams)

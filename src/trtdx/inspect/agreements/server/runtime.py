@@ -11,7 +11,6 @@ from packaging.version import Version
 from trtdx.inspect.agreements import serving
 from trtdx.inspect.agreements.agreement import agreement
 from trtdx.inspect.agreements.mended_commands import started_once
-from trtdx.inspect.agreements.server import launch, runtime_engine, unknown_options
 from trtdx.inspect.agreements.serving import (
     CONFIG_OPTIONS,
     SIDES,
@@ -22,6 +21,8 @@ from trtdx.inspect.agreements.serving import (
     model_of,
     place_of,
     release_of,
+    served_models,
+    server_words,
     servers,
     serves_engine,
     stated,
@@ -36,20 +37,13 @@ from trtdx.model import Evidence, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # The spellings of data types that LLM(dtype=...) takes.
 DTYPES = {
-    "half": "float16",
-    "fp16": "float16",
-    "float16": "float16",
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "float": "float32",
-    "fp32": "float32",
-    "float32": "float32",
-}
+    "half": "float16", "fp16": "float16", "float16": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16",
+    "float": "float32", "fp32": "float32", "float32": "float32",
+}  # fmt: skip
 STRETCHED = ("linear", "dynamic", "yarn")  # rotary scalings whose factor lengthens the model's positions
 
 
@@ -65,7 +59,8 @@ def one_place(deployment: Deployment) -> Iterator[Violation]:
             values = {"what": words, "places": places, "verify": verify_of(command)}
             conflicts = map(str, command.items("runtime.conflicts"))
             only_memory = all(
-                DROPPED in each and each.startswith("kv_cache_config.free_gpu") for each in conflicts
+                DROPPED in conflict and conflict.startswith("kv_cache_config.free_gpu")
+                for conflict in conflicts
             )
             yield Violation(evidence, values, Severity.WARNING if only_memory else Severity.ERROR)
 
@@ -118,7 +113,7 @@ def graph_batches(deployment: Deployment) -> Iterator[Violation]:
     """The batch sizes that CUDA graphs are captured for end at their largest one."""
     names = ("option.cuda_graph_config.batch_sizes", "option.cuda_graph_config.max_batch_size")
     for server in servers(deployment):
-        sizes = [each for each in server.items(names[0]) if isinstance(each, int)]
+        sizes = [size for size in server.items(names[0]) if isinstance(size, int)]
         largest = server.integer(names[1])
         if sizes and largest and max(sizes) != largest:
             yield Violation(
@@ -168,11 +163,11 @@ def model_for_pytorch(deployment: Deployment) -> Iterator[Violation]:
         backend = server.text("runtime.backend")
         release = parsed(release_of(deployment, server))
         is_default = backend == "" and release is not None and release >= Version("1.0.0")
-        for made in deployment.of("engine", "checkpoint"):
-            if serving.names(server, "runtime.model", made) and (backend == "pytorch" or is_default):
+        for artifact in deployment.of("engine", "checkpoint"):
+            if serving.names(server, "runtime.model", artifact) and (backend == "pytorch" or is_default):
                 yield Violation(
                     server.evidence("runtime.model") + stated(server, "runtime.backend"),
-                    {"kind": made.title, "model": made.path, **known_paths(deployment, server)}
+                    {"kind": artifact.title, "model": artifact.path, **known_paths(deployment, server)}
                     | {"source": _source(deployment, server)},
                 )
 
@@ -204,19 +199,19 @@ def cache_holds_sequence(deployment: Deployment) -> Iterator[Violation]:
         if tokens is None or server.has("runtime.attention_window"):
             continue
         engine = engine_of(deployment, server)
-        stated_by = [each for each in (server, engine) if each is not None and each.has("max_seq_len")]
-        needs = [(each.integer("max_seq_len") or 0, each.evidence("max_seq_len")) for each in stated_by[:1]]
+        stated_by = [
+            artifact for artifact in (server, engine) if artifact is not None and artifact.has("max_seq_len")
+        ]
+        needs = [
+            (artifact.integer("max_seq_len") or 0, artifact.evidence("max_seq_len"))
+            for artifact in stated_by[:1]
+        ]
         for request in requests_in(deployment.of("request")):
             words = Evidence(request.where or "request", request.words)
             needs.append((request.input_len + request.output_len, (words,)))
-        length, evidence = max(needs, key=lambda each: each[0], default=(0, ()))
+        length, evidence = max(needs, key=lambda need: need[0], default=(0, ()))
         if length > tokens:
-            values = {
-                "tokens": tokens,
-                "length": length,
-                "path": place_of(server),
-                "verify": verify_of(server),
-            }
+            values = {"tokens": tokens, "length": length, **server_words(server)}
             yield Violation(server.evidence("runtime.max_tokens_in_cache") + evidence, values, confidence=0.9)
 
 
@@ -259,9 +254,8 @@ def led_by_one(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX084", "hf", "llm-args", "command")
 def own_code(deployment: Deployment) -> Iterator[Violation]:
     """A model that brings its own Python is served with leave to run it."""
-    for server in servers(deployment, "llm-args", "command"):
-        model = model_of(deployment, server)
-        if model is None or model.get("remote_code") is not True:
+    for server, model in served_models(deployment):
+        if model.get("remote_code") is not True:
             continue
         if server.get("runtime.trust_remote_code") is not True and server.has("runtime.model"):
             yield Violation(
@@ -275,17 +269,16 @@ def own_code(deployment: Deployment) -> Iterator[Violation]:
 @agreement("DX871", "hf", "llm-args", "command")
 def length_in_reach(deployment: Deployment) -> Iterator[Violation]:
     """Sequences are no longer than the model was made for."""
-    for server in servers(deployment, "llm-args", "command"):
-        model = model_of(deployment, server)
-        positions = _positions(model) if model else None
-        if model is None or positions is None:
+    for server, model in served_models(deployment):
+        positions = _positions(model)
+        if positions is None:
             continue
-        asked, release = server.integer("max_seq_len"), release_of(deployment, server)
-        if asked is not None and asked > positions and engine_of(deployment, server) is None:
+        requested_len, release = server.integer("max_seq_len"), release_of(deployment, server)
+        if requested_len is not None and requested_len > positions and engine_of(deployment, server) is None:
             serves_it = bool(release) and not at_least(release, "0.21.0")  # model_engine.py lowers it since
             yield Violation(
                 server.evidence("max_seq_len") + stated(model, "max_positions", "rope_scaling"),
-                {"asked": asked, "positions": positions, **known_paths(deployment, server)},
+                {"asked": requested_len, "positions": positions, **known_paths(deployment, server)},
                 Severity.ERROR if serves_it else None,
             )
 
@@ -304,15 +297,15 @@ def model_dtype(deployment: Deployment) -> Iterator[Violation]:
     """A data type that is asked for is the one the model was saved in."""
     from trtdx.inspect.agreements.model.lineage_agrees import PRONE_TO_OVERFLOW
 
-    for server in servers(deployment, "llm-args", "command"):
-        model = model_of(deployment, server)
-        if model is None or not model.has("dtype"):
+    for server, model in served_models(deployment):
+        if not model.has("dtype"):
             continue
-        asked, saved = DTYPES.get(server.text("runtime.dtype")), model.text("dtype")
-        overflows = asked == "float16" and model.text("model_type").startswith(PRONE_TO_OVERFLOW)
-        if asked and asked != saved and not overflows and not model.has("quant.algo"):
+        requested, saved = DTYPES.get(server.text("runtime.dtype")), model.text("dtype")
+        overflows = requested == "float16" and model.text("model_type").startswith(PRONE_TO_OVERFLOW)
+        if requested and requested != saved and not overflows and not model.has("quant.algo"):
             yield Violation(
-                server.evidence("runtime.dtype") + model.evidence("dtype"), {"asked": asked, "saved": saved}
+                server.evidence("runtime.dtype") + model.evidence("dtype"),
+                {"asked": requested, "saved": saved},
             )
 
 
@@ -350,32 +343,9 @@ def prompt_in_budget(deployment: Deployment) -> Iterator[Violation]:
 def _options_file(server: Artifact) -> str:
     """Return the file that options can be written to: its own, or the one its command names."""
     named = next((server.text(option) for option in CONFIG_OPTIONS if server.has(option)), "")
-    own = server.path if server.kind == "llm-args" else ""
-    return shlex.quote(own or named or "extra.yaml")
+    options_path = server.path if server.kind == "llm-args" else ""
+    return shlex.quote(options_path or named or "extra.yaml")
 
 
 def serves_only_engine(server: Artifact) -> bool:
     return serves_engine(server) and server.text("runtime.backend") in ("tensorrt", "trt")
-
-
-ROWS: tuple[Agreement, ...] = (
-    *unknown_options.ROWS,
-    one_place,
-    options_readable,
-    values_fit,
-    graph_batches,
-    keys_once,
-    backend_there,
-    model_for_pytorch,
-    cache_share,
-    cache_holds_sequence,
-    block_size,
-    led_by_one,
-    own_code,
-    length_in_reach,
-    model_dtype,
-    batch_in_budget,
-    prompt_in_budget,
-    *runtime_engine.ROWS,
-    *launch.ROWS,
-)

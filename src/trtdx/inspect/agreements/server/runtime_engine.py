@@ -28,7 +28,6 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 SPECULATIVE = {
@@ -39,17 +38,13 @@ SPECULATIVE = {
 }
 # Architectures with cross attention, which readers need not mark as encoder-decoder.
 CROSS_ATTENTION = (
-    "EncoderModel",
-    "DecoderModel",
-    "WhisperEncoder",
-    "MLLaMAForCausalLM",
-    "MllamaForConditionalGeneration",
-)
+    "EncoderModel", "DecoderModel", "WhisperEncoder", "MLLaMAForCausalLM", "MllamaForConditionalGeneration",
+)  # fmt: skip
 
 
 def _is_above(server: Artifact, engine: Artifact, name: str) -> bool:
-    asked, built = server.integer(name), engine.integer(name)
-    return asked is not None and built is not None and asked > built
+    requested, built = server.integer(name), engine.integer(name)
+    return requested is not None and built is not None and requested > built
 
 
 @agreement("DX212", "engine", *SIDES)
@@ -135,16 +130,16 @@ BUILD_MODES = {
 def started_ranks(deployment: Deployment) -> Iterator[Violation]:
     """A launcher starts as many ranks as the parallel sizes need."""
     for server in servers(deployment, "command"):
-        started, own = server.integer("runtime.world_size"), ranks_of(server)
-        if started is None or own is None or "llmapi-launch" not in server.text("runtime.launcher"):
+        started, needed = server.integer("runtime.world_size"), ranks_of(server)
+        if started is None or needed is None or "llmapi-launch" not in server.text("runtime.launcher"):
             continue
-        if started != own:
+        if started != needed:
             yield Violation(
                 stated(server, "runtime.world_size", "tp_size", "pp_size", "cp_size"),
                 {
-                    "what": f"{_are_started(started)}, but {sizes_of(server)} needs {own}",
-                    "remedy": f"start {own} ranks with the launcher",
-                    "restart": _restart(server, own),
+                    "what": f"{_are_started(started)}, but {sizes_of(server)} needs {needed}",
+                    "remedy": f"start {needed} ranks with the launcher",
+                    "restart": _restart(server, needed),
                 },
             )
 
@@ -185,9 +180,8 @@ def ranks_of_triton(deployment: Deployment) -> Iterator[Violation]:
             what = f"{_are_started(started)}, but the engine was built for {needed}"
             remedy = f"start {needed} ranks (launch_triton_server.py --world_size {needed})"
             restart = _restart(command, needed)
-            if not command.has(
-                "runtime.world_size"
-            ):  # each rank has ports of its own, which the script deals out
+            # each rank has ports of its own, which the script deals out
+            if not command.has("runtime.world_size"):
                 folder = shlex.quote(repository.path) if repository else "MODEL_REPOSITORY"
                 restart = f"python3 launch_triton_server.py --world_size {needed} --model_repo {folder}"
             values = {"what": what, "remedy": remedy, "restart": restart}
@@ -197,10 +191,12 @@ def ranks_of_triton(deployment: Deployment) -> Iterator[Violation]:
 def _repository(deployment: Deployment, command: Artifact) -> Artifact | None:
     """Return the Triton repository that a command starts."""
     options = ("option.--model_repo", "option.--model-repository")
-    found = (
-        each for each in deployment.of("triton") if any(names(command, option, each) for option in options)
+    repositories = (
+        repository
+        for repository in deployment.of("triton")
+        if any(names(command, option, repository) for option in options)
     )
-    return next(found, None)
+    return next(repositories, None)
 
 
 RUNNERS = ("run.py", "summarize.py", "mmlu.py", "gptManagerBenchmark", "gptSessionBenchmark")
@@ -241,14 +237,16 @@ def same_mapping(deployment: Deployment) -> Iterator[Violation]:
         sizes = [name for name in ("tp_size", "pp_size", "cp_size") if server.has(name) and engine.has(name)]
         differ = [name for name in sizes if server.get(name) != engine.get(name)]
         if differ:
-            told = ", ".join(f"{name} {server.get(name)} (engine: {engine.get(name)})" for name in differ)
-            wanted = ", ".join(f"{name} {engine.get(name)}" for name in differ)
+            differences = ", ".join(
+                f"{name} {server.get(name)} (engine: {engine.get(name)})" for name in differ
+            )
+            engine_sizes = ", ".join(f"{name} {engine.get(name)}" for name in differ)
             yield Violation(
                 server.evidence(*differ) + engine.evidence(*differ),
                 {
-                    "what": f"the server is given {told}",
+                    "what": f"the server is given {differences}",
                     "restart": "",
-                    "remedy": f"give the sizes the engine was built for: {wanted}",
+                    "remedy": f"give the sizes the engine was built for: {engine_sizes}",
                 },
             )
 
@@ -259,7 +257,9 @@ def device_ids(deployment: Deployment) -> Iterator[Violation]:
     for server, engine in served_engines(deployment, "triton"):
         needed = ranks_of(engine)
         nodes = str(server.get("parameter.tensorrt_llm.num_nodes") or "1").strip()
-        groups = [each for each in server.items("triton.gpu_device_ids") if isinstance(each, list) and each]
+        groups = [
+            group for group in server.items("triton.gpu_device_ids") if isinstance(group, list) and group
+        ]
         wrong = next((group for group in groups if len(group) != needed), None)
         if needed is None or wrong is None or nodes != "1":
             continue
@@ -279,10 +279,13 @@ def cross_share(deployment: Deployment) -> Iterator[Violation]:
     """A share of the cache for the encoder is set for encoder-decoder models, and only for them."""
     for server, engine in served_engines(deployment, "triton"):
         has_encoder = engine.get("encoder_decoder") is True or server.has("triton.encoder_dir")
-        given, architecture = server.has("runtime.cross_kv_cache_fraction"), engine.text("architecture")
-        if has_encoder and not given:
+        has_fraction, architecture = (
+            server.has("runtime.cross_kv_cache_fraction"),
+            engine.text("architecture"),
+        )
+        if has_encoder and not has_fraction:
             yield _cross(server, engine, "is not set, but the engine has an encoder", "set it, e.g. to 0.5")
-        elif given and not has_encoder and architecture and architecture not in CROSS_ATTENTION:
+        elif has_fraction and not has_encoder and architecture and architecture not in CROSS_ATTENTION:
             yield _cross(server, engine, "is set, but the engine has a decoder only", "leave it empty")
 
 
@@ -305,7 +308,7 @@ def window_in_reach(deployment: Deployment) -> Iterator[Violation]:
     """An attention window is not longer than the sequences it looks at."""
     for server, engine in served_engines(deployment):
         longest = engine.integer("max_seq_len")
-        windows = [each for each in server.items("runtime.attention_window") if isinstance(each, int)]
+        windows = [window for window in server.items("runtime.attention_window") if isinstance(window, int)]
         if longest is not None and windows and max(windows) > longest:
             yield Violation(
                 server.evidence("runtime.attention_window") + engine.evidence("max_seq_len"),
@@ -316,18 +319,3 @@ def window_in_reach(deployment: Deployment) -> Iterator[Violation]:
                     **known_paths(deployment, server),
                 },
             )
-
-
-ROWS: tuple[Agreement, ...] = (
-    limits,
-    ignored_limits,
-    paged_context,
-    decoding_mode,
-    started_ranks,
-    ranks_of_triton,
-    ranks_of_runner,
-    same_mapping,
-    device_ids,
-    cross_share,
-    window_in_reach,
-)

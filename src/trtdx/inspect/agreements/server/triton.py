@@ -15,7 +15,6 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # Parameters the models cannot do without; the others have defaults that a `${...}` leaves in force.
@@ -54,15 +53,15 @@ def filled_in(deployment: Deployment) -> Iterator[Violation]:
 
 
 def _is_needed(item: str, repository: Artifact) -> bool:
-    found = UNFILLED.fullmatch(item)
-    if found is None:
+    match = UNFILLED.fullmatch(item)
+    if match is None:
         return True
-    section, _, key = found["key"].partition(".")
+    section, _, key = match["key"].partition(".")
     if section != "parameters":
         return True
     if key == "gpt_model_path" and repository.has("triton.encoder_dir"):
         return False
-    return key in REQUIRED.get(found["model"], ())
+    return key in REQUIRED.get(match["model"], ())
 
 
 def _filling(repository: Artifact, needed: list[str]) -> str:
@@ -110,9 +109,9 @@ def names_agree(deployment: Deployment) -> Iterator[Violation]:
     for repository in deployment.of("triton"):
         items = [*repository.items("triton.name_mismatch")]
         items += [
-            each
-            for each in repository.items("triton.ensemble_unknown")
-            if "not in the repository" in str(each)
+            item
+            for item in repository.items("triton.ensemble_unknown")
+            if "not in the repository" in str(item)
         ]
         if items:
             where = _where(repository, "triton.name_mismatch", "triton.ensemble_unknown")
@@ -131,9 +130,9 @@ def tensors_connect(deployment: Deployment) -> Iterator[Violation]:
     """The tensors an ensemble connects are there, and have one type on both sides."""
     for repository in deployment.of("triton"):
         items = [
-            each
-            for each in repository.items("triton.ensemble_unknown")
-            if "not in the repository" not in str(each)
+            item
+            for item in repository.items("triton.ensemble_unknown")
+            if "not in the repository" not in str(item)
         ]
         items += repository.items("triton.type_mismatches")
         if items:
@@ -152,13 +151,16 @@ def tensors_connect(deployment: Deployment) -> Iterator[Violation]:
 def logits_type(deployment: Deployment) -> Iterator[Violation]:
     """Triton declares logits in the type in which the engine returns them."""
     for repository, engine in served_engines(deployment, "triton"):
-        wanted, declared = LOGITS.get(engine.text("logits_dtype")), repository.text("triton.logits_datatype")
-        if wanted and declared and declared != wanted:
+        engine_type, declared = (
+            LOGITS.get(engine.text("logits_dtype")),
+            repository.text("triton.logits_datatype"),
+        )
+        if engine_type and declared and declared != engine_type:
             yield Violation(
                 repository.evidence("triton.logits_datatype") + engine.evidence("logits_dtype"),
                 {
                     "what": f"logits are {declared} in tensorrt_llm/config.pbtxt, but {engine.text('logits_dtype')} in the engine",
-                    "remedy": f"set logits_datatype to {wanted} in tensorrt_llm, tensorrt_llm_bls and ensemble",
+                    "remedy": f"set logits_datatype to {engine_type} in tensorrt_llm, tensorrt_llm_bls and ensemble",
                     "repository": repository.path,
                 },
                 Severity.WARNING,
@@ -245,7 +247,9 @@ def an_engine_is_served(deployment: Deployment) -> Iterator[Violation]:
     """What Triton's gpt_model_path names is an engine directory."""
     for repository in deployment.of("triton"):
         path = repository.text("triton.engine_dir").rstrip("/")
-        here = (each for each in deployment.artifacts if names(repository, "triton.engine_dir", each))
+        here = (
+            artifact for artifact in deployment.artifacts if names(repository, "triton.engine_dir", artifact)
+        )
         named = next(here, None)
         if path and named is not None and named.kind not in ("engine", "triton"):
             values = {"path": path, "kind": named.title, "folder": shlex.quote(path)}
@@ -313,21 +317,3 @@ def batching_of_engine(deployment: Deployment) -> Iterator[Violation]:
 
 
 LOST = (("runtime.chunked_context", "chunked context"), ("triton.decoupled", "streaming"))
-
-ROWS: tuple[Agreement, ...] = (
-    filled_in,
-    configurations_parse,
-    files_there,
-    names_agree,
-    tensors_connect,
-    logits_type,
-    streaming_throughout,
-    ensemble_batches,
-    batch_of_engine,
-    one_tokenizer,
-    paths_there,
-    an_engine_is_served,
-    parameters_readable,
-    inflight,
-    batching_of_engine,
-)

@@ -12,7 +12,6 @@ from trtdx.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 from trtdx.inspect.agreements.model.tokens import ends_otherwise, stop_ids, tokenizer_in_use
@@ -21,6 +20,38 @@ from trtdx.inspect.agreements.model.tokens import ends_otherwise, stop_ids, toke
 def template_writes_beginning(holder: Artifact) -> bool:
     template, token = holder.text("tokenizer.chat_template"), holder.text("tokenizer.bos_token")
     return "bos_token" in template or bool(token and token in template)
+
+
+@agreement("DX502", "triton", "hf", "tokenizer")
+def turn_end_stops_triton(deployment: Deployment) -> Iterator[Violation]:
+    """Triton's preprocessing ends an answer at the token that ends a turn.
+
+    It takes the tokenizer's end token alone and reads no generation_config.json (1.2.1).
+    """
+    for server in deployment.of("triton"):
+        holder = tokenizer_in_use(deployment, server)
+        turn_end = holder.integer("tokenizer.turn_end_id") if holder else None
+        eos_id = holder.integer("tokenizer.eos_id") if holder else None
+        if (
+            holder is None
+            or turn_end is None
+            or eos_id is None
+            or turn_end == eos_id
+            or ends_otherwise(holder)
+        ):
+            continue
+        if turn_end in stop_ids(holder) and "preprocessing" in server.items("triton.models"):
+            yield Violation(
+                holder.evidence("tokenizer.turn_end", "tokenizer.eos_id") + server.evidence("triton.models"),
+                {
+                    "token": holder.text("tokenizer.turn_end") or f"token {turn_end}",
+                    "id": turn_end,
+                    "stops": str(eos_id),
+                    "who": "Triton's preprocessing",
+                },
+                Severity.ERROR,  # unless every client sends an end_id or stop words of its own
+                0.7,
+            )
 
 
 @agreement("DX501", "triton", "hf", "tokenizer")
@@ -41,32 +72,3 @@ def some_beginning(deployment: Deployment) -> Iterator[Violation]:
                 Severity.ERROR if holder.text("model_type").startswith("gemma") else None,
                 0.8,
             )
-
-
-@agreement("DX502", "triton", "hf", "tokenizer")
-def turn_end_stops_triton(deployment: Deployment) -> Iterator[Violation]:
-    """Triton's preprocessing ends an answer at the token that ends a turn.
-
-    It takes the tokenizer's end token alone and reads no generation_config.json (1.2.1).
-    """
-    for server in deployment.of("triton"):
-        holder = tokenizer_in_use(deployment, server)
-        turn_end = holder.integer("tokenizer.turn_end_id") if holder else None
-        own = holder.integer("tokenizer.eos_id") if holder else None
-        if holder is None or turn_end is None or own is None or turn_end == own or ends_otherwise(holder):
-            continue
-        if turn_end in stop_ids(holder) and "preprocessing" in server.items("triton.models"):
-            yield Violation(
-                holder.evidence("tokenizer.turn_end", "tokenizer.eos_id") + server.evidence("triton.models"),
-                {
-                    "token": holder.text("tokenizer.turn_end") or f"token {turn_end}",
-                    "id": turn_end,
-                    "stops": str(own),
-                    "who": "Triton's preprocessing",
-                },
-                Severity.ERROR,  # unless every client sends an end_id or stop words of its own
-                0.7,
-            )
-
-
-ROWS: tuple[Agreement, ...] = (turn_end_stops_triton, some_beginning)

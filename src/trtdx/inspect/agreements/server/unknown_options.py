@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.serving import SIDES, place_of, release_of, servers, verify_of
+from trtdx.inspect.agreements.serving import SIDES, release_of, server_words, servers
 from trtdx.inspect.facts.options import table
 from trtdx.knowledge.versions import parsed
 from trtdx.knowledge.violation import Violation
@@ -16,7 +16,6 @@ from trtdx.model import Evidence, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.agreements.agreement import Agreement
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 KEY_LISTS = ("runtime.unknown_keys", "runtime.renamed_keys", "runtime.removed_keys")
@@ -28,8 +27,8 @@ def known_options(deployment: Deployment) -> Iterator[Violation]:
     for server in servers(deployment):
         words = [str(item) for name in KEY_LISTS for item in server.items(name)]
         release = release_of(deployment, server)
-        flags = [each for each in words if each.startswith("-")]
-        keys = [each for each in words if not each.startswith("-")]
+        flags = [word for word in words if word.startswith("-")]
+        keys = [word for word in words if not word.startswith("-")]
         if keys:
             severity, confidence = _gravity(server, release)
             values = {"consequence": _consequence(release), "why": KEYS_WHY, "command": KEYS_COMMAND}
@@ -57,12 +56,11 @@ HELP = {"trtllm-serve": "trtllm-serve serve"}
 def _unknown(server: Artifact, words: list[str], release: str, values: dict[str, str]) -> Violation:
     more = f"; and {len(words) - 5} more" if len(words) > 5 else ""
     return Violation(
-        tuple(_evidence_of(server, each) for each in words[:8]),
+        tuple(_evidence_of(server, word) for word in words[:8]),
         {
             "what": "; ".join(words[:5]) + more,
             "release": f"TensorRT-LLM {release}" if release else "TensorRT-LLM of today",
-            "path": place_of(server),
-            "verify": verify_of(server),
+            **server_words(server),
             **values,
         },
     )
@@ -70,30 +68,30 @@ def _unknown(server: Artifact, words: list[str], release: str, values: dict[str,
 
 def _gravity_of_flags(release: str, flags: list[str]) -> tuple[Severity, float]:
     """Return how sure it is that the program refuses its flags; a later release may have them."""
-    known = parsed(release)
-    if known is None:
-        meant = all("did you mean" in each for each in flags)
+    version = parsed(release)
+    if version is None:
+        meant = all("did you mean" in flag for flag in flags)
         return (Severity.ERROR, 0.9) if meant else (Severity.WARNING, 0.75)
-    return (Severity.WARNING, 0.6) if known > Version(table().releases[-1]) else (Severity.ERROR, 0.95)
+    return (Severity.WARNING, 0.6) if version > Version(table().releases[-1]) else (Severity.ERROR, 0.95)
 
 
 def _gravity(server: Artifact, release: str) -> tuple[Severity, float]:
     """Return how sure it is that this stops the start: an old name works in an old release."""
-    known, newest = parsed(release), Version(table().releases[-1])
-    if known is None:
+    version, newest = parsed(release), Version(table().releases[-1])
+    if version is None:
         is_new = all("did you mean" in item for item in server.items("runtime.unknown_keys"))
         certain = server.has("runtime.unknown_keys") and is_new
         return (Severity.ERROR, 0.9) if certain else (Severity.WARNING, 0.75)
-    if known > newest:
+    if version > newest:
         return Severity.WARNING, 0.6
-    if known <= Version(table().top_level_ignored_until):
+    if version <= Version(table().top_level_ignored_until):
         return Severity.WARNING, 0.9
     return Severity.ERROR, 0.95
 
 
 def _consequence(release: str) -> str:
-    known = parsed(release)
-    if known is not None and known <= Version(table().top_level_ignored_until):
+    version = parsed(release)
+    if version is not None and version <= Version(table().top_level_ignored_until):
         return f"{release} drops them without a word"
     return "the start is refused"
 
@@ -115,10 +113,7 @@ def known_build_flags(deployment: Deployment) -> Iterator[Violation]:
         words = [str(item) for name in lists for item in command.items(name)]
         if words and command.text("runtime.command").startswith("trtllm-build"):
             yield Violation(
-                tuple(_evidence_of(command, each) for each in words[:8]),
+                tuple(_evidence_of(command, word) for word in words[:8]),
                 {"what": "; ".join(words[:5])},
                 confidence=0.9,
             )
-
-
-ROWS: tuple[Agreement, ...] = (known_options, known_build_flags)
