@@ -81,9 +81,11 @@ def start_state(
         name: _empty(engine.inputs[name], len(tokens), batch.shape if batch else None)
         for name in cache_names(engine)
     }
-    made = np.random.PCG64(chosen.seed).state["state"]
+    bit_generator = np.random.PCG64(chosen.seed).state["state"]
     done = np.zeros(len(tokens), bool)
-    return State(tokens, mask, done, past, 0, 0, chosen, (int(made["state"]), int(made["inc"])))
+    return State(
+        tokens, mask, done, past, 0, 0, chosen, (int(bit_generator["state"]), int(bit_generator["inc"]))
+    )
 
 
 def _padded(prompts: Sequence[Sequence[int]] | Array, pad: int) -> tuple[Array, Array]:
@@ -166,21 +168,21 @@ def _feeds(
     """Return what a model wants to be fed at this step."""
     import numpy as np
 
-    known = _step_inputs(state)
-    found: dict[str, Any] = {}
-    for name, wanted in engine.inputs.items():
+    step_inputs = _step_inputs(state)
+    feeds: dict[str, Any] = {}
+    for name, declared in engine.inputs.items():
         if name in extra:
-            found[name] = extra[name]
+            feeds[name] = extra[name]
         elif name in names:
-            found[name] = state.past[name]
-        elif name in known:
-            found[name] = np.asarray(known[name]()).astype(wanted.dtype or "int64")
-        elif not wanted.optional:
+            feeds[name] = state.past[name]
+        elif name in step_inputs:
+            feeds[name] = np.asarray(step_inputs[name]()).astype(declared.dtype or "int64")
+        elif not declared.optional:
             raise InputError(
-                f"the model wants {name} ({wanted}), which is not a part of a generation",
+                f"the model wants {name} ({declared}), which is not a part of a generation",
                 fix=f"pass extra={{{name!r}: ...}}",
             )
-    return found
+    return feeds
 
 
 def _step_inputs(state: State) -> dict[str, Callable[[], Any]]:
@@ -203,18 +205,22 @@ def completed_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> dict[str, Any]
     """
     import numpy as np
 
-    found = {name: feeds[name] for name in engine.inputs if name in feeds}
-    missing = {name: each for name, each in engine.inputs.items() if name not in found and not each.optional}
+    completed = {name: feeds[name] for name in engine.inputs if name in feeds}
+    missing = {
+        name: declared
+        for name, declared in engine.inputs.items()
+        if name not in completed and not declared.optional
+    }
     if not missing or np.ndim(feeds.get("input_ids", 0)) != MASK_RANK:
-        return found
+        return completed
     state = _state_of_feeds(engine, feeds)
-    known = _step_inputs(state)
-    for name, wanted in missing.items():
-        if name in known:
-            found[name] = np.asarray(known[name]()).astype(wanted.dtype or "int64")
+    step_inputs = _step_inputs(state)
+    for name, declared in missing.items():
+        if name in step_inputs:
+            completed[name] = np.asarray(step_inputs[name]()).astype(declared.dtype or "int64")
         elif name in state.past and not state.cached:
-            found[name] = state.past[name]
-    return found
+            completed[name] = state.past[name]
+    return completed
 
 
 def _state_of_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> State:
@@ -243,7 +249,7 @@ def _logits(results: Mapping[str, Array], names: Mapping[str, str]) -> Array:
     import numpy as np
 
     caches = set(names.values())
-    name = "logits" if "logits" in results else next(each for each in results if each not in caches)
+    name = "logits" if "logits" in results else next(output for output in results if output not in caches)
     scores = results[name]
     if scores.ndim not in (2, 3):
         raise InputError(f"the output {name} has shape {list(scores.shape)}, which is not that of scores")

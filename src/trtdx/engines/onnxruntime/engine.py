@@ -102,8 +102,8 @@ class OrtEngine:
         self.graph = Graph(open_model(path))
         self.all_taps = all_taps(self.graph)
         self.taps = _selected(self.all_taps, selector)
-        self.inputs = {str(each.name): declared(each) for each in self.graph.inputs}
-        self.outputs = [str(each.name) for each in self.graph.outputs]
+        self.inputs = {str(value.name): declared(value) for value in self.graph.inputs}
+        self.outputs = [str(value.name) for value in self.graph.outputs]
         self.step = 0  # the number that the next run has
         self._bounds = [0, len(self.graph.nodes)]
         if weight_budget_bytes is not None:
@@ -140,13 +140,13 @@ class OrtEngine:
     def reads(self, place: Place) -> list[Read]:
         """Return what the node behind a place reads; nothing for what is fed."""
         value = next((tap.value for tap in self.all_taps if tap.place == place), "")
-        found = self.graph.values.get(value)
-        if found is None or found not in self.graph.made or place.port != "out":
+        output = self.graph.values.get(value)
+        if output is None or output not in self.graph.made or place.port != "out":
             return []
-        read = self.graph.reads[self.graph.made[found]]
+        read = self.graph.reads[self.graph.made[output]]
         return [
-            Read(str(each.name), None if each.const_value is None else each.const_value.numpy())
-            for each in read
+            Read(str(operand.name), None if operand.const_value is None else operand.const_value.numpy())
+            for operand in read
         ]
 
     def watching(self, selector: Selector, sink: Sink) -> OrtEngine:
@@ -189,13 +189,13 @@ class OrtEngine:
 
     def _still_needed(self, alive: dict[str, Array], segment: Segment) -> dict[str, Array]:
         """Return what later parts need; the memory of the rest goes back to the system from time to time."""
-        kept = {name: array for name, array in alive.items() if name in segment.later}
-        self._freed_bytes += sum(array.nbytes for name, array in alive.items() if name not in kept)
+        needed = {name: array for name, array in alive.items() if name in segment.later}
+        self._freed_bytes += sum(array.nbytes for name, array in alive.items() if name not in needed)
         if self.budget_bytes is not None and self._freed_bytes > max(self.budget_bytes, SLACK_BYTES):
             alive.clear()
             give_back()
             self._freed_bytes = 0
-        return kept
+        return needed
 
     def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
         """Return what has to be given to replay a module."""
@@ -248,16 +248,18 @@ class OrtEngine:
     @cached_property
     def _constants(self) -> dict[str, Array]:
         """The outputs that are weights."""
-        given = [
-            each for each in self.graph.outputs if each.is_initializer() and each.const_value is not None
+        constants = [
+            value for value in self.graph.outputs if value.is_initializer() and value.const_value is not None
         ]
-        return {str(each.name): each.const_value.numpy() for each in given if each.const_value is not None}
+        return {
+            str(value.name): value.const_value.numpy() for value in constants if value.const_value is not None
+        }
 
     @cached_property
     def tapped(self) -> Tapped:
         """What watching changed; told by building the optimised graph with and without, so it takes a while."""
-        whole = segments(self.graph, (), [0, len(self.graph.nodes)])
-        plain = self._operators(whole)
+        unsplit = segments(self.graph, (), [0, len(self.graph.nodes)])
+        plain = self._operators(unsplit)
         watched = self._operators(self._segments)
         return Tapped(
             self.options.optimisation != "none",
@@ -266,11 +268,11 @@ class OrtEngine:
         )
 
     def _operators(self, parts: Sequence[Segment]) -> Counter[str]:
-        found: Counter[str] = Counter()
+        operators: Counter[str] = Counter()
         for part in parts:
             if part.outputs:
-                found += optimised_operators(self._part(part), self.graph, self.options)
-        return found
+                operators += optimised_operators(self._part(part), self.graph, self.options)
+        return operators
 
     def close(self) -> None:
         """Let go of the sessions and the memory they hold; a later run makes new ones."""
@@ -297,16 +299,18 @@ def _selected(taps: Sequence[Tap], selector: Selector | str) -> list[Tap]:
 def _note(options: Options, parts: int, plain: Counter[str], watched: Counter[str]) -> str:
     """Return how the computed graph differs from the unwatched one, in one line."""
     nodes = f"{counted(plain.total(), 'node')} unwatched, {watched.total()} watched"
-    told = f"optimisation {options.optimisation!r}: {nodes}"
+    note = f"optimisation {options.optimisation!r}: {nodes}"
     if parts > 1:
-        told += f" in {parts} parts"
+        note += f" in {parts} parts"
     lost, gained = plain - watched, watched - plain
     if not lost and not gained:
-        return f"{told}; watching changed nothing"
-    was, now = (", ".join(f"{count} {op}" for op, count in each.most_common()) for each in (lost, gained))
+        return f"{note}; watching changed nothing"
+    was, now = (
+        ", ".join(f"{count} {op}" for op, count in operators.most_common()) for operators in (lost, gained)
+    )
     if was and now:
-        return f"{told}; watching replaced {was} by {now}"
-    return f"{told}; watching {f'added {now}' if now else f'removed {was}'}"
+        return f"{note}; watching replaced {was} by {now}"
+    return f"{note}; watching {f'added {now}' if now else f'removed {was}'}"
 
 
 __all__ = [

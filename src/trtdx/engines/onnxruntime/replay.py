@@ -78,16 +78,16 @@ def replay(
         EvaluationError: the engine cannot compute a node.
     """
     graph = engine.graph
-    wanted = replay_of(engine, scope, call)
-    given = {_tensor(name, wanted, engine): array for name, array in inputs.items()}
-    needed = dict.fromkeys((*wanted.inputs, *(name for name in wanted.shapes if name in given)))
-    arrays = checked_feeds({name: declared(graph.values[name]) for name in needed}, given)
-    feeds = arrays | _stand_ins(graph, [name for name in wanted.shapes if name not in needed], arrays)
-    seen = [tap.value for tap in wanted.taps if tap.value not in feeds]
-    names = list(dict.fromkeys((*wanted.outputs, *seen)))
+    module = replay_of(engine, scope, call)
+    named_inputs = {_tensor(name, module, engine): array for name, array in inputs.items()}
+    needed = dict.fromkeys((*module.inputs, *(name for name in module.shapes if name in named_inputs)))
+    arrays = checked_feeds({name: declared(graph.values[name]) for name in needed}, named_inputs)
+    feeds = arrays | _stand_ins(graph, [name for name in module.shapes if name not in needed], arrays)
+    tapped = [tap.value for tap in module.taps if tap.value not in feeds]
+    names = list(dict.fromkeys((*module.outputs, *tapped)))
     values = feeds | engine.part(names, feeds)
-    engine.show(wanted.taps, values, step)
-    return {name: values[name] for name in wanted.outputs}
+    engine.show(module.taps, values, step)
+    return {name: values[name] for name in module.outputs}
 
 
 def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
@@ -109,14 +109,14 @@ def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
 
 def _path(scope: str, modules: Mapping[str, Sequence[int]], engine: InParts) -> str:
     last = last_indices(tap.place for tap in engine.all_taps)
-    found = [path for path in modules if path_matches(scope, path, last)]
-    if not found:
+    matches = [path for path in modules if path_matches(scope, path, last)]
+    if not matches:
         raise UnknownNameError("module of the graph", scope, modules)
-    if len(found) > 1:
+    if len(matches) > 1:
         raise InputError(
-            f"{scope!r} names {len(found)} modules: {', '.join(found[:4])}", fix="name one of them"
+            f"{scope!r} names {len(matches)} modules: {', '.join(matches[:4])}", fix="name one of them"
         )
-    return found[0]
+    return matches[0]
 
 
 def _results_in(graph: Graph, call: Call) -> Iterable[ir.Value]:
@@ -135,33 +135,35 @@ def _inside(tap: Tap, path: str, nodes: set[int], call: int) -> bool:
 def _shapes_behind(graph: Graph, nodes: set[int]) -> list[str]:
     """Return the tensors outside of which only the shapes reach these nodes."""
     waiting = [value for at in nodes for value in graph.reads[at] if graph.kind(value) is Kind.SHAPE]
-    seen: set[ir.Value] = set()
-    found: dict[str, None] = {}
+    visited: set[ir.Value] = set()
+    tensors: dict[str, None] = {}
     while waiting:
         value = waiting.pop()
         at = graph.made[value]
-        if value in seen or at in nodes:
+        if value in visited or at in nodes:
             continue
-        seen.add(value)
+        visited.add(value)
         for read in graph.reads[at]:
             if graph.kind(read) is Kind.SHAPE:
                 waiting.append(read)
             elif graph.kind(read) is Kind.DATA:
-                found[str(read.name)] = None
-    return list(found)
+                tensors[str(read.name)] = None
+    return list(tensors)
 
 
 def _tensor(name: str, wanted: Replay, engine: InParts) -> str:
     """Return the tensor that a name means: its own, or that of a place where it enters."""
     if name in wanted.inputs or name in wanted.shapes:
         return name
-    found = _PORT.fullmatch(name)
-    if found is None or (found[1] and not path_matches(found[1], wanted.path, {})):
-        told = "; ".join(f"{each}: {declared(engine.graph.values[each])}" for each in wanted.inputs)
-        raise InputError(
-            f"nothing that enters {wanted.path} is called {name!r}", fix=f"these enter it: {told}"
+    port = _PORT.fullmatch(name)
+    if port is None or (port[1] and not path_matches(port[1], wanted.path, {})):
+        declarations = "; ".join(
+            f"{input_name}: {declared(engine.graph.values[input_name])}" for input_name in wanted.inputs
         )
-    number = int(found[2] or 0)
+        raise InputError(
+            f"nothing that enters {wanted.path} is called {name!r}", fix=f"these enter it: {declarations}"
+        )
+    number = int(port[2] or 0)
     if number >= len(wanted.inputs):
         raise InputError(f"{wanted.path} has {counted(len(wanted.inputs), 'input')}, so there is no {name!r}")
     return wanted.inputs[number]
@@ -172,12 +174,12 @@ def _stand_ins(graph: Graph, names: Sequence[str], arrays: Mapping[str, Array]) 
     import numpy as np
 
     sizes = Sizes(graph, {name: array.shape for name, array in arrays.items()})
-    found = {}
+    zeros = {}
     for name in names:
         shape = sizes.shape_of(name)
         if shape is None:
             raise InputError(
                 f"the shape of {name} is needed too and is not known", fix=f"give {name} as well"
             )
-        found[name] = np.zeros(shape, numpy_dtype(dtype_of_value(graph.values[name])))
-    return found
+        zeros[name] = np.zeros(shape, numpy_dtype(dtype_of_value(graph.values[name])))
+    return zeros

@@ -19,6 +19,7 @@ from trtdx.engines.tensorrt_llm.plugins import Plugins, real_bindings
 from trtdx.engines.tensorrt_llm.runtime import World
 from trtdx.engines.tensorrt_llm.stand_ins import (
     REPLACED,
+    StandIn,
     StandInFinder,
     answers,
     forgotten,
@@ -123,9 +124,9 @@ class OnCpu:
         for patch in self._patches:
             enter(_patched(patch))
         enter(torch_on_cpu.device_mode(self._torch))
-        said = answers(self._capability) | polygraphy.answers(self._world)
-        first = StandInFinder(self._why_first, said)
-        last = StandInFinder(why_filled_in(self._stand_ins), said, str(self._folder))
+        names_by_module = answers(self._capability) | polygraphy.answers(self._world)
+        first = StandInFinder(self._why_first, names_by_module)
+        last = StandInFinder(why_filled_in(self._stand_ins), names_by_module, str(self._folder))
         self._finders = [first, last]
         enter(_finding([first, self._packages], [last]))
         sys.modules["tensorrt"] = tensorrt.facade(self._real, self._world)
@@ -141,7 +142,7 @@ class OnCpu:
     def _ours(self, name: str) -> bool:
         top = name.partition(".")[0]
         module = sys.modules.get(name)
-        return top in (ROOT, "tensorrt", "polygraphy", *REPLACED) or type(module).__name__ == "StandIn"
+        return top in (ROOT, "tensorrt", "polygraphy", *REPLACED) or isinstance(module, StandIn)
 
     @property
     def sink(self) -> Sink | None:
@@ -202,27 +203,29 @@ def _parsed(selector: Selector | str | None) -> Selector | None:
 
 def package_folder(tree: Path) -> Path:
     """Return the folder of the package in a source tree or an unpacked wheel."""
-    found = next((each for each in (tree / ROOT, tree) if (each / "version.py").is_file()), None)
-    if found is None:
+    folder = next(
+        (candidate for candidate in (tree / ROOT, tree) if (candidate / "version.py").is_file()), None
+    )
+    if folder is None:
         raise InputError(
             f"{tree} is not a TensorRT-LLM source tree: there is no {ROOT}/version.py in it",
             fix="name the folder of a source tree, or of a wheel that was unpacked",
         )
-    missing = [name for name in HALF if not (found / name).is_file()]
+    missing = [name for name in HALF if not (folder / name).is_file()]
     if missing:
         raise InputError(
-            f"TensorRT-LLM {version_of(found)} in {tree} defines no TensorRT networks: {', '.join(missing)} is not there",
+            f"TensorRT-LLM {version_of(folder)} in {tree} defines no TensorRT networks: {', '.join(missing)} is not there",
             fix="take a release with the TensorRT backend: 1.2.1 is the last; its models are torch modules since",
         )
-    return found.resolve()
+    return folder.resolve()
 
 
 def version_of(folder: Path) -> str:
     """Return the version a package says it is."""
-    found = re.search(
+    match = re.search(
         r"__version__\s*=\s*['\"]([^'\"]+)", (folder / "version.py").read_text(encoding="utf-8")
     )
-    return found[1] if found else "unknown"
+    return match[1] if match else "unknown"
 
 
 def _check_python(folder: Path) -> None:
@@ -231,13 +234,13 @@ def _check_python(folder: Path) -> None:
 
     here = ".".join(map(str, sys.version_info[:3]))
     for metadata in folder.parent.glob("tensorrt_llm-*.dist-info/METADATA"):
-        found = re.search(
+        match = re.search(
             r"^Requires-Python:\s*(.+)$", metadata.read_text(encoding="utf-8", errors="replace"), re.M
         )
         with contextlib.suppress(InvalidSpecifier):
-            if found and here not in SpecifierSet(found[1]):
+            if match and here not in SpecifierSet(match[1]):
                 raise InputError(
-                    f"this TensorRT-LLM needs Python {found[1].strip()}, but this is {here}",
+                    f"this TensorRT-LLM needs Python {match[1].strip()}, but this is {here}",
                     fix="run trtdx with such a Python",
                 )
 

@@ -56,7 +56,7 @@ class Creator:
         self.name, self.plugin_version, self.plugin_namespace = name, version, namespace
 
     def create_plugin(self, name: str, fields: Any, phase: Any = None) -> Creation:
-        read = {each.name: np.array(each.data) for each in (fields[at] for at in range(len(fields)))}
+        read = {field.name: np.array(field.data) for field in (fields[at] for at in range(len(fields)))}
         return Creation(self.name, self.plugin_version, self.plugin_namespace, read)
 
 
@@ -92,7 +92,7 @@ class PluginLayer:
         self.type = sys.modules[type(network).__module__].LayerType.PLUGIN_V2
         self.num_inputs, self.num_outputs = len(inputs), len(given)
         # What callers go on with: TensorRT would not mark an input of the network as its output.
-        self._outputs = [network.add_identity(each).get_output(0) for each in given]
+        self._outputs = [network.add_identity(tensor).get_output(0) for tensor in given]
 
     def get_input(self, number: int) -> Any:
         return self._inputs[number]
@@ -146,9 +146,9 @@ class Shown:
         self._layers = [real.get_layer(number) for number in range(real.num_layers)]
         for shift, (at, layer) in enumerate(plugins):
             self._layers.insert(at + shift, IPluginV2Layer(layer))
-        given = [each for _, layer in plugins for each in layer.given]
+        placeholders = [tensor for _, layer in plugins for tensor in layer.given]
         inputs = [real.get_input(number) for number in range(real.num_inputs)]
-        self._inputs = [each for each in inputs if each not in given]
+        self._inputs = [tensor for tensor in inputs if tensor not in placeholders]
         self.num_layers, self.num_inputs = len(self._layers), len(self._inputs)
 
     def get_layer(self, number: int) -> Any:
@@ -167,10 +167,11 @@ class Plugins:
     def __init__(self, references: Mapping[str, Callable[..., Any] | Plugin]) -> None:
         from trtdx.engines.tensorrt_llm.references import known
 
-        given = {
-            name: each if isinstance(each, Plugin) else Plugin(each) for name, each in references.items()
+        user_references = {
+            name: reference if isinstance(reference, Plugin) else Plugin(reference)
+            for name, reference in references.items()
         }
-        self._references = known() | given
+        self._references = known() | user_references
         self._layers: dict[Any, list[tuple[int, PluginLayer]]] = {}
 
     def add(self, network: Any, inputs: Sequence[Any], plugin: Creation) -> PluginLayer:
@@ -178,20 +179,20 @@ class Plugins:
         name = getattr(plugin, "plugin_type", type(plugin).__name__)
         if not isinstance(plugin, Creation) or name not in self._references:
             raise MissingPluginError(name, getattr(plugin, "plugin_version", ""), "(being defined)")
-        given = list(inputs)
-        wanted = self._references[name].outputs or _like_the_first
+        layer_inputs = list(inputs)
+        declare_outputs = self._references[name].outputs or _like_the_first
         layers = self._layers.setdefault(network, [])
         if len(self._layers) > MOST_NETWORKS:
             del self._layers[next(iter(self._layers))]
         outputs = []
-        for number, (dtype, shape) in enumerate(wanted(plugin.fields, given)):
-            own = f"{name}_{len(layers)}_output_{number}"
-            made = network.add_input(own, dtype, tuple(shape))
-            if made is None:
+        for number, (dtype, shape) in enumerate(declare_outputs(plugin.fields, layer_inputs)):
+            output_name = f"{name}_{len(layers)}_output_{number}"
+            placeholder = network.add_input(output_name, dtype, tuple(shape))
+            if placeholder is None:
                 raise InputError(f"TensorRT refuses output {number} of plugin {name}: {dtype}, {list(shape)}")
-            outputs.append(made)
+            outputs.append(placeholder)
         at = network.num_layers
-        layers.append((at, PluginLayer(network, plugin, given, outputs)))
+        layers.append((at, PluginLayer(network, plugin, layer_inputs, outputs)))
         return layers[-1][1]
 
     def shown(self, network: Any) -> Any:
@@ -201,7 +202,7 @@ class Plugins:
 
     def functions(self) -> dict[str | tuple[str, str], Callable[..., Any]]:
         """Return a function for each plugin, as `evaluate` wants them."""
-        return {name: _checked(name, each) for name, each in self._references.items()}
+        return {name: _checked(name, plugin) for name, plugin in self._references.items()}
 
 
 def _like_the_first(fields: Fields, inputs: Sequence[Any]) -> list[tuple[Any, Sequence[int]]]:
@@ -210,19 +211,21 @@ def _like_the_first(fields: Fields, inputs: Sequence[Any]) -> list[tuple[Any, Se
 
 def _checked(name: str, plugin: Plugin) -> Callable[..., Any]:
     """Return a reference that is held to the shapes its network was defined with."""
-    told = "fields" in inspect.signature(plugin.compute).parameters
+    takes_fields = "fields" in inspect.signature(plugin.compute).parameters
 
     def compute(*arrays: Any, layer: Any) -> Any:
-        made: IPluginV2Layer = layer.trt
-        options = {"fields": made.plugin.fields} if told else {}
+        plugin_layer: IPluginV2Layer = layer.trt
+        options = {"fields": plugin_layer.plugin.fields} if takes_fields else {}
         result = plugin.compute(*arrays, **options)
         results = result if isinstance(result, (tuple, list)) else (result,)
-        for number, each in enumerate(results[: made.num_outputs]):
-            wanted, found = tuple(made.get_output(number).shape), tuple(each.shape)
-            if len(wanted) != len(found) or any(a not in (-1, b) for a, b in zip(wanted, found, strict=True)):
+        for number, output in enumerate(results[: plugin_layer.num_outputs]):
+            declared, shape = tuple(plugin_layer.get_output(number).shape), tuple(output.shape)
+            if len(declared) != len(shape) or any(
+                a not in (-1, b) for a, b in zip(declared, shape, strict=True)
+            ):
                 raise LayerError(
-                    f"the reference of plugin {name} returned {list(found)} for output {number}, but the network "
-                    f"was defined with {list(wanted)}",
+                    f"the reference of plugin {name} returned {list(shape)} for output {number}, but the network "
+                    f"was defined with {list(declared)}",
                     layer=layer.name,
                     fix=f"pass plugins={{{name!r}: Plugin(function, outputs)}}; `outputs` tells types and shapes",
                 )

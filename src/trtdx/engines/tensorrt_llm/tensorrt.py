@@ -149,12 +149,12 @@ class Patch(NamedTuple):
 
 def patches(real: Any, world: World) -> list[Patch]:
     """Return what TensorRT-RTX's own classes are given: what classic TensorRT's have."""
-    kept = real.ITensor.dtype
+    dtype_property = real.ITensor.dtype
     location = property(lambda tensor: real.TensorLocation.DEVICE, lambda tensor, value: None)
     add_plugin = _add_plugin(world)
     network, tensor, layer = real.INetworkDefinition, real.ITensor, real.ILayer
-    found = [Patch(tensor, "dtype", property(kept.__get__, _dtype_setter(kept, world)))]
-    wanted = [
+    always = [Patch(tensor, "dtype", property(dtype_property.__get__, _dtype_setter(dtype_property, world)))]
+    where_missing = [
         Patch(tensor, "location", location),
         Patch(tensor, "broadcast_across_batch", property(lambda tensor: False, lambda tensor, value: None)),
         Patch(network, "add_plugin_v2", add_plugin),
@@ -165,7 +165,7 @@ def patches(real: Any, world: World) -> list[Patch]:
         Patch(layer, "precision_is_set", False),
         Patch(layer, "set_output_type", _output_type_setter(world)),
     ]
-    return found + [each for each in wanted if not hasattr(each.owner, each.name)]
+    return always + [patch for patch in where_missing if not hasattr(patch.owner, patch.name)]
 
 
 def _add_plugin(world: World) -> Callable[..., Any]:

@@ -226,9 +226,9 @@ class TorchEngine:
     def _settled(self) -> Iterator[None]:
         """Compute without gradients, in evaluation mode and with the threads asked for."""
         if not self._trained and self.model.training:
-            self._trained = [each for each in self.model.modules() if each.training]
-            for each in self._trained:
-                each.training = False
+            self._trained = [module for module in self.model.modules() if module.training]
+            for module in self._trained:
+                module.training = False
         before = torch.get_num_threads()
         if self._threads and before != self._threads:
             torch.set_num_threads(self._threads)
@@ -243,8 +243,8 @@ class TorchEngine:
         """Take all hooks away and let go of a model that was loaded from a folder; a later run begins anew."""
         if self._watch is not None:
             self._watch.detach()
-        for each in self._trained:
-            each.training = True
+        for module in self._trained:
+            module.training = True
         self._trained = []
         if self.path is not None:
             self._called = self._watch = None
@@ -266,11 +266,11 @@ def _failed(model: Any, err: Exception) -> EvaluationError:
     while trace is not None:
         layer = names.get(id(trace.tb_frame.f_locals.get("self")), layer)
         trace = trace.tb_next
-    told = str(err).strip().partition("\n")[0] or type(err).__name__
+    reason = str(err).strip().partition("\n")[0] or type(err).__name__
     where = f"{layer} ({type(model.get_submodule(layer)).__name__})" if layer else type(model).__name__
     rows = getattr(model.get_submodule(layer), "num_embeddings", 0) if isinstance(err, IndexError) else 0
     beyond = f"a token id or position is beyond its {rows} rows: check the ids, or generate fewer tokens"
-    return EvaluationError(f"{where} cannot be computed: {told}", layer=layer, fix=beyond if rows else "")
+    return EvaluationError(f"{where} cannot be computed: {reason}", layer=layer, fix=beyond if rows else "")
 
 
 __all__ = ["TorchEngine", "load_model", "outline", "replay"]

@@ -75,7 +75,7 @@ def build(
         _job(source),
         selector=selector,
         variant=variant,
-        profiles=tuple(profile_from(each) for each in profiles),
+        profiles=tuple(profile_from(profile) for profile in profiles),
         options=options,
     )
     network = getattr(source, "trt_network", source) if job.kind == "network" else None
@@ -100,11 +100,11 @@ def _job(source: Any) -> Job:
             fix="name it, as 'package.module:function' or 'file.py:function', or pass the network it makes",
         )
     text = os.fspath(source)
-    found = FUNCTION.fullmatch(text)
-    if found and not Path(text).exists():
-        if found["path"].endswith(".py") and not Path(found["path"]).is_file():
-            raise InputError(f"there is no file {found['path']}")
-        return Job(kind="function", name=text, path=found["path"], function=found["function"])
+    match = FUNCTION.fullmatch(text)
+    if match and not Path(text).exists():
+        if match["path"].endswith(".py") and not Path(match["path"]).is_file():
+            raise InputError(f"there is no file {match['path']}")
+        return Job(kind="function", name=text, path=match["path"], function=match["function"])
     if not Path(text).is_file():
         raise InputError(
             f"there is no file {text}",
@@ -163,7 +163,7 @@ def _umask() -> int:
 
 def _built(compiler: Compiler, done: Done, seconds: float, plan_path: str, content: bytes) -> Built:
     job = compiler.job
-    told = told_by(compiler.messages)
+    build_log = told_by(compiler.messages)
     return Built(
         source=job.name,
         variant=job.variant,
@@ -177,9 +177,9 @@ def _built(compiler: Compiler, done: Done, seconds: float, plan_path: str, conte
         outputs=with_most_bytes(done, compiler.inputs, job.profiles, compiler.messages),
         marked=done.marked,
         left_out=done.left_out,
-        kernels=tuple(placed(told.kernels)),
-        activation_bytes=tuple(told.facts.get("log.activation_bytes", ())),
-        weights_bytes=told.facts.get("log.weights_bytes"),
+        kernels=tuple(placed(build_log.kernels)),
+        activation_bytes=tuple(build_log.facts.get("log.activation_bytes", ())),
+        weights_bytes=build_log.facts.get("log.weights_bytes"),
         messages=tuple(compiler.messages),
         content=content,
     )
@@ -187,14 +187,14 @@ def _built(compiler: Compiler, done: Done, seconds: float, plan_path: str, conte
 
 def told_by(messages: Sequence[Message]) -> Told:
     """Return what the log tells of kernels and memory; of several attempts the last."""
-    began = [number for number, each in enumerate(messages) if each.text == "SYMBOLIC CHECKS"]
-    told = Told("the compile")
+    began = [number for number, message in enumerate(messages) if message.text == "SYMBOLIC CHECKS"]
+    build_log = Told("the compile")
     for message in messages[began[-1] if began else 0 :]:
         for line in message.text.split(
             "\n"
         ):  # not splitlines: TensorRT puts control characters between names
-            told.take(line)
-    return told
+            build_log.take(line)
+    return build_log
 
 
 __all__ = ["BuildError", "BuildOptions", "Built", "build"]

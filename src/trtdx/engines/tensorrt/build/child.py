@@ -109,16 +109,16 @@ def _serve(job: Job, teller: Teller, network: Any, registry: Any) -> None:
     teller.begins("define")
     with registering() as active:
         if network is None:
-            trt, builder, network, kept = _defined(job, teller, active)
+            trt, builder, network, owners = _defined(job, teller, active)
         else:
-            trt, builder, kept = compiler.adopted(network, teller)
+            trt, builder, owners = compiler.adopted(network, teller)
             active = registry
         if job.kind != "onnx":  # the parser tells the nodes itself
             define.name_layers(network)
         inputs = define.bindings_from_inputs(network)
         teller.send(Defined(inputs, network.num_layers))
         compiler.compile_network(trt, builder, network, job, active, inputs, teller)
-    del kept
+    del owners
 
 
 def _defined(job: Job, teller: Teller, registry: Any) -> tuple[Any, Any, Any, Any]:
@@ -132,7 +132,7 @@ def _defined(job: Job, teller: Teller, registry: Any) -> tuple[Any, Any, Any, An
     network = define.new_network(trt, builder, strongly_typed=job.options.strongly_typed)
     if job.kind == "onnx":
         teller.begins("parse")
-        kept = define.parse_onnx(trt, network, logger, job.path)
+        owner = define.parse_onnx(trt, network, logger, job.path)
     else:
-        kept = define.call_function(network, job, registry)
-    return trt, builder, network, (kept, logger)
+        owner = define.call_function(network, job, registry)
+    return trt, builder, network, (owner, logger)

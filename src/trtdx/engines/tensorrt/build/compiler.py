@@ -107,13 +107,13 @@ def compile_network(
     teller.begins("compile")
     plan = _compiled(builder, network, config, marks, job.options.most_retries, teller)
     outputs = tuple(
-        binding_of(each, marked=each.name in marks.tensors and each.name not in marks.own)
-        for each in outputs_of(network)
+        binding_of(tensor, marked=tensor.name in marks.tensors and tensor.name not in marks.own)
+        for tensor in outputs_of(network)
     )
     teller.begins("plan")
     size = _written(plan, job.part)
     version = f"{trt.__name__.partition('.')[0]} {trt.__version__}"
-    makers = makers_of(network, {each.name for each in outputs})
+    makers = makers_of(network, {binding.name for binding in outputs})
     teller.send(Done(version, size, outputs, makers, marks.marked(), tuple(marks.left_out)))
 
 
@@ -149,8 +149,8 @@ def _set_capabilities(trt: Any, config: Any, options: BuildOptions) -> None:
             fix="leave the compute capability out, or use TensorRT-RTX",
         )
     config.num_compute_capabilities = len(options.compute_capabilities)
-    for number, each in enumerate(options.compute_capabilities):
-        name = f"SM{each.replace('.', '')}"
+    for number, capability in enumerate(options.compute_capabilities):
+        name = f"SM{capability.replace('.', '')}"
         if not hasattr(trt.ComputeCapability, name):
             raise UnknownNameError("compute capability", name, list(trt.ComputeCapability.__members__))
         config.set_compute_capability(getattr(trt.ComputeCapability, name), number)
@@ -159,18 +159,18 @@ def _set_capabilities(trt: Any, config: Any, options: BuildOptions) -> None:
 def _add_profile(
     builder: Any, config: Any, network: Any, number: int, profile: Profile, teller: Teller
 ) -> None:
-    made = builder.create_optimization_profile()
-    tensors = {network.get_input(each).name: network.get_input(each) for each in range(network.num_inputs)}
+    trt_profile = builder.create_optimization_profile()
+    tensors = {network.get_input(index).name: network.get_input(index) for index in range(network.num_inputs)}
     for name, shapes in profile.items():
-        setter = made.set_shape_input if tensors[name].is_shape_tensor else made.set_shape
+        setter = trt_profile.set_shape_input if tensors[name].is_shape_tensor else trt_profile.set_shape
         try:
             setter(name, *shapes)
         except (TypeError, ValueError, RuntimeError) as err:
             raise BuildError(f"profile {number} is refused for {name}: {err}", stage="profile") from err
     before = len(teller.errors)
-    if config.add_optimization_profile(made) < 0:
-        told = _reason(teller.errors[before:])
-        raise BuildError(f"TensorRT refuses profile {number}: {told}", stage="profile")
+    if config.add_optimization_profile(trt_profile) < 0:
+        reason = _reason(teller.errors[before:])
+        raise BuildError(f"TensorRT refuses profile {number}: {reason}", stage="profile")
 
 
 def _compiled(

@@ -97,7 +97,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def output_bytes(self) -> int | None:
         """Return what all outputs take at the largest shapes, None where one of them is unknown."""
-        sizes = [each.most_bytes for each in self.outputs]
+        sizes = [binding.most_bytes for binding in self.outputs]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
     def plan(self) -> bytes:

@@ -81,10 +81,10 @@ def _identity(kernel: Kernel) -> Identity:
 
 
 def _added(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Kernel]:
-    known = Counter(_identity(kernel) for kernel in before)
+    remaining = Counter(_identity(kernel) for kernel in before)
     for kernel in after:
-        if known[_identity(kernel)]:
-            known[_identity(kernel)] -= 1
+        if remaining[_identity(kernel)]:
+            remaining[_identity(kernel)] -= 1
         else:
             yield kernel
 
@@ -96,7 +96,7 @@ def _all_splits(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[S
             where.setdefault((kernel.profile, node), set()).add(number)
     for kernel in before:
         homes = {node: where.get((kernel.profile, node), set()) for node in kernel.nodes}
-        present = [found for found in homes.values() if found]
+        present = [numbers for numbers in homes.values() if numbers]
         if len(present) < 2 or set.intersection(*present):
             continue
         numbers = sorted(set.union(*present))
@@ -155,8 +155,8 @@ def _splits(effect: Effect) -> Iterator[Section]:
     if not effect.splits:
         return
     rows = tuple(
-        (each.profile, each.kind, listed(each.layers, NAMED), len(each.now), listed(each.now, NAMED))
-        for each in effect.splits[:MOST_ROWS]
+        (split.profile, split.kind, listed(split.layers, NAMED), len(split.now), listed(split.now, NAMED))
+        for split in effect.splits[:MOST_ROWS]
     )
     left = len(effect.splits) - len(rows)
     yield Section(
@@ -172,7 +172,8 @@ def _new(effect: Effect) -> Iterator[Section]:
     if not effect.added:
         return
     rows = tuple(
-        (each.profile, each.kind, each.name, listed(each.nodes, NAMED)) for each in effect.added[:MOST_ROWS]
+        (kernel.profile, kernel.kind, kernel.name, listed(kernel.nodes, NAMED))
+        for kernel in effect.added[:MOST_ROWS]
     )
     left = len(effect.added) - len(rows)
     yield Section(
@@ -186,5 +187,5 @@ def _new(effect: Effect) -> Iterator[Section]:
 
 def _left_out(effect: Effect) -> Iterator[Section]:
     if effect.debug.left_out:
-        rows = tuple((each.name, each.reason) for each in effect.debug.left_out[:MOST_ROWS])
+        rows = tuple((tensor.name, tensor.reason) for tensor in effect.debug.left_out[:MOST_ROWS])
         yield Section("left-out", "tensors that could not be marked", ("tensor", "reason"), rows)

@@ -88,15 +88,15 @@ class Compiler:
         control, to_child = os.pipe()
         frames, from_child = os.pipe()
         printed, output = os.pipe()
-        theirs, ours = [control, from_child, output], [to_child, frames, printed]
+        child_fds, parent_fds = [control, from_child, output], [to_child, frames, printed]
         process: host.Child | None = None
         try:
             if network is None:
                 process = self._started(control, from_child, output)
             else:
-                process = host.fork(lambda: self._forked(theirs, ours, network, registry))
-            while theirs:
-                os.close(theirs.pop())
+                process = host.fork(lambda: self._forked(child_fds, parent_fds, network, registry))
+            while child_fds:
+                os.close(child_fds.pop())
             if network is None:
                 with contextlib.suppress(BrokenPipeError):  # it died already, which is told below
                     write_all(to_child, packed(self.job))
@@ -106,7 +106,7 @@ class Compiler:
             if process is not None:
                 process.kill()
                 process.wait(REAPED_S)
-            for fd in (*theirs, *ours):
+            for fd in (*child_fds, *parent_fds):
                 os.close(fd)
         self._output.end()
         return self._ended(status)
@@ -184,8 +184,10 @@ class Compiler:
         if killed:
             how = f"was ended by {killed}" if killed in ("SIGKILL", "SIGTERM") else f"crashed with {killed}"
         doing = DOING.get(self.stage, "when it started")
-        said = [message.text.strip() for message in self.messages if message.severity != "VERBOSE"]
-        last = f"; the last it said: {' | '.join(said[-LAST_SAID:])}" if said else "; it said nothing before"
+        texts = [message.text.strip() for message in self.messages if message.severity != "VERBOSE"]
+        last = (
+            f"; the last it said: {' | '.join(texts[-LAST_SAID:])}" if texts else "; it said nothing before"
+        )
         return BuildCrashedError(
             f"the process that builds {self.job.name} {how} {doing}{last}",
             stage=self.stage,
@@ -271,7 +273,7 @@ class _Bar:
 
     def _whole(self) -> float:
         inner = 0.0
-        for done, of in reversed(self._open.values()):
-            inner = min((done + inner * (done < of)) / of, 1.0)
+        for done, steps in reversed(self._open.values()):
+            inner = min((done + inner * (done < steps)) / steps, 1.0)
         self._fraction = max(self._fraction, inner)
         return self._fraction

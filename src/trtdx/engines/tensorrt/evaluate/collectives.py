@@ -70,9 +70,9 @@ def told(layer: Layer, value: Any, collectives: Mapping[str, Collective]) -> Col
 def exchanged(brought: Sequence[Exchange | None], how: Collective) -> list[Any]:
     """Return what each rank gets; None for one that does not take part."""
     ranks = how.ranks or tuple(range(len(brought)))
-    there = [each for rank in ranks if (each := brought[rank]) is not None]
+    there = [exchange for rank in ranks if (exchange := brought[rank]) is not None]
     dtype = there[0].layer.outputs[0].dtype
-    values = [to_torch(dtype)(each.value) for each in there]
+    values = [to_torch(dtype)(exchange.value) for exchange in there]
     root = ranks.index(how.root) if how.root in ranks else 0
     results: list[Any] = [None] * len(brought)
     for rank, value in zip(ranks, _exchanged(values, how, root), strict=True):
@@ -87,12 +87,12 @@ def _exchanged(values: list[Any], how: Collective, root: int) -> list[Any]:
         if operation == "REDUCE_SCATTER":
             return list(total.chunk(count, 0))
         return [
-            total if operation == "ALL_REDUCE" or rank == root else each for rank, each in enumerate(values)
+            total if operation == "ALL_REDUCE" or rank == root else value for rank, value in enumerate(values)
         ]
     if operation in ("ALL_GATHER", "GATHER"):
-        whole = torch.cat(values, 0)
+        gathered = torch.cat(values, 0)
         return [
-            whole if operation == "ALL_GATHER" or rank == root else torch.zeros_like(whole)
+            gathered if operation == "ALL_GATHER" or rank == root else torch.zeros_like(gathered)
             for rank in range(count)
         ]
     if operation == "BROADCAST":
@@ -101,7 +101,7 @@ def _exchanged(values: list[Any], how: Collective, root: int) -> list[Any]:
         return list(values[root].chunk(count, 0))
     if operation == "ALL_TO_ALL":
         parts = [value.chunk(count, 0) for value in values]
-        return [torch.cat([each[rank] for each in parts], 0) for rank in range(count)]
+        return [torch.cat([chunks[rank] for chunks in parts], 0) for rank in range(count)]
     raise LayerError(f"{operation} is not a collective of TensorRT")
 
 
@@ -132,11 +132,13 @@ def evaluate_ranks(
     from trtdx.engines.tensorrt.evaluate.network import prepare, quietly
 
     ready = [prepare(network, plugins=plugins) for network in networks]
-    tapped = [each.tapped(taps) for each in ready]
-    started = [each.start(given, wanted) for each, given, wanted in zip(ready, inputs, tapped, strict=True)]
+    tapped = [network.tapped(taps) for network in ready]
+    started = [
+        network.start(feeds, slots) for network, feeds, slots in zip(ready, inputs, tapped, strict=True)
+    ]
     with quietly():
         _together(ready, started, collectives or {})
-    return [each.finish(run) for each, (run, _) in zip(ready, started, strict=True)]
+    return [network.finish(run) for network, (run, _) in zip(ready, started, strict=True)]
 
 
 def _together(

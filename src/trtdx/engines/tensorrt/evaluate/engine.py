@@ -114,23 +114,23 @@ class TrtEngine:
     def _inputs(self, ready: Prepared) -> dict[str, Input]:
         """Return what is fed: sizes as the file names them, types as TensorRT has them."""
         network = ready.graph.network
-        found = {}
+        inputs = {}
         for number, tensor in enumerate(ready.graph.inputs):
             dtype = dtype_name(tensor.dtype)
             if self.path is None:
-                found[tensor.name] = Input(tensor.name, dtype, _dims(network.get_input(number)))
+                inputs[tensor.name] = Input(tensor.name, dtype, _dims(network.get_input(number)))
             else:
-                found[tensor.name] = declared(self.graph.values[tensor.name])._replace(dtype=dtype)
-        return found
+                inputs[tensor.name] = declared(self.graph.values[tensor.name])._replace(dtype=dtype)
+        return inputs
 
     def _named_results(self, ready: Prepared) -> dict[str, str]:
         """Return the outputs by the names the file gives them, and TensorRT's names for these."""
-        made = [tensor.name for tensor in ready.graph.outputs]
-        told = [str(each.name) for each in self.graph.outputs]
+        tensor_names = [tensor.name for tensor in ready.graph.outputs]
+        output_names = [str(value.name) for value in self.graph.outputs]
         return (
-            dict(zip(told, made, strict=True))
-            if len(told) == len(made)
-            else dict(zip(made, made, strict=True))
+            dict(zip(output_names, tensor_names, strict=True))
+            if len(output_names) == len(tensor_names)
+            else dict(zip(tensor_names, tensor_names, strict=True))
         )
 
     @property
@@ -147,14 +147,14 @@ class TrtEngine:
     def details(self) -> dict[str, Any]:
         """What a reader of the capture has to know to repeat the run."""
         model = str(self.path) if self.path is not None else self._ready().graph.network.name
-        found: dict[str, Any] = {
+        details: dict[str, Any] = {
             "tensorrt": self._package,
             "model": model,
             "computed": COMPUTED,
             "optimisation": "none",
         }
         renamed, lost = self.placed.renamed, self.placed.lost
-        return found | ({"renamed": renamed} if renamed else {}) | ({"lost": lost} if lost else {})
+        return details | ({"renamed": renamed} if renamed else {}) | ({"lost": lost} if lost else {})
 
     @property
     def tapped(self) -> Tapped:
@@ -170,12 +170,17 @@ class TrtEngine:
         name = next((spot.tensor for spot in self.placed.spots if spot.place == place), "")
         ready = self._ready()
         layer = next(
-            (each for each in ready.graph.layers if name in {made.name for made in each.outputs}), None
+            (
+                candidate
+                for candidate in ready.graph.layers
+                if name in {output.name for output in candidate.outputs}
+            ),
+            None,
         )
         if layer is None or place.port != "out":
             return []
         values = ready.kernels.constants
-        return [Read(each.name, values.get(each.slot)) for each in layer.inputs if each is not None]
+        return [Read(tensor.name, values.get(tensor.slot)) for tensor in layer.inputs if tensor is not None]
 
     def watching(self, selector: Selector | str, sink: Sink) -> TrtEngine:
         """Return the same network with another selector and sink; weights and kernels are shared."""
@@ -196,20 +201,20 @@ class TrtEngine:
         ready = self._ready()
         step, self.step = self.step, self.step + 1
         if self.sink is None or not self.spots:
-            found = ready(arrays)
+            values = ready(arrays)
         else:
-            found = self._watched(ready, arrays, Line(self.spots, self._unsure, self.sink, step))
-        return {name: found[tensor] for name, tensor in self._results.items()}
+            values = self._watched(ready, arrays, Line(self.spots, self._unsure, self.sink, step))
+        return {name: values[tensor] for name, tensor in self._results.items()}
 
     def _watched(self, ready: Prepared, arrays: Mapping[str, Array], line: Line) -> dict[str, Array]:
         taps = {spot.tensor for spot in self.spots}
         try:
-            found = ready.watch(arrays, taps, line.show)
+            values = ready.watch(arrays, taps, line.show)
         except EvaluationError:
             line.end()
             raise
         line.end()
-        return found
+        return values
 
     def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
         """Return what has to be given to replay a module."""
@@ -228,10 +233,10 @@ class TrtEngine:
             return ready.compute(feeds, names)
         piece = parsed(self.graph, extracted(self.graph, feeds, names))
         plugins, collectives = self._told
-        found = prepare(piece.network, plugins=plugins, collectives=collectives)
-        made = [piece.network.get_output(number).name for number in range(piece.network.num_outputs)]
-        values = found({name: feeds[name] for name in _fed(piece.network)})
-        return {name: values[tensor] for name, tensor in zip(names, made, strict=True)}
+        part = prepare(piece.network, plugins=plugins, collectives=collectives)
+        tensor_names = [piece.network.get_output(number).name for number in range(piece.network.num_outputs)]
+        values = part({name: feeds[name] for name in _fed(piece.network)})
+        return {name: values[tensor] for name, tensor in zip(names, tensor_names, strict=True)}
 
     def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
         """Hand the values of some taps to the sink."""

@@ -120,7 +120,7 @@ class Prepared:
                 layer = next(layers, None)
             if layer is None:
                 return
-            yield layer, {each.name: contiguous(run.values[each.slot]) for each in layer.outputs}
+            yield layer, {tensor.name: contiguous(run.values[tensor.slot]) for tensor in layer.outputs}
 
     def watch(
         self, inputs: Mapping[str, Any], taps: Taps, show: Callable[[str, Array], None]
@@ -155,21 +155,21 @@ class Prepared:
         for slot, value in slots.items():
             run.values[slot] = value
         self._show(run, block, show or (lambda name, value: None))
-        held = {slot: self._value(run, self.graph.tensors[slot]) for slot in tapped}
-        found = {slot: value for slot, value in held.items() if value is not None}
-        return self._handed_out(run, found, slots.values())
+        values = {slot: self._value(run, self.graph.tensors[slot]) for slot in tapped}
+        present = {slot: value for slot, value in values.items() if value is not None}
+        return self._handed_out(run, present, slots.values())
 
     def _values_of(self, given: Mapping[str, Any]) -> dict[int, Array]:
         """Return values by slot of tensors of any kind, checked for their types."""
-        found = {}
+        values = {}
         for name, array in given.items():
             (slot,) = self.tapped([name])
-            found[slot] = value_from_given(array, self.graph.tensors[slot].dtype, name)
-        return found
+            values[slot] = value_from_given(array, self.graph.tensors[slot].dtype, name)
+        return values
 
     def _check_enough(self, block: Block, slots: Collection[int]) -> None:
-        made = {slot for step in block.steps for slot in step.outs}
-        given_anew = made & set(slots)
+        computed = {slot for step in block.steps for slot in step.outs}
+        given_anew = computed & set(slots)
         if given_anew:  # a layer with several outputs of which one is given and another is needed
             name = self.graph.tensors[min(given_anew)].name
             raise InputError(f"{name} is given, but its layer has to be computed for another of its outputs")
@@ -209,8 +209,8 @@ class Prepared:
         """Return what a finished computation kept, outputs first."""
         self._plan(run.tapped).remember(self._shapes_in(run), run)
         tensors = (*self.graph.outputs, *(self.graph.tensors[slot] for slot in sorted(run.tapped)))
-        held = {tensor.slot: self._value(run, tensor) for tensor in tensors}
-        return self._handed_out(run, {slot: value for slot, value in held.items() if value is not None})
+        values = {tensor.slot: self._value(run, tensor) for tensor in tensors}
+        return self._handed_out(run, {slot: value for slot, value in values.items() if value is not None})
 
     def _value(self, run: Run, tensor: Tensor) -> Any:
         if tensor.slot in run.kept:
@@ -219,15 +219,15 @@ class Prepared:
 
     def _handed_out(self, run: Run, held: dict[int, Array], given: Iterable[Array] = ()) -> dict[str, Array]:
         """Return values by name, each in memory that is nobody else's: no input's, no weight's, no other's."""
-        fed = (run.values[each.slot] for each in self.graph.inputs)
-        taken = {id(owner(value)) for value in (*fed, *given) if value is not None}
-        taken |= self._owners | self._known_owners(run)
-        found = {}
+        fed = (run.values[tensor.slot] for tensor in self.graph.inputs)
+        owners = {id(owner(value)) for value in (*fed, *given) if value is not None}
+        owners |= self._owners | self._known_owners(run)
+        unshared = {}
         for slot, value in held.items():
-            own = id(owner(value)) not in taken
-            taken.add(id(owner(value)))
-            found[self.graph.tensors[slot].name] = contiguous(value) if own else value.copy()
-        return found
+            is_unshared = id(owner(value)) not in owners
+            owners.add(id(owner(value)))
+            unshared[self.graph.tensors[slot].name] = contiguous(value) if is_unshared else value.copy()
+        return unshared
 
     def _known_owners(self, run: Run) -> set[int]:
         plan = self._plans.get(run.tapped)
@@ -252,10 +252,10 @@ class Prepared:
 
     def partial(self, run: Run) -> dict[str, Array]:
         """Return all that is there of a computation that did not end."""
-        held = {slot: value for slot, value in enumerate(run.values) if value is not None}
-        for slot in (*self.kernels.constants, *(each.slot for each in self.graph.inputs)):
-            held.pop(slot, None)
-        return self._handed_out(run, held | run.kept)
+        values = {slot: value for slot, value in enumerate(run.values) if value is not None}
+        for slot in (*self.kernels.constants, *(tensor.slot for tensor in self.graph.inputs)):
+            values.pop(slot, None)
+        return self._handed_out(run, values | run.kept)
 
     def _shapes_in(self, run: Run) -> tuple[tuple[int, ...], ...]:
         return tuple(run.values[tensor.slot].shape for tensor in self.graph.inputs)
@@ -263,10 +263,10 @@ class Prepared:
     def _plan(self, tapped: frozenset[int]) -> Plan:
         """Return how to compute the outputs and what is tapped; made once."""
         if tapped not in self._plans:
-            wanted = {tensor.slot for tensor in self.graph.outputs} | tapped
+            targets = {tensor.slot for tensor in self.graph.outputs} | tapped
             with quietly():
-                block = Planner(self.graph, self.kernels, wanted).block()
-            self._plans[tapped] = plan_with_foresight(self.graph, self.kernels, block, wanted)
+                block = Planner(self.graph, self.kernels, targets).block()
+            self._plans[tapped] = plan_with_foresight(self.graph, self.kernels, block, targets)
             self._note_constants()
         return self._plans[tapped]
 
@@ -290,22 +290,22 @@ class Prepared:
         return values
 
     def _check_shape(self, name: str, given: tuple[int, ...]) -> None:
-        wanted = self._shapes[name]
-        fits = len(given) == len(wanted) and all(a in (-1, b) for a, b in zip(wanted, given, strict=True))
+        declared = self._shapes[name]
+        fits = len(given) == len(declared) and all(a in (-1, b) for a, b in zip(declared, given, strict=True))
         if not fits:
-            raise InputError(f"{name} has shape {list(given)}, but the network wants {list(wanted)}")
+            raise InputError(f"{name} has shape {list(given)}, but the network wants {list(declared)}")
 
     def tapped(self, taps: Taps) -> frozenset[int]:
         if taps is None:
             return frozenset()
         if taps == "all":
             return frozenset(tensor.slot for layer in self.graph.layers for tensor in layer.outputs)
-        found: set[int] = set()
+        slots: set[int] = set()
         for name in [taps] if isinstance(taps, str) else taps:
             if name not in self._names:
                 raise UnknownNameError("tensor or layer", name, self._names)
-            found |= self._names[name]
-        return frozenset(found)
+            slots |= self._names[name]
+        return frozenset(slots)
 
 
 @contextlib.contextmanager

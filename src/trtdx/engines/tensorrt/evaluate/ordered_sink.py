@@ -73,11 +73,11 @@ def unsure_tensors(graph: Graph, kernels: Kernels) -> set[str]:
 
 def _behind(graph: Graph, missing: set[int]) -> set[int]:
     """Return what needs the result of some layers."""
-    found: set[int] = set()
+    slots: set[int] = set()
     before = -1
-    while len(found) != before:
-        before = len(found)
+    while len(slots) != before:
+        before = len(slots)
         for layer in graph.layers:
-            if layer.index in missing or any(slot in found for slot in layer.input_slots()):
-                found.update(layer.output_slots())
-    return found
+            if layer.index in missing or any(slot in slots for slot in layer.input_slots()):
+                slots.update(layer.output_slots())
+    return slots

@@ -84,11 +84,11 @@ def open_plan(
     if problem:
         raise NoDriverError(problem)
     trt = bindings()
-    found = Execution(trt, loaded(trt, data), memory(), sink, places or {})
-    found.choose(profile)
+    execution = Execution(trt, loaded(trt, data), memory(), sink, places or {})
+    execution.choose(profile)
     if sink is not None:
-        found.watch(debug_tensors)
-    return found
+        execution.watch(debug_tensors)
+    return execution
 
 
 class Execution:
@@ -154,41 +154,41 @@ class Execution:
         """
         context = self._context
         arrays = checked_feeds(self.inputs, feeds)
-        held = [self._feed(name, array) for name, array in arrays.items()]
+        allocations = [self._feed(name, array) for name, array in arrays.items()]
         short = context.infer_shapes()
         if short:
             raise InputError(f"the shapes of {', '.join(short)} do not follow from what is fed")
-        made = {name: self._room(name) for name in self.outputs}
+        buffers = {name: self._room(name) for name in self.outputs}
         fine = context.execute_async_v3(self._memory.stream)
         self._memory.wait()
         self.step += 1
-        del held  # not before the stream is done with it
+        del allocations  # not before the stream is done with it
         if self._listener.error is not None:
             error, self._listener.error = self._listener.error, None
             raise error
         if not fine:
             raise EvaluationError(f"TensorRT does not execute the plan: {_said(self._trt)}")
-        return {name: self._fetched(name, *room) for name, room in made.items()}
+        return {name: self._fetched(name, *room) for name, room in buffers.items()}
 
     def _feed(self, name: str, array: Array) -> Any:
         """Give one input to the context; what comes back keeps its memory alive."""
         import numpy as np
 
         context = self._context
-        whole = np.ascontiguousarray(array).reshape(array.shape)
-        if not context.set_input_shape(name, whole.shape):
+        packed = np.ascontiguousarray(array).reshape(array.shape)
+        if not context.set_input_shape(name, packed.shape):
             raise InputError(
-                f"the plan does not take {name} of shape {list(whole.shape)}: {_said(self._trt)}",
+                f"the plan does not take {name} of shape {list(packed.shape)}: {_said(self._trt)}",
                 fix="stay within the optimization profile, or build with a wider one; trtdx inspect shows it",
             )
-        raw = whole.reshape(-1).view(np.uint8)
+        raw = packed.reshape(-1).view(np.uint8)
         if self._engine.get_tensor_location(name) == self._trt.TensorLocation.HOST:
             self._check(context.set_tensor_address(name, raw.ctypes.data), name)
             return raw
-        held, address = self._memory.hold(raw.nbytes)
-        self._memory.write(held, raw)
+        allocation, address = self._memory.hold(raw.nbytes)
+        self._memory.write(allocation, raw)
         self._check(context.set_tensor_address(name, address), name)
-        return held
+        return allocation
 
     def _room(self, name: str) -> tuple[Any, int, tuple[int, ...]]:
         """Give an output its memory."""
@@ -199,9 +199,9 @@ class Execution:
                 fix="leave that output out, or compute the network definition with trtdx.engines.tensorrt.evaluate.network",
             )
         dtype = self._engine.get_tensor_dtype(name).name
-        held, address = self._memory.hold(byte_count(dtype, math.prod(shape)))
+        allocation, address = self._memory.hold(byte_count(dtype, math.prod(shape)))
         self._check(self._context.set_tensor_address(name, address), name)
-        return held, address, shape
+        return allocation, address, shape
 
     def _fetched(self, name: str, held: Any, address: int, shape: tuple[int, ...]) -> Array:
         dtype = self._engine.get_tensor_dtype(name).name
@@ -211,8 +211,8 @@ class Execution:
         """Hand a debug tensor on, at each of its places."""
         if self.sink is None:
             return
-        own = Place(".".join(path_of(name)), "out", tensor=name, dtype=dtype_name(dtype))
-        for place in self._places.get(name, (own,)):
+        default_place = Place(".".join(path_of(name)), "out", tensor=name, dtype=dtype_name(dtype))
+        for place in self._places.get(name, (default_place,)):
             self.sink(Seen(place, value, self.step, 0))
 
     def _check(self, fine: bool, what: str) -> None:
@@ -247,9 +247,9 @@ def listener_class(trt: ModuleType) -> Any:
     """Return TensorRT's debug listener that reads each tensor and passes it on."""
 
     class Listener(trt.IDebugListener):  # type: ignore[misc,name-defined]
-        def __init__(self, passed: Any, held: Memory) -> None:
+        def __init__(self, passed: Any, memory: Memory) -> None:
             trt.IDebugListener.__init__(self)
-            self._pass, self._memory = passed, held
+            self._pass, self._memory = passed, memory
             self.error: BaseException | None = None
 
         def process_debug_tensor(
@@ -263,9 +263,9 @@ def listener_class(trt: ModuleType) -> Any:
         ) -> bool:
             if self.error is not None:
                 return False
-            held = HostMemory() if location == trt.TensorLocation.HOST else self._memory
+            memory = HostMemory() if location == trt.TensorLocation.HOST else self._memory
             try:  # TensorRT ends the process when something is raised through it
-                self._pass(name, type.name, _value(held, _address(addr), type.name, tuple(shape), stream))
+                self._pass(name, type.name, _value(memory, _address(addr), type.name, tuple(shape), stream))
             except BaseException as err:
                 self.error = err
                 return False
@@ -317,11 +317,11 @@ def loaded(trt: ModuleType, data: bytes) -> Any:
     from trtdx.formats.tensorrt.plan import START_BYTES, parse_header
 
     header = parse_header(data[:START_BYTES], len(data))
-    own = "TensorRT-RTX" if trt.__name__ == "tensorrt_rtx" else "TensorRT"
-    if header.product != own:
+    installed = "TensorRT-RTX" if trt.__name__ == "tensorrt_rtx" else "TensorRT"
+    if header.product != installed:
         raise InputError(
-            f"the plan is {header.product}'s, and this is {own} {trt.__version__}",
-            fix=f"build it with {own}, or install {header.product}",
+            f"the plan is {header.product}'s, and this is {installed} {trt.__version__}",
+            fix=f"build it with {installed}, or install {header.product}",
         )
     log = logger(trt)
     log.told.clear()
@@ -329,13 +329,13 @@ def loaded(trt: ModuleType, data: bytes) -> Any:
     engine = runtime.deserialize_cuda_engine(data)
     if engine is not None:
         return engine
-    said = _said(trt)
-    if any(mark in said for mark in NO_USABLE_DRIVER):
-        raise NoDriverError(f"TensorRT finds none that it can use: {said}")
+    reason = _said(trt)
+    if any(mark in reason for mark in NO_USABLE_DRIVER):
+        raise NoDriverError(f"TensorRT finds none that it can use: {reason}")
     versions = f"; the plan is of {header.version}, this is {trt.__version__}"
     raise EvaluationError(
-        f"TensorRT does not load the plan: {said}{versions if header.version != trt.__version__ else ''}",
-        fix=f"build it with {own} {trt.__version__} for this GPU",
+        f"TensorRT does not load the plan: {reason}{versions if header.version != trt.__version__ else ''}",
+        fix=f"build it with {installed} {trt.__version__} for this GPU",
     )
 
 
@@ -357,8 +357,8 @@ def logger(trt: ModuleType) -> Any:
 
 def _said(trt: ModuleType) -> str:
     """Return the last error; where another logger was first in this process, TensorRT tells that one."""
-    told = logger(trt).told
-    return told[-1] if told else "it says why to the logger that was made first in this process"
+    errors = logger(trt).told
+    return errors[-1] if errors else "it says why to the logger that was made first in this process"
 
 
 __all__ = ["Execution", "NoDriverError", "execute", "open_plan"]

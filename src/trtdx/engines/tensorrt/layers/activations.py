@@ -66,11 +66,13 @@ def parametric_relu(layer: Layer, trt: Any) -> Kernel:
 def scale(layer: Layer, trt: Any) -> Kernel:
     dtype = input_dtype(layer)
     mode, axis = trt.mode.name, trt.channel_axis
-    found = [value_from_weights(weights, dtype) for weights in (trt.scale, trt.shift, trt.power)]
-    held = [None if each is None else to_torch(dtype)(np.ascontiguousarray(each)) for each in found]
+    arrays = [value_from_weights(weights, dtype) for weights in (trt.scale, trt.shift, trt.power)]
+    coefficients = [
+        None if array is None else to_torch(dtype)(np.ascontiguousarray(array)) for array in arrays
+    ]
 
     def compute(value: Any) -> Any:
-        factor, shift, power = (_against(each, value, mode, axis) for each in held)
+        factor, shift, power = (_against(weights, value, mode, axis) for weights in coefficients)
         value = value if factor is None else value * factor
         value = value if shift is None else value + shift
         return value if power is None else torch.pow(value, power)
@@ -86,7 +88,7 @@ def _against(weights: Any, value: Any, mode: str, axis: int) -> Any:
     if mode == "UNIFORM":
         return weights.reshape(())
     if mode == "CHANNEL":
-        return weights.reshape([-1 if each == axis else 1 for each in range(value.dim())])
+        return weights.reshape([-1 if number == axis else 1 for number in range(value.dim())])
     return weights.reshape(value.shape[axis:])
 
 

@@ -76,8 +76,8 @@ def elementwise(layer: Layer, trt: Any) -> Kernel:
     def compute(left: Array, right: Array) -> Any:
         if left.size > LARGE or right.size > LARGE:
             return large(left, right)
-        made = small(left, right)
-        return made if made.__class__ is np.ndarray else np.asarray(made)
+        result = small(left, right)
+        return result if result.__class__ is np.ndarray else np.asarray(result)
 
     return compute
 
@@ -86,8 +86,8 @@ def _of_two(function: Any) -> Kernel:
     """Return a numpy function that gives an array also where numpy would give a scalar."""
 
     def compute(left: Array, right: Array) -> Any:
-        made = function(left, right)
-        return made if made.__class__ is np.ndarray else np.asarray(made)
+        result = function(left, right)
+        return result if result.__class__ is np.ndarray else np.asarray(result)
 
     return compute
 
@@ -185,8 +185,8 @@ def unary(layer: Layer, trt: Any) -> Kernel:
     def compute(value: Array) -> Any:
         if value.size > most:
             return large(value)
-        made = small(value)
-        return made if made.__class__ is np.ndarray else np.asarray(made)
+        result = small(value)
+        return result if result.__class__ is np.ndarray else np.asarray(result)
 
     return compute
 

@@ -79,7 +79,7 @@ def _parameters(layer: Layer, trt: Any) -> tuple[Any, Any]:
     kernel = None if layer.has_input(1) else value_from_weights(trt.kernel, dtype)
     bias = None if layer.has_input(2) else value_from_weights(trt.bias, dtype)
     kernel, bias = (
-        None if each is None else to_torch(dtype)(each).to(torch.float32) for each in (kernel, bias)
+        None if weights is None else to_torch(dtype)(weights).to(torch.float32) for weights in (kernel, bias)
     )
     return kernel, bias
 
@@ -109,7 +109,7 @@ def deconvolution(layer: Layer, trt: Any) -> Kernel:
     fixed, fixed_bias = _parameters(layer, trt)
     rank = len(window.size)
     convolve = torch.nn.functional.conv_transpose2d if rank == 2 else torch.nn.functional.conv_transpose3d
-    sides = _sides([tuple(-each for each in window.trimming(axis)) for axis in range(rank)])  # type: ignore[misc]
+    sides = _sides([tuple(-size for size in window.trimming(axis)) for axis in range(rank)])  # type: ignore[misc]
 
     def compute(value: Any, kernel: Any = None, bias: Any = None) -> Any:
         kernel = fixed if kernel is None else kernel

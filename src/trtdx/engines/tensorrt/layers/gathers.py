@@ -26,7 +26,8 @@ def as_bits(kernel: Kernel, layer: Layer) -> Kernel:
 
     def compute(*values: Any) -> Any:
         raw = [
-            each.view(torch.uint8) if each is not None and each.dtype == dtype else each for each in values
+            value.view(torch.uint8) if value is not None and value.dtype == dtype else value
+            for value in values
         ]
         return kernel(*raw).view(dtype)
 
@@ -38,7 +39,7 @@ def in_bounds(index: Any, length: int) -> tuple[Any, Any]:
     index = index.to(torch.int64)
     if not index.numel():
         return index, None
-    low, high = (each.item() for each in torch.aminmax(index))
+    low, high = (limit.item() for limit in torch.aminmax(index))
     if low < 0:
         index = torch.where(index < 0, index + length, index)
     if high < length and low >= -length:
@@ -81,13 +82,13 @@ def gather_in_batch(data: Array, index: Array, axis: int) -> Array:
     count = max(data.shape[0], index.shape[0]) if data.shape[0] and index.shape[0] else 0
     if not count:
         return np.zeros((0, *data.shape[1:axis], *index.shape[1:], *data.shape[axis + 1 :]), data.dtype)
-    each = [
+    gathered = [
         gather_default(
             data[min(number, len(data) - 1)], np.asarray(index[min(number, len(index) - 1)]), axis - 1
         )
         for number in range(count)
     ]
-    return np.stack(each)
+    return np.stack(gathered)
 
 
 def gather_elements(data: Any, index: Any, axis: int) -> Any:
@@ -107,8 +108,8 @@ def gather_nd(data: Array, index: Array, batch: int, anywhere: Kernel) -> Array:
             place = flat @ np.array(_steps(lengths), index.dtype)
             picked = data.reshape(-1, *data.shape[width:]).take(place, 0)
             return np.reshape(picked, (*index.shape[:-1], *data.shape[width:]))
-    found: Array = anywhere(data, index)
-    return found
+    picked_anywhere: Array = anywhere(data, index)
+    return picked_anywhere
 
 
 def _steps(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -136,7 +137,7 @@ def _batch_places(index: Any, batch: int) -> list[Any]:
     """Return, for each batch axis, every place's own number along it."""
     rank = index.dim() - 1
     return [
-        torch.arange(index.shape[axis]).reshape([-1 if each == axis else 1 for each in range(rank)])
+        torch.arange(index.shape[axis]).reshape([-1 if number == axis else 1 for number in range(rank)])
         for axis in range(batch)
     ]
 
@@ -179,7 +180,9 @@ def one_hot(layer: Layer, trt: Any) -> Kernel:
     def compute(index: Any, values: Any, depth: Any) -> Any:
         count = int(depth.item())
         where = axis % (index.dim() + 1)
-        classes = torch.arange(count).reshape([-1 if each == where else 1 for each in range(index.dim() + 1)])
+        classes = torch.arange(count).reshape(
+            [-1 if number == where else 1 for number in range(index.dim() + 1)]
+        )
         index = torch.where(index < 0, index + count, index).unsqueeze(where)
         return torch.where(index == classes, values[1], values[0])
 

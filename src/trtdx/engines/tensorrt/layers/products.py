@@ -134,7 +134,9 @@ def mixture_of_experts(layer: Layer, trt: Any) -> Kernel:
         total = torch.zeros_like(tokens)
         for expert in torch.unique(experts).tolist():
             token, place = torch.nonzero(experts == expert, as_tuple=True)
-            gate, up, down = (_linear(expert, each, bias) for each, bias in zip(weights, biases, strict=True))
+            gate, up, down = (
+                _linear(expert, weight, bias) for weight, bias in zip(weights, biases, strict=True)
+            )
             inner = between(gate(tokens[token]), up(tokens[token]))
             if scale is not None:
                 inner = _through(inner, scale.reshape(-1)[expert if scale.numel() > 1 else 0], to_type)

@@ -33,8 +33,10 @@ def reduce(layer: Layer, trt: Any) -> Kernel:
     if not axes:
         return unchanged
     if dtype not in FLOATS:
-        held = torch_dtype(layer.outputs[0].dtype)
-        return on_arrays(lambda value: INTEGER_REDUCTIONS[operation](value, axes, keep).to(held), layer)
+        output_dtype = torch_dtype(layer.outputs[0].dtype)
+        return on_arrays(
+            lambda value: INTEGER_REDUCTIONS[operation](value, axes, keep).to(output_dtype), layer
+        )
     large = on_arrays(in_float32(lambda value: FLOAT_REDUCTIONS[operation](value, axes, keep), layer), layer)
     if dtype not in PLAIN or operation not in ("SUM", "AVG"):
         return large
@@ -216,7 +218,7 @@ def normalization(layer: Layer, trt: Any) -> Kernel:
         else:
             result = _normalized(value, axes, epsilon)
         if per_group and scale.shape[1] == groups:
-            scale, bias = (each.repeat_interleave(shape[1] // groups, 1) for each in (scale, bias))
+            scale, bias = (weights.repeat_interleave(shape[1] // groups, 1) for weights in (scale, bias))
         return result * scale + bias
 
     return in_float32(compute, layer)

@@ -54,7 +54,7 @@ def shortcut_of(kind: str) -> Callable[[Shortcut], Shortcut]:
 
 def on_arrays(kernel: Kernel, layer: Layer, fixed: dict[int, Array] | None = None) -> Kernel:
     """Return a kernel on torch tensors as one on arrays; inputs that never change are converted once."""
-    into = [to_torch(each.dtype) if each else None for each in layer.inputs]
+    into = [to_torch(tensor.dtype) if tensor else None for tensor in layer.inputs]
     back = [from_torch(tensor.dtype) for tensor in layer.outputs]
     ready = {number: to_torch(input_dtype(layer, number))(array) for number, array in (fixed or {}).items()}
     if len(into) == 2 and len(back) == 1 and set(ready) == {1} and into[0]:
@@ -64,7 +64,8 @@ def on_arrays(kernel: Kernel, layer: Layer, fixed: dict[int, Array] | None = Non
         only = back[0]
         return lambda *values: only(kernel(*_converted(values, into, ready)))
     return lambda *values: tuple(
-        each(made) for each, made in zip(back, kernel(*_converted(values, into, ready)), strict=True)
+        convert(output)
+        for convert, output in zip(back, kernel(*_converted(values, into, ready)), strict=True)
     )
 
 
@@ -87,9 +88,9 @@ def axes_from_mask(mask: int) -> tuple[int, ...]:
 
 def input_dtype(layer: Layer, number: int = 0) -> str:
     """Return TensorRT's type of an input that must be there."""
-    found = layer.inputs[number]
-    assert found is not None, f"{layer.name} has no input {number}"
-    return found.dtype
+    tensor = layer.inputs[number]
+    assert tensor is not None, f"{layer.name} has no input {number}"
+    return tensor.dtype
 
 
 def in_float32(function: Kernel, layer: Layer) -> Kernel:
@@ -99,7 +100,7 @@ def in_float32(function: Kernel, layer: Layer) -> Kernel:
     rounded, wide = torch_dtype(layer.outputs[0].dtype), torch.float32
 
     def compute(*inputs: Any) -> Any:
-        return function(*[wide_of(each, wide) for each in inputs]).to(rounded)
+        return function(*[wide_of(value, wide) for value in inputs]).to(rounded)
 
     return compute
 
@@ -118,4 +119,4 @@ def read(getter: Callable[[], Any]) -> Any:
 
 def dims(found: Any) -> tuple[int, ...] | None:
     """Return TensorRT's Dims as a tuple; None for dimensions that were never set."""
-    return None if found is None or len(found) < 0 else tuple(int(each) for each in found)
+    return None if found is None or len(found) < 0 else tuple(int(size) for size in found)

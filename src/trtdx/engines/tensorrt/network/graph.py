@@ -52,7 +52,7 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
     bindings: Any  # the module it comes from
 
     def input_slots(self) -> tuple[int, ...]:
-        return tuple(each.slot if each else NOTHING for each in self.inputs)
+        return tuple(tensor.slot if tensor else NOTHING for tensor in self.inputs)
 
     def output_slots(self) -> tuple[int, ...]:
         return tuple(tensor.slot for tensor in self.outputs)
@@ -67,8 +67,8 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
         The bindings hand out a plain ILayer, and the same object to everyone who asks.
         """
         before = type(self.trt)
-        wanted = getattr(self.bindings, _class_name(self.kind), before)
-        self.trt.__class__ = wanted
+        layer_class = getattr(self.bindings, _class_name(self.kind), before)
+        self.trt.__class__ = layer_class
         try:
             yield self.trt
         finally:
@@ -180,23 +180,23 @@ class _Reader:
 
     def tensor(self, found: Any) -> Tensor:
         if found not in self.slots:
-            made = Tensor(found.name, found.dtype.name, len(self.tensors))
-            self.tensors.append(made)
-            self.slots[found] = made
+            tensor = Tensor(found.name, found.dtype.name, len(self.tensors))
+            self.tensors.append(tensor)
+            self.slots[found] = tensor
         return self.slots[found]
 
     def layer(self, number: int) -> Layer:
-        found = self.network.get_layer(number)
-        inputs = [found.get_input(each) for each in range(found.num_inputs)]
-        outputs = [found.get_output(each) for each in range(found.num_outputs)]
+        trt_layer = self.network.get_layer(number)
+        inputs = [trt_layer.get_input(index) for index in range(trt_layer.num_inputs)]
+        outputs = [trt_layer.get_output(index) for index in range(trt_layer.num_outputs)]
         return Layer(
             number,
-            found.name,
-            self.kind_of(found).name,
-            tuple(self.tensor(each) if each is not None else None for each in inputs),
-            tuple(self.tensor(each) for each in outputs),
-            getattr(found, "metadata", ""),
-            found,
+            trt_layer.name,
+            self.kind_of(trt_layer).name,
+            tuple(self.tensor(tensor) if tensor is not None else None for tensor in inputs),
+            tuple(self.tensor(tensor) for tensor in outputs),
+            getattr(trt_layer, "metadata", ""),
+            trt_layer,
             self.bindings,
         )
 
@@ -234,7 +234,7 @@ class _Reader:
 
 
 def _present(layer: Layer, number: int) -> Tensor:
-    found = layer.inputs[number]
-    if found is None:
+    tensor = layer.inputs[number]
+    if tensor is None:
         raise InputError(f"layer {layer.name!r} ({layer.kind}) has no input {number}")
-    return found
+    return tensor

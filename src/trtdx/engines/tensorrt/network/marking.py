@@ -52,15 +52,15 @@ class Marks:
             raise InputError(
                 "this TensorRT has no debug tensors (they came with 10.0)", fix="use the variant 'outputs'"
             )
-        inputs, found = tensors_of(self.network)
-        self.own = {each.name for each in outputs_of(self.network)}
+        inputs, tensors = tensors_of(self.network)
+        self.own = {output.name for output in outputs_of(self.network)}
         for name in self.names:
             reason = "it is an input: what it holds is what is fed" if name in inputs else ""
-            reason = reason or self._mark(found.get(name))
+            reason = reason or self._mark(tensors.get(name))
             if reason:
                 self._leave_out(name, reason)
             else:
-                self.tensors[name] = found[name]
+                self.tensors[name] = tensors[name]
 
     def _mark(self, tensor: Any) -> str:
         """Mark one tensor; returns why it cannot be."""
@@ -92,12 +92,12 @@ class Marks:
 
     def _offenders(self, errors: Iterable[str]) -> Iterator[str]:
         may_go = [name for name in self.tensors if self.variant == "debug-tensors" or name not in self.own]
-        seen: set[str] = set()
+        reported: set[str] = set()
         for text in errors:
-            told = _NO_RUNNER.search(text)
-            names = [told["name"]] if told else [name for name in may_go if _mentions(text, name)]
-            fresh = [name for name in names if name in may_go and name not in seen]
-            seen |= set(fresh)
+            match = _NO_RUNNER.search(text)
+            names = [match["name"]] if match else [name for name in may_go if _mentions(text, name)]
+            fresh = [name for name in names if name in may_go and name not in reported]
+            reported |= set(fresh)
             yield from fresh
 
     def marked(self) -> tuple[Marked, ...]:

@@ -52,12 +52,13 @@ class NetworkGraph:
         self.inputs = [self._values[tensor.slot] for tensor in graph.inputs]
         self.outputs = [self._values[tensor.slot] for tensor in graph.outputs]
         self.nodes = [
-            Node(layer.name, layer.kind, tuple(self._values[each.slot] for each in layer.outputs))
+            Node(layer.name, layer.kind, tuple(self._values[tensor.slot] for tensor in layer.outputs))
             for layer in self.layers
         ]
         self.made = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
         self.reads = [
-            [self._values[each.slot] for each in layer.inputs if each is not None] for layer in self.layers
+            [self._values[tensor.slot] for tensor in layer.inputs if tensor is not None]
+            for layer in self.layers
         ]
         self.users: dict[Value, list[int]] = {}
         for at, values in enumerate(self.reads):
@@ -120,7 +121,7 @@ def sorted_layers(graph: Graph) -> list[Layer]:
     """Return a network's layers so that each comes after those it needs; most networks have them so."""
     makers = {tensor.slot: layer for layer in graph.layers for tensor in layer.outputs}
     done: set[int] = set()
-    found: list[Layer] = []
+    ordered: list[Layer] = []
     for layer in graph.layers:
         waiting = [layer]
         entered: set[int] = set()
@@ -129,17 +130,17 @@ def sorted_layers(graph: Graph) -> list[Layer]:
             needs = [] if top.index in entered else _needs(top, makers, done)
             entered.add(top.index)
             if needs:
-                waiting += [each for each in needs if each.index not in entered]
+                waiting += [needed for needed in needs if needed.index not in entered]
                 continue
             waiting.pop()
             if top.index not in done:
                 done.add(top.index)
-                found.append(top)
-    return found
+                ordered.append(top)
+    return ordered
 
 
 def _needs(layer: Layer, makers: dict[int, Layer], done: set[int]) -> list[Layer]:
     """Return the layers that have to come first; what a loop hands to its next iteration does not."""
     slots = layer.input_slots()[:1] if layer.kind == "RECURRENCE" else layer.input_slots()
-    made = (makers[slot] for slot in slots if slot in makers)
-    return [each for each in made if each.index not in done]
+    producers = (makers[slot] for slot in slots if slot in makers)
+    return [producer for producer in producers if producer.index not in done]
