@@ -18,9 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Read, Seen, Tapped
-from trtdx.engines.generate import Step, cache_names, generate, start_state
-from trtdx.engines.onnxruntime.replay import replay, replay_of
+from trtdx.engines.engine import Read, Tapped
+from trtdx.engines.onnxruntime.replay import InParts
 from trtdx.engines.onnxruntime.segments import (
     Segment,
     Sizes,
@@ -32,7 +31,6 @@ from trtdx.engines.onnxruntime.segments import (
     weight_bytes,
 )
 from trtdx.engines.onnxruntime.session import Options, Session, give_back, optimised_operators, runtime
-from trtdx.engines.state import Sampling, State
 from trtdx.formats.onnx.graph import Graph
 from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.places import Tap, all_taps, declared
@@ -42,12 +40,8 @@ from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from trtdx.engines.engine import Array, Sink
-    from trtdx.tensors.feeds import Input
 
 
 SLACK_BYTES = 64 << 20  # of freed memory that may wait to be given back
@@ -58,7 +52,7 @@ def places(path: str | Path) -> list[Place]:
     return list(dict.fromkeys(tap.place for tap in all_taps(Graph(open_model(path)))))
 
 
-class OrtEngine:
+class OrtEngine(InParts):
     """A model, what to watch in it, and where what is seen goes."""
 
     kind = "onnxruntime"
@@ -133,10 +127,6 @@ class OrtEngine:
             "budget_bytes": self.budget_bytes,
         }
 
-    def places(self) -> list[Place]:
-        """Return every place there is, in the order of the data's flow."""
-        return list(dict.fromkeys(tap.place for tap in self.all_taps))
-
     def reads(self, place: Place) -> list[Read]:
         """Return what the node behind a place reads; nothing for what is fed."""
         value = next((tap.value for tap in self.all_taps if tap.place == place), "")
@@ -197,26 +187,10 @@ class OrtEngine:
             self._freed_bytes = 0
         return needed
 
-    def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
-        """Return what has to be given to replay a module."""
-        return {name: declared(self.graph.values[name]) for name in replay_of(self, scope, call).inputs}
-
-    def replay(
-        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
-    ) -> dict[str, Array]:
-        """Return what leaves a module that is given its inputs; see `onnx_replay.replay`."""
-        return replay(self, scope, inputs, call=call, step=step)
-
     def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return some tensors of the graph, computed from others."""
         session = Session(extracted(self.graph, feeds, names), self.graph, self.options)
         return session.fetch(names, feeds)
-
-    def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
-        """Hand the values of some taps to the sink."""
-        if self.sink is not None:
-            for tap in taps:
-                self.sink(Seen(tap.place, values[tap.value], step, tap.call))
 
     def _fit(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Cut the graph further where the selected tensors of these inputs would exceed the budget."""
@@ -248,11 +222,10 @@ class OrtEngine:
     @cached_property
     def _constants(self) -> dict[str, Array]:
         """The outputs that are weights."""
-        constants = [
-            value for value in self.graph.outputs if value.is_initializer() and value.const_value is not None
-        ]
         return {
-            str(value.name): value.const_value.numpy() for value in constants if value.const_value is not None
+            str(value.name): value.const_value.numpy()
+            for value in self.graph.outputs
+            if value.is_initializer() and value.const_value is not None
         }
 
     @cached_property
@@ -279,14 +252,6 @@ class OrtEngine:
         self._sessions.clear()
         self._held_bytes = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _selected(taps: Sequence[Tap], selector: Selector | str) -> list[Tap]:
     if not selector:
@@ -311,9 +276,3 @@ def _note(options: Options, parts: int, plain: Counter[str], watched: Counter[st
     if was and now:
         return f"{note}; watching replaced {was} by {now}"
     return f"{note}; watching {f'added {now}' if now else f'removed {was}'}"
-
-
-__all__ = [
-    "OrtEngine", "Sampling", "Seen", "State", "Step", "Tapped", "cache_names", "generate", "places",
-    "replay", "replay_of", "start_state",
-]  # fmt: skip

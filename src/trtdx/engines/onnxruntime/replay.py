@@ -7,15 +7,17 @@ is given, and weights are where they are.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.engines.engine import ClosedOnExit, Seen, find_module_path
 from trtdx.engines.onnxruntime.segments import Sizes
-from trtdx.errors import InputError, UnknownNameError
+from trtdx.engines.torch.lazy import numpy as np
+from trtdx.errors import InputError
 from trtdx.formats.onnx.graph import Graph, Kind
 from trtdx.formats.onnx.places import Call, calls_of, declared, dtype_of_value, module_nodes
 from trtdx.tensors.dtypes import numpy_dtype
 from trtdx.tensors.feeds import checked_feeds
-from trtdx.tensors.taps import last_indices, path_matches
+from trtdx.tensors.taps import path_matches
 from trtdx.words import counted
 
 if TYPE_CHECKING:
@@ -23,31 +25,51 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from trtdx.engines.onnxruntime.session import Array
+    from trtdx.engines.engine import Array, Sink
     from trtdx.formats.onnx.places import Tap
+    from trtdx.tensors.feeds import Input
+    from trtdx.tensors.taps import Place
 
 _PORT = re.compile(r"(?:(.*):)?in(?:\[(\d+)\])?")
 
 
-@runtime_checkable
-class InParts(Protocol):
-    """An engine that computes parts of a graph: ONNX Runtime, or TensorRT's evaluation."""
+class InParts(ClosedOnExit):
+    """An engine that computes parts of a graph: ONNX Runtime, or TensorRT's evaluation.
 
-    graph: Any  # a Graph of ONNX, or what has its attributes
+    Attributes:
+        graph: the file's graph, or a network's own with the same attributes; places are told by it.
+        taps: what is watched.
+        all_taps: every place there is.
+    """
 
-    @property
-    def taps(self) -> Sequence[Tap]:
-        """What is watched."""
-
-    @property
-    def all_taps(self) -> Sequence[Tap]:
-        """Every place there is."""
+    graph: Any
+    taps: Sequence[Tap]
+    all_taps: Sequence[Tap]
+    sink: Sink | None
 
     def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return some tensors of the graph, computed from others."""
+        raise NotImplementedError
+
+    def places(self) -> list[Place]:
+        """Return every place there is, in the order of the data's flow."""
+        return list(dict.fromkeys(tap.place for tap in self.all_taps))
+
+    def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
+        """Return what has to be given to replay a module."""
+        return {name: declared(self.graph.values[name]) for name in replay_of(self, scope, call).inputs}
+
+    def replay(
+        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+    ) -> dict[str, Array]:
+        """Return what leaves a module that is given its inputs; see `replay`."""
+        return replay(self, scope, inputs, call=call, step=step)
 
     def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
         """Hand the values of some taps to the sink."""
+        if self.sink is not None:
+            for tap in taps:
+                self.sink(Seen(tap.place, values[tap.value], step, tap.call))
 
 
 class Replay(NamedTuple):
@@ -94,7 +116,7 @@ def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
     """Return what replaying a module takes and gives."""
     graph = engine.graph
     modules = module_nodes(graph)
-    path = _path(scope, modules, engine)
+    path = find_module_path(scope, modules, engine.places(), "module of the graph")
     calls = calls_of(graph, modules[path])
     if call >= len(calls):
         raise InputError(f"{path} is called {counted(len(calls), 'time')}; there is no call {call}")
@@ -105,18 +127,6 @@ def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
     shapes = [name for name in _shapes_behind(graph, nodes) if name not in inputs]
     taps = [tap for tap in engine.taps if _inside(tap, path, nodes, call)]
     return Replay(path, inputs, shapes, [str(value.name) for value in outputs], taps)
-
-
-def _path(scope: str, modules: Mapping[str, Sequence[int]], engine: InParts) -> str:
-    last = last_indices(tap.place for tap in engine.all_taps)
-    matches = [path for path in modules if path_matches(scope, path, last)]
-    if not matches:
-        raise UnknownNameError("module of the graph", scope, modules)
-    if len(matches) > 1:
-        raise InputError(
-            f"{scope!r} names {len(matches)} modules: {', '.join(matches[:4])}", fix="name one of them"
-        )
-    return matches[0]
 
 
 def _results_in(graph: Graph, call: Call) -> Iterable[ir.Value]:
@@ -171,8 +181,6 @@ def _tensor(name: str, wanted: Replay, engine: InParts) -> str:
 
 def _stand_ins(graph: Graph, names: Sequence[str], arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return arrays of zeros in the place of tensors of which only the shape matters."""
-    import numpy as np
-
     sizes = Sizes(graph, {name: array.shape for name, array in arrays.items()})
     zeros = {}
     for name in names:

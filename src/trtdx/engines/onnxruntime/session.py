@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.engines.errors import EvaluationError
+from trtdx.engines.torch.lazy import numpy as np
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.formats.onnx.model import PURPOSE, ROOT
 from trtdx.optional import need
@@ -18,12 +19,10 @@ from trtdx.tensors.dtypes import numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import numpy as np
     import onnx_ir as ir
 
+    from trtdx.engines.engine import Array
     from trtdx.formats.onnx.graph import Graph
-
-    Array = np.ndarray[Any, Any]
 
 LEVELS = {
     "none": "ORT_DISABLE_ALL",
@@ -32,13 +31,8 @@ LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 # Types that NumPy has no name for: what ONNX calls them by number, and how wide they are.
-_FOREIGN = {
-    16: "bfloat16",
-    17: "float8_e4m3fn",
-    18: "float8_e4m3fnuz",
-    19: "float8_e5m2",
-    20: "float8_e5m2fnuz",
-}
+_FOREIGN_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_FOREIGN = dict(enumerate(_FOREIGN_NAMES, 16))
 _FOREIGN_TYPES = {f"tensor({name.replace('_', '')})" for name in _FOREIGN.values()}
 _BY_NAME = {name: number for number, name in _FOREIGN.items()}
 
@@ -118,9 +112,8 @@ def _session_options(options: Options) -> Any:
     settings = package.SessionOptions()
     settings.graph_optimization_level = getattr(package.GraphOptimizationLevel, LEVELS[options.optimisation])
     settings.intra_op_num_threads = options.threads
-    settings.enable_cpu_mem_arena = (
-        not options.sparing
-    )  # what an arena once took, it holds as long as its session
+    # What an arena once took, it holds as long as its session.
+    settings.enable_cpu_mem_arena = not options.sparing
     settings.log_severity_level = 4  # errors are raised; nobody wants them on stderr as well
     # Threads that spin while they wait slow down every other session and torch: 5 times with 5 sessions on 2 cores.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -153,8 +146,6 @@ def give_back() -> None:
 
 def _value_from_array(array: Array) -> Any:
     """Return an array as ONNX Runtime takes it, sharing its memory where it is contiguous."""
-    import numpy as np
-
     package, packed = runtime(), np.ascontiguousarray(array).reshape(array.shape)
     number = _BY_NAME.get(packed.dtype.name)
     if number is None:
@@ -165,8 +156,6 @@ def _value_from_array(array: Array) -> Any:
 
 def _array_from_value(value: Any) -> Array:
     """Return what ONNX Runtime computed, sharing its memory where NumPy knows the type."""
-    import numpy as np
-
     try:
         array: Array = value.numpy()
     except RuntimeError:  # no corresponding NumPy type

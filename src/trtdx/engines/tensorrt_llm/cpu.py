@@ -9,9 +9,11 @@ import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 
+from trtdx.engines.engine import ClosedOnExit
 from trtdx.engines.tensorrt_llm import polygraphy, tensorrt
 from trtdx.engines.tensorrt_llm import torch as torch_on_cpu
 from trtdx.engines.tensorrt_llm.packages import ROOT, PackageFinder
@@ -32,7 +34,7 @@ from trtdx.tensors.taps import parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from types import ModuleType, TracebackType
+    from types import ModuleType
 
     from trtdx.engines.engine import Sink
     from trtdx.engines.tensorrt_llm.plugins import Plugin
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
 HALF = ("functional.py", "network.py", "module.py", "builder.py")  # what it takes to define a network
 ENVIRONMENT = {"TRT_LLM_NO_LIB_INIT": "1"}
-_ABSENT = object()
 _ACTIVE: list[OnCpu] = []
 
 
@@ -70,7 +71,7 @@ class Changes(msgspec.Struct, frozen=True):
         return "\n".join([*lines, f"  networks evaluated: {self.runs}"])
 
 
-class OnCpu:
+class OnCpu(ClosedOnExit):
     """A TensorRT-LLM tree in use on the CPU, until it is closed.
 
     Attributes:
@@ -89,7 +90,18 @@ class OnCpu:
         stand_ins: Sequence[str] = (),
         capability: tuple[int, int] = (8, 0),
     ) -> None:
-        """Make the tree importable; see `on_cpu`."""
+        """Make a TensorRT-LLM tree of the engine era importable here, its networks computed on the CPU.
+
+        It holds from this call on until `close()`, or until the end of a `with` block.
+
+        Args:
+            tree: a source tree or an unpacked wheel, up to 1.2.1.
+            plugins: for a plugin's name, a function from input arrays to output arrays, or a `Plugin`.
+            sink: who is shown the outputs of every network that is run, and what is selected.
+            selector: what to show besides the outputs; a network that has nothing of it is no mistake.
+            stand_ins: packages that are not installed and on which no value depends.
+            capability: the architecture that tests are told when they decide what to skip.
+        """
         self._folder = package_folder(Path(tree))
         self.version = version_of(self._folder)
         _check_python(self._folder)
@@ -122,7 +134,7 @@ class OnCpu:
             *torch_on_cpu.patches(self._torch, self._capability),
         ]
         for patch in self._patches:
-            enter(_patched(patch))
+            enter(mock.patch.object(patch.owner, patch.name, patch.value, create=True))
         enter(torch_on_cpu.device_mode(self._torch))
         names_by_module = answers(self._capability) | polygraphy.answers(self._world)
         first = StandInFinder(self._why_first, names_by_module)
@@ -188,14 +200,6 @@ class OnCpu:
         """Undo everything."""
         self._undo.close()
 
-    def __enter__(self) -> OnCpu:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _parsed(selector: Selector | str | None) -> Selector | None:
     return parse_selector(selector) if isinstance(selector, str) else selector
@@ -257,19 +261,6 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _patched(patch: Patch) -> Iterator[None]:
-    before = vars(patch.owner).get(patch.name, _ABSENT)
-    setattr(patch.owner, patch.name, patch.value)
-    try:
-        yield
-    finally:
-        if before is _ABSENT:
-            delattr(patch.owner, patch.name)
-        else:
-            setattr(patch.owner, patch.name, before)
 
 
 @contextlib.contextmanager

@@ -18,12 +18,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Tapped
+from trtdx.engines.engine import ClosedOnExit, Tapped
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.torch.call_forms import AnyModule, Decoder, is_decoder
 from trtdx.engines.torch.hooks import Watch, is_compiled, plain
 from trtdx.engines.torch.lazy import torch
-from trtdx.engines.torch.load import load_model, loaded, outline
+from trtdx.engines.torch.load import loaded
 from trtdx.engines.torch.replay import entering, replay
 from trtdx.engines.torch.values import device_of
 from trtdx.errors import InputError, TrtdxError
@@ -31,16 +31,13 @@ from trtdx.tensors.taps import parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from trtdx.engines.engine import Array, Read, Sink
     from trtdx.tensors.feeds import Input
     from trtdx.tensors.taps import Place, Selector
 
 
-class TorchEngine:
+class TorchEngine(ClosedOnExit):
     """A module, what to watch in it, and where what is seen goes."""
 
     kind = "torch"
@@ -65,8 +62,8 @@ class TorchEngine:
                 until the engine is closed; what its owner computes with it meanwhile is not seen.
             selector: what to watch; nothing where it is empty.
             sink: called with each selected tensor when it passes; what it raises ends the run and leaves `run` as it is.
-            dtype: for a folder: what to compute in; see `load_model`.
-            attention: for a folder: "eager", "sdpa", ...; see `load_model`.
+            dtype: for a folder: what to compute in; see `load.loaded`.
+            attention: for a folder: "eager", "sdpa", ...; see `load.loaded`.
             device: for a folder: where to compute.
             strict: for a folder: whether weights nobody wants are an error.
             compiled: whether to run the model through `torch.compile`, or with which of its backends.
@@ -250,14 +247,6 @@ class TorchEngine:
             self._called = self._watch = None
             self.__dict__.pop("form", None)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _failed(model: Any, err: Exception) -> EvaluationError:
     """Return the error of a run that torch refused, with the innermost module where it happened."""
@@ -271,6 +260,3 @@ def _failed(model: Any, err: Exception) -> EvaluationError:
     rows = getattr(model.get_submodule(layer), "num_embeddings", 0) if isinstance(err, IndexError) else 0
     beyond = f"a token id or position is beyond its {rows} rows: check the ids, or generate fewer tokens"
     return EvaluationError(f"{where} cannot be computed: {reason}", layer=layer, fix=beyond if rows else "")
-
-
-__all__ = ["TorchEngine", "load_model", "outline", "replay"]

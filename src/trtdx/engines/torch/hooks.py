@@ -348,9 +348,6 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _flat(value: Any, depth: int) -> Iterator[Any]:
     if _is_tensor(value):
         yield value
-    elif depth and isinstance(value, (tuple, list)):
-        for element in value:
-            yield from _flat(element, depth - 1)
-    elif depth and isinstance(value, Mapping):
-        for element in value.values():
+    elif depth and isinstance(value, (tuple, list, Mapping)):
+        for element in value.values() if isinstance(value, Mapping) else value:
             yield from _flat(element, depth - 1)

@@ -52,10 +52,10 @@ class _Index(msgspec.Struct, frozen=True):
     weight_map: dict[str, str]
 
 
-def load_model(
+def loaded(
     path: str | Path, *, dtype: str = "auto", attention: str = "", device: str = "cpu", strict: bool = True
-) -> Any:
-    """Return the causal language model of a Hugging Face folder, ready to be run.
+) -> Loaded:
+    """Return the causal language model of a Hugging Face folder, ready to be run, with notes on its weights.
 
     Args:
         path: a local folder with config.json and weights (safetensors, else torch files without code in them).
@@ -68,31 +68,6 @@ def load_model(
         InputError: the folder holds no model that can be computed as it is. A weight that is missing or has
             another size is always an error: transformers would fill it with random numbers.
     """
-    return loaded(path, dtype=dtype, attention=attention, device=device, strict=strict).model
-
-
-def outline(path: str | Path) -> Any:
-    """Return the modules of a Hugging Face folder without their weights: to be looked at, not to be run.
-
-    Raises:
-        InputError: the folder says no architecture that can be made.
-    """
-    transformers = need("transformers", extra="torch", to="load a Hugging Face model")
-    torch = need("torch", extra="torch", to="load a model")
-    at = Path(path)
-    _check_config(at)
-    with _quiet(transformers), torch.device("meta"):
-        try:
-            config = transformers.AutoConfig.from_pretrained(
-                at, local_files_only=True, trust_remote_code=False
-            )
-            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False).eval()
-        except Exception as err:  # each of the many things transformers checks raises its own kind
-            raise _refused(at, err) from err
-
-
-def loaded(path: str | Path, *, dtype: str, attention: str, device: str, strict: bool) -> Loaded:
-    """Return a folder's model with notes; see `load_model`."""
     transformers = need("transformers", extra="torch", to="load a Hugging Face model")
     at = Path(path)
     options = {
@@ -113,6 +88,26 @@ def loaded(path: str | Path, *, dtype: str, attention: str, device: str, strict:
         else ["the weights are torch files, read without running code in them"]
     )
     return Loaded(model, notes + _judged(at, model, loading_info, strict=strict))
+
+
+def outline(path: str | Path) -> Any:
+    """Return the modules of a Hugging Face folder without their weights: to be looked at, not to be run.
+
+    Raises:
+        InputError: the folder says no architecture that can be made.
+    """
+    transformers = need("transformers", extra="torch", to="load a Hugging Face model")
+    torch = need("torch", extra="torch", to="load a model")
+    at = Path(path)
+    _check_config(at)
+    with _quiet(transformers), torch.device("meta"):
+        try:
+            config = transformers.AutoConfig.from_pretrained(
+                at, local_files_only=True, trust_remote_code=False
+            )
+            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False).eval()
+        except Exception as err:  # each of the many things transformers checks raises its own kind
+            raise _refused(at, err) from err
 
 
 def _dtype(name: str) -> Any:
@@ -168,9 +163,7 @@ def _check_config(at: Path) -> None:
         )
     for name in ("num_hidden_layers", "num_layers", "n_layer"):
         layers = config.get(name)
-        if (
-            isinstance(layers, int) and not 0 <= layers <= MOST_LAYERS
-        ):  # each would be made before a look at it
+        if isinstance(layers, int) and not 0 <= layers <= MOST_LAYERS:  # transformers would make them all
             raise InputError(
                 f"{at / CONFIG} says {name} is {layers}", fix="use the config the model came with"
             )

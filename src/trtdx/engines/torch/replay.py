@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.engines.engine import find_module_path
 from trtdx.engines.torch.cache import PARTS
 from trtdx.engines.torch.call_forms import Decoder
 from trtdx.engines.torch.hooks import MOST_DEPTH, places, replaced, tensors_in
 from trtdx.engines.torch.values import array_from_tensor, device_of, parameters_of, tensor_from_array
-from trtdx.errors import InputError, UnknownNameError
+from trtdx.errors import InputError
 from trtdx.tensors.dtypes import dtype_of
 from trtdx.tensors.feeds import Input, checked_feeds
-from trtdx.tensors.taps import Place, last_indices, path_matches
+from trtdx.tensors.taps import Place, path_matches
 from trtdx.words import counted
 
 if TYPE_CHECKING:
@@ -114,15 +115,7 @@ def prepared(
 def _path(model: Any, scope: str) -> str:
     all_places = places(model)
     paths = list(dict.fromkeys(place.path for place in all_places))
-    last = last_indices(all_places)
-    matches = [path for path in paths if path_matches(scope, path, last)] if scope else [""]
-    if not matches:
-        raise UnknownNameError("module", scope, paths)
-    if len(matches) > 1:
-        raise InputError(
-            f"{scope!r} names {len(matches)} modules: {', '.join(matches[:4])}", fix="name one of them"
-        )
-    return matches[0]
+    return find_module_path(scope, paths, all_places, "module") if scope else ""
 
 
 def _entering(name: str, path: str) -> str:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from trtdx.engines.tensorrt.build.errors import BuildError
 from trtdx.engines.tensorrt.build.messages import Job
 from trtdx.engines.tensorrt.build.nouns import BuildOptions, Built, Variant
 from trtdx.engines.tensorrt.build.parent import Compiler
@@ -190,11 +189,7 @@ def told_by(messages: Sequence[Message]) -> Told:
     began = [number for number, message in enumerate(messages) if message.text == "SYMBOLIC CHECKS"]
     build_log = Told("the compile")
     for message in messages[began[-1] if began else 0 :]:
-        for line in message.text.split(
-            "\n"
-        ):  # not splitlines: TensorRT puts control characters between names
+        # Not splitlines: TensorRT puts control characters between names.
+        for line in message.text.split("\n"):
             build_log.take(line)
     return build_log
-
-
-__all__ = ["BuildError", "BuildOptions", "Built", "build"]

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from trtdx.engines.tensorrt.build.nouns import Binding, BuildOptions, Profile
     from trtdx.engines.tensorrt.network.registration import Registry
 
-AT_ONCE = (
-    "is not allowed to be in"  # a loop or conditional: told before anything is compiled, so it costs no time
-)
+# A loop or conditional: told before anything is compiled, so it costs no time.
+AT_ONCE = "is not allowed to be in"
 
 
 def logger_for(trt: Any, teller: Teller) -> Any:
@@ -120,9 +119,8 @@ def compile_network(
 def configured(trt: Any, builder: Any, network: Any, job: Job, teller: Teller) -> Any:
     """Return the builder's configuration."""
     config, options = builder.create_builder_config(), job.options
-    config.profiling_verbosity = (
-        trt.ProfilingVerbosity.DETAILED
-    )  # the listing of kernels is asked from the log
+    # The listing of kernels is read from the log.
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     if hasattr(trt, "IProgressMonitor"):  # TensorRT before 8.6 has none
         config.progress_monitor = monitor_for(trt, teller)
     for name in options.flags:

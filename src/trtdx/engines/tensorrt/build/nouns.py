@@ -11,7 +11,6 @@ import msgspec
 from trtdx.formats.tensorrt.nouns import Kernel
 
 Variant = Literal["none", "outputs", "debug-tensors"]
-VARIANTS: tuple[Variant, ...] = ("none", "outputs", "debug-tensors")
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]  # input: (min, opt, max)
 REASON_CHARS = 300  # of an error, in the reason why a tensor was left out

@@ -152,37 +152,28 @@ def _kinds(effect: Effect) -> Section:
 
 
 def _splits(effect: Effect) -> Iterator[Section]:
-    if not effect.splits:
-        return
-    rows = tuple(
+    rows = [
         (split.profile, split.kind, listed(split.layers, NAMED), len(split.now), listed(split.now, NAMED))
-        for split in effect.splits[:MOST_ROWS]
-    )
-    left = len(effect.splits) - len(rows)
-    yield Section(
-        "observer-fusions",
-        "fusions lost",
-        ("profile", "type", "layers that were in one kernel", "kernels now", "which"),
-        rows,
-        note=f"{left} more are not shown" if left else "",
-    )
+        for split in effect.splits
+    ]
+    columns = ("profile", "type", "layers that were in one kernel", "kernels now", "which")
+    return _first_rows("observer-fusions", "fusions lost", columns, rows)
 
 
 def _new(effect: Effect) -> Iterator[Section]:
-    if not effect.added:
-        return
-    rows = tuple(
-        (kernel.profile, kernel.kind, kernel.name, listed(kernel.nodes, NAMED))
-        for kernel in effect.added[:MOST_ROWS]
-    )
-    left = len(effect.added) - len(rows)
-    yield Section(
-        "observer-added",
-        f"kernels that only {effect.debug.variant} has",
-        ("profile", "type", "kernel", "layers"),
-        rows,
-        note=f"{left} more are not shown" if left else "",
-    )
+    rows = [(added.profile, added.kind, added.name, listed(added.nodes, NAMED)) for added in effect.added]
+    title = f"kernels that only {effect.debug.variant} has"
+    return _first_rows("observer-added", title, ("profile", "type", "kernel", "layers"), rows)
+
+
+def _first_rows(
+    key: str, title: str, columns: tuple[str, ...], rows: Sequence[tuple[Cell, ...]]
+) -> Iterator[Section]:
+    """Yield a table if it has rows; of many only the first are shown."""
+    if rows:
+        left = len(rows) - MOST_ROWS
+        note = f"{left} more are not shown" if left > 0 else ""
+        yield Section(key, title, columns, tuple(rows[:MOST_ROWS]), note=note)
 
 
 def _left_out(effect: Effect) -> Iterator[Section]:

@@ -15,9 +15,9 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Read, Seen, Tapped
+from trtdx.engines.engine import Read, Tapped
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.onnxruntime.replay import replay, replay_of
+from trtdx.engines.onnxruntime.replay import InParts
 from trtdx.engines.onnxruntime.segments import extracted
 from trtdx.engines.tensorrt.bindings import bindings_of
 from trtdx.engines.tensorrt.evaluate.network import Prepared, prepare
@@ -33,21 +33,17 @@ from trtdx.tensors.feeds import Input, checked_feeds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from trtdx.engines.engine import Array, Sink
     from trtdx.engines.tensorrt.evaluate.collectives import Collective
     from trtdx.engines.tensorrt.evaluate.network import Plugins
-    from trtdx.formats.onnx.places import Tap
     from trtdx.tensors.taps import Place, Selector
 
 COMPUTED = "on the CPU from the network definition; no plan was executed"
 NOTE = "the network definition is computed layer by layer, as it stands; watching changed nothing"
 
 
-class TrtEngine:
+class TrtEngine(InParts):
     """A network, what to watch in it, and where what is seen goes."""
 
     kind = "tensorrt"
@@ -80,7 +76,6 @@ class TrtEngine:
         self.sink = sink
         self.step = 0  # the number that the next run has
         self._told = (plugins or {}, collectives or {})
-        self.graph: Any  # what the places are told by: the file's graph, or the network's own
         if self.path is None:
             self._parsed: Parsed | None = Parsed(source, None, None)
             self._prepared: Prepared | None = prepare(source, plugins=plugins, collectives=collectives)
@@ -96,11 +91,12 @@ class TrtEngine:
         self._results = self._named_results(ready)
         self.outputs = list(self._results)
         self._unsure = unsure_tensors(ready.graph, ready.kernels)
-        self.spots: list[Spot] = []
+        self.all_taps = [spot.tap for spot in self.placed.spots]
         self._select(selector)
 
     def _select(self, selector: Selector | str) -> None:
-        self.spots = self.placed.select(selector) if selector else []
+        self.spots: list[Spot] = self.placed.select(selector) if selector else []
+        self.taps = [spot.tap for spot in self.spots]
 
     def _ready(self) -> Prepared:
         """Return the network with its kernels made; a file is parsed again after `close`."""
@@ -134,16 +130,6 @@ class TrtEngine:
         )
 
     @property
-    def taps(self) -> list[Tap]:
-        """What is watched, as taps of the graph."""
-        return [spot.tap for spot in self.spots]
-
-    @property
-    def all_taps(self) -> list[Tap]:
-        """Every place there is, as taps of the graph."""
-        return [spot.tap for spot in self.placed.spots]
-
-    @property
     def details(self) -> dict[str, Any]:
         """What a reader of the capture has to know to repeat the run."""
         model = str(self.path) if self.path is not None else self._ready().graph.network.name
@@ -160,10 +146,6 @@ class TrtEngine:
     def tapped(self) -> Tapped:
         """What watching changed: nothing."""
         return Tapped(False, len({spot.tensor for spot in self.spots}), NOTE)
-
-    def places(self) -> list[Place]:
-        """Return every place there is, in the order of the data's flow."""
-        return self.placed.places()
 
     def reads(self, place: Place) -> list[Read]:
         """Return what the layer behind a place reads; nothing for what is fed."""
@@ -216,16 +198,6 @@ class TrtEngine:
         line.end()
         return values
 
-    def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
-        """Return what has to be given to replay a module."""
-        return {name: declared(self.graph.values[name]) for name in replay_of(self, scope, call).inputs}
-
-    def replay(
-        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
-    ) -> dict[str, Array]:
-        """Return what leaves a module that is given its inputs; see `onnx_replay.replay`."""
-        return replay(self, scope, inputs, call=call, step=step)
-
     def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return some tensors of the graph, computed from others."""
         ready = self._ready()
@@ -238,25 +210,11 @@ class TrtEngine:
         values = part({name: feeds[name] for name in _fed(piece.network)})
         return {name: values[tensor] for name, tensor in zip(names, tensor_names, strict=True)}
 
-    def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
-        """Hand the values of some taps to the sink."""
-        if self.sink is not None:
-            for tap in taps:
-                self.sink(Seen(tap.place, values[tap.value], step, tap.call))
-
     def close(self) -> None:
         """Let go of weights and kernels; a later run makes them again."""
         self._prepared = None
         if self.path is not None:
             self._parsed = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _fed(network: Any) -> list[str]:
@@ -269,6 +227,3 @@ def _dims(tensor: Any) -> tuple[int | str, ...]:
         size if size >= 0 else tensor.get_dimension_name(axis) or f"dim{axis}"
         for axis, size in enumerate(tensor.shape)
     )
-
-
-__all__ = ["TrtEngine", "replay", "replay_of"]

@@ -94,16 +94,9 @@ class Kernels:
     def _can_fold(self, layer: Layer) -> bool:
         if layer.kind in NEVER_FOLDED or not layer.outputs or self.is_missing(layer):
             return False
-        return not self.is_random(layer) and self._all_constant(layer)
-
-    def is_random(self, layer: Layer) -> bool:
-        if layer.kind != "FILL":
-            return False
-        with layer.typed() as trt:
-            return bool(trt.operation.name != "LINSPACE")
-
-    def _all_constant(self, layer: Layer) -> bool:
-        return all(tensor is None or tensor.slot in self.constants for tensor in layer.inputs)
+        return not layer.is_random() and all(
+            tensor is None or tensor.slot in self.constants for tensor in layer.inputs
+        )
 
     def _fold(self, layer: Layer) -> bool:
         inputs = [self.constants.get(slot) for slot in layer.input_slots()]

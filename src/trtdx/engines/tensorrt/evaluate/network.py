@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.errors import EvaluationError, LayerError
+from trtdx.engines.errors import EvaluationError
 from trtdx.engines.tensorrt.evaluate.collectives import alone
 from trtdx.engines.tensorrt.evaluate.kernels import Kernels
 from trtdx.engines.tensorrt.evaluate.schedule import Planner
@@ -114,12 +114,7 @@ class Prepared:
     def steps(self, inputs: Mapping[str, Any], taps: Taps = None) -> Iterator[tuple[Layer, dict[str, Array]]]:
         """Yield each layer and its outputs by name, as they are computed."""
         run, events = self.start(inputs, self.tapped(taps), watched=True)
-        layers = self._layers(run, events)
-        while True:
-            with quietly():  # and not while the caller has its turn
-                layer = next(layers, None)
-            if layer is None:
-                return
+        for layer in self._quiet_layers(run, events):
             yield layer, {tensor.name: contiguous(run.values[tensor.slot]) for tensor in layer.outputs}
 
     def watch(
@@ -187,12 +182,7 @@ class Prepared:
         for slot in sorted(run.tapped):
             if run.values[slot] is not None:
                 show(self.graph.tensors[slot].name, contiguous(run.values[slot]))
-        layers = self._layers(run, run.walk(block))
-        while True:
-            with quietly():
-                layer = next(layers, None)
-            if layer is None:
-                return
+        for layer in self._quiet_layers(run, run.walk(block)):
             for tensor in layer.outputs:
                 if tensor.slot in run.tapped:
                     show(tensor.name, contiguous(run.values[tensor.slot]))
@@ -221,7 +211,8 @@ class Prepared:
         """Return values by name, each in memory that is nobody else's: no input's, no weight's, no other's."""
         fed = (run.values[tensor.slot] for tensor in self.graph.inputs)
         owners = {id(owner(value)) for value in (*fed, *given) if value is not None}
-        owners |= self._owners | self._known_owners(run)
+        plan = self._plans.get(run.tapped)
+        owners |= self._owners | (plan.owners if plan else set())
         unshared = {}
         for slot, value in held.items():
             is_unshared = id(owner(value)) not in owners
@@ -229,9 +220,15 @@ class Prepared:
             unshared[self.graph.tensors[slot].name] = contiguous(value) if is_unshared else value.copy()
         return unshared
 
-    def _known_owners(self, run: Run) -> set[int]:
-        plan = self._plans.get(run.tapped)
-        return plan.owners if plan else set()
+    def _quiet_layers(self, run: Run, events: Generator[Layer | Exchange, Any, None]) -> Iterator[Layer]:
+        """Yield the layers of a computation, quiet only while it computes and not while the caller has its turn."""
+        layers = self._layers(run, events)
+        while True:
+            with quietly():
+                layer = next(layers, None)
+            if layer is None:
+                return
+            yield layer
 
     def _layers(self, run: Run, events: Generator[Layer | Exchange, Any, None]) -> Iterator[Layer]:
         """Yield the layers of a computation that is alone in the world, told what it had when it fails."""
@@ -325,6 +322,3 @@ def _names(layers: list[Layer], inputs: list[Tensor]) -> dict[str, set[int]]:
     for tensor in (*inputs, *(tensor for layer in layers for tensor in layer.outputs)):
         names[tensor.name] = {tensor.slot}
     return names
-
-
-__all__ = ["LayerError", "Prepared", "evaluate", "prepare", "steps"]

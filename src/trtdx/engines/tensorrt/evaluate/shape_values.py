@@ -101,6 +101,6 @@ def _following(graph: Graph, kernels: Kernels, block: Block) -> set[int]:
         if all(deciding) and all(not slot or slot in shaped for slot in step.ins):
             shaped.update(step.outs)
         is_known_shape = layer.kind == "SHAPE" and step.ins[0] in shaped
-        if is_known_shape or (has_value and all(has_value) and not kernels.is_random(layer)):
+        if is_known_shape or (has_value and all(has_value) and not layer.is_random()):
             values.update(step.outs)
     return values

@@ -9,14 +9,13 @@ import ctypes
 import importlib.util
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trtdx.engines.torch.lazy import numpy as np
 from trtdx.errors import MissingExtraError, TrtdxError
 from trtdx.installation import install_packages
 from trtdx.optional import need
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+    from trtdx.engines.engine import Array
 
 DRIVER = "libcuda.so.1"
 VERIFY = "nvidia-smi -L"
@@ -151,8 +150,6 @@ class CudaMemory:
         self._copy(held.address, array.ctypes.data, array.nbytes, kind, self.stream)
 
     def read(self, address: int, count: int, stream: int) -> Array:
-        import numpy as np
-
         data = np.empty(count, np.uint8)
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
         self._copy(data.ctypes.data, address, count, kind, stream)

@@ -26,9 +26,8 @@ MOST_WORDS = 200
 _BOUND = re.compile(r"\s*(?:\[-?\d+,)?(?P<most>\d+)\]?(?:\t(?P<told>.*))?")
 _SHAPE = re.compile(r"\(# (\d+) \(SHAPE (\S+)\)\)")
 _COMPUTED: dict[str, Callable[[list[int]], int]] = {"+": sum, "*": math.prod, "MAX": max, "MIN": min}
-Dims = list[
-    tuple[int | None, str]
-]  # of each dimension: the largest size over all profiles, and the expression
+# Of each dimension: the largest size over all profiles, and the expression.
+Dims = list[tuple[int | None, str]]
 Sizes = dict[str, int]  # of a profile, at its largest: by the dimension's name, and by "x#0"
 
 

@@ -17,21 +17,20 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Seen
+from trtdx.engines.engine import ClosedOnExit, Seen
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.tensorrt.bindings import bindings
 from trtdx.engines.tensorrt.execute.device import NoDriverError, driver_problem, memory
 from trtdx.engines.tensorrt.network.scopes import path_of
 from trtdx.engines.tensorrt.network.values import byte_count, dtype_name, value_from_bytes
+from trtdx.engines.torch.lazy import numpy as np
 from trtdx.errors import InputError
 from trtdx.tensors.feeds import Input, checked_feeds
 from trtdx.tensors.taps import Place
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from types import ModuleType, TracebackType
-
-    from typing_extensions import Self
+    from types import ModuleType
 
     from trtdx.engines.engine import Array, Sink
     from trtdx.engines.tensorrt.execute.device import Memory
@@ -91,7 +90,7 @@ def open_plan(
     return execution
 
 
-class Execution:
+class Execution(ClosedOnExit):
     """A plan on a GPU, executed step by step."""
 
     kind = "tensorrt"
@@ -172,8 +171,6 @@ class Execution:
 
     def _feed(self, name: str, array: Array) -> Any:
         """Give one input to the context; what comes back keeps its memory alive."""
-        import numpy as np
-
         context = self._context
         packed = np.ascontiguousarray(array).reshape(array.shape)
         if not context.set_input_shape(name, packed.shape):
@@ -223,19 +220,9 @@ class Execution:
         """Let go of the plan and its memory."""
         self._context = self._engine = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _value(held: Any, address: int, dtype: str, shape: tuple[int, ...], stream: int) -> Array:
     """Return a tensor of any type from memory on either side."""
-    import numpy as np
-
     count = math.prod(shape)
     size = byte_count(dtype, count)
     raw = held.read(address, size, stream) if size else np.zeros(0, np.uint8)
@@ -288,8 +275,6 @@ class HostMemory:
     """What is not on the GPU at all: shapes."""
 
     def read(self, address: int, count: int, stream: int) -> Array:
-        import numpy as np
-
         source: Any = (ctypes.c_uint8 * count).from_address(address)
         return np.frombuffer(source, np.uint8).copy()
 
@@ -359,6 +344,3 @@ def _said(trt: ModuleType) -> str:
     """Return the last error; where another logger was first in this process, TensorRT tells that one."""
     errors = logger(trt).told
     return errors[-1] if errors else "it says why to the logger that was made first in this process"
-
-
-__all__ = ["Execution", "NoDriverError", "execute", "open_plan"]

@@ -156,9 +156,7 @@ def kv_cache_update(layer: Layer, trt: Any) -> Kernel:
         result = cache.clone()
         for number, begin in enumerate(where.tolist()):
             new = _sequence(update, number, starts, packed)[0]
-            if (
-                begin >= 0 and begin + new.shape[1] <= cache.shape[2]
-            ):  # TensorRT ignores one that does not fit
+            if begin >= 0 and begin + new.shape[1] <= cache.shape[2]:  # TensorRT ignores others
                 result[number, :, begin : begin + new.shape[1]] = new
         return result
 

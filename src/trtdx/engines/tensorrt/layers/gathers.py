@@ -48,6 +48,16 @@ def in_bounds(index: Any, length: int) -> tuple[Any, Any]:
     return torch.where(outside, torch.zeros_like(index), index), outside
 
 
+def _tuples_in_bounds(index: Any, lengths: tuple[int, ...]) -> tuple[list[Any], Any]:
+    """Return the parts of the tuples along the last axis, as `in_bounds` does with each of them."""
+    parts, outside = [], None
+    for number in range(index.shape[-1]):
+        inside, missed = in_bounds(index[..., number], lengths[number])
+        parts.append(inside)
+        outside = missed if outside is None else outside if missed is None else outside | missed
+    return parts, outside
+
+
 @kernel_of("GATHER")
 def gather(layer: Layer, trt: Any) -> Kernel:
     mode, axis, batch = trt.mode.name, trt.axis, trt.num_elementwise_dims
@@ -122,11 +132,7 @@ def _steps(lengths: tuple[int, ...]) -> tuple[int, ...]:
 
 def gather_tuples(data: Any, index: Any, batch: int) -> Any:
     """Return the same with torch: batch axes, negative indices, zeros for what is out of bounds."""
-    parts, outside = [], None
-    for number in range(index.shape[-1]):
-        inside, missed = in_bounds(index[..., number], data.shape[batch + number])
-        parts.append(inside)
-        outside = missed if outside is None else outside if missed is None else outside | missed
+    parts, outside = _tuples_in_bounds(index, data.shape[batch:])
     picked = data[(*_batch_places(index, batch), *parts)]
     if outside is None:
         return picked
@@ -162,11 +168,7 @@ def scatter_nd(data: Any, index: Any, updates: Any) -> Any:
     """Return data with slices replaced; what is out of bounds is left out."""
     tuples = index.reshape(-1, index.shape[-1])
     slices = updates.reshape(tuples.shape[0], *data.shape[index.shape[-1] :])
-    parts, outside = [], None
-    for number in range(index.shape[-1]):
-        inside, missed = in_bounds(tuples[:, number], data.shape[number])
-        parts.append(inside)
-        outside = missed if outside is None else outside if missed is None else outside | missed
+    parts, outside = _tuples_in_bounds(tuples, data.shape)
     if outside is not None:
         parts = [part[~outside] for part in parts]
         slices = slices[~outside]

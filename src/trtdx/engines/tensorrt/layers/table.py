@@ -20,9 +20,8 @@ Maker = Callable[[Layer, Any], Kernel]  # the record, and TensorRT's layer with 
 
 MAKERS: dict[str, Maker] = {}
 TORCH: set[str] = set()  # kinds whose kernels take and give torch tensors
-Shortcut = Callable[
-    [Layer, Any, Kernel], Kernel
-]  # also gets the kernel on arrays for what it does not do itself
+# Also gets the kernel on arrays for what it does not do itself.
+Shortcut = Callable[[Layer, Any, Kernel], Kernel]
 SHORTCUTS: dict[str, Shortcut] = {}
 
 

@@ -60,6 +60,13 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
     def has_input(self, number: int) -> bool:
         return len(self.inputs) > number and self.inputs[number] is not None
 
+    def is_random(self) -> bool:
+        """Whether the layer gives other values in each run."""
+        if self.kind != "FILL":
+            return False
+        with self.typed() as trt:
+            return bool(trt.operation.name != "LINSPACE")
+
     @contextlib.contextmanager
     def typed(self) -> Iterator[Any]:
         """Give TensorRT's layer the class of its kind, so that its attributes can be read, and take it back.
@@ -151,12 +158,10 @@ class _Reader:
     def __init__(self, network: Any, bindings: Any) -> None:
         self.network = network
         self.bindings = bindings
-        self.kind_of = (
-            bindings.ILayer.type.fget
-        )  # subclasses hide it: an activation's `type` is another thing
-        self.slots: dict[
-            Any, Tensor
-        ] = {}  # by TensorRT's object, which is the same as long as someone holds it
+        # Subclasses hide it: an activation's `type` is another thing.
+        self.kind_of = bindings.ILayer.type.fget
+        # By TensorRT's object, which is the same as long as someone holds it.
+        self.slots: dict[Any, Tensor] = {}
         self.tensors = [Tensor("", "FLOAT", NOTHING)]
         self.loops: dict[Any, Loop] = {}
         self.conditionals: dict[Any, Conditional] = {}

@@ -68,13 +68,14 @@ def check_profiles(profiles: Sequence[Profile], inputs: Sequence[Binding]) -> No
     for number, profile in enumerate(profiles or [{}] if dynamic else []):
         lacking = [binding for binding in dynamic if binding.name not in profile]
         if lacking:
-            where = f"profile {number} has" if profiles else "there is no profile with"
+            where = f"profile {number} has no" if profiles else "there is no profile with"
             input_texts = ", ".join(
                 f"{binding.name} ({', '.join(map(str, binding.dims))})" for binding in lacking
             )
-            raise InputError(f"{where} no shapes for the dynamic inputs {input_texts}" if profiles else
-                             f"{where} shapes for the dynamic inputs {input_texts}",
-                             fix=f"add {' '.join(map(_example, lacking))}")  # fmt: skip
+            raise InputError(
+                f"{where} shapes for the dynamic inputs {input_texts}",
+                fix=f"add {' '.join(map(_example, lacking))}",
+            )
 
 
 def _unknown(number: int, name: str, names: Sequence[str]) -> InputError:

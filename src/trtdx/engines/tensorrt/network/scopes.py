@@ -85,18 +85,11 @@ class NetworkGraph:
         for _ in range(_TIMES_ROUND):
             for layer in self.layers:
                 read = (kinds.get(slot, Kind.CONSTANT) for slot in layer.input_slots())
-                kind = Kind.DATA if _is_random(layer) else max(read, default=Kind.CONSTANT)
+                kind = Kind.DATA if layer.is_random() else max(read, default=Kind.CONSTANT)
                 if layer.kind == "SHAPE":
                     kind = min(kind, Kind.SHAPE)
                 kinds |= dict.fromkeys(layer.output_slots(), kind)
         return kinds
-
-
-def _is_random(layer: Layer) -> bool:
-    if layer.kind != "FILL":
-        return False
-    with layer.typed() as trt:
-        return bool(trt.operation.name != "LINSPACE")
 
 
 def _value(tensor: Tensor) -> Value:
