@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.tensors.taps import last_indices, path_matches
+from trtdx.tensors.taps import Place, Selector, last_indices, path_matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
     import numpy as np
     from typing_extensions import Self
 
     from trtdx.tensors.feeds import Input
-    from trtdx.tensors.taps import Place, Selector
 
-    Array = np.ndarray[Any, Any]
-    Sink = Callable[["Seen"], None]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class Seen(NamedTuple):
@@ -29,6 +26,9 @@ class Seen(NamedTuple):
     call: int  # how often this module was called before in the same step
     # Positional and named arguments of the module, where the engine has them.
     given: tuple[Any, Any] | None = None
+
+
+Sink = Callable[[Seen], None]
 
 
 class Tapped(NamedTuple):

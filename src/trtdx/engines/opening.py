@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
-from trtdx.tensors.taps import parse_selector
+from trtdx.tensors.taps import Place, parse_selector
 from trtdx.words import listed
 
 if TYPE_CHECKING:
     from trtdx.engines.engine import Engine
-    from trtdx.tensors.taps import Place
 
 ENGINES = ("torch", "onnxruntime", "tensorrt")
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Read, Tapped
+from trtdx.engines.engine import Array, Read, Sink, Tapped
 from trtdx.engines.onnxruntime.replay import InParts
 from trtdx.engines.onnxruntime.segments import (
     Segment,
@@ -40,8 +40,6 @@ from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from trtdx.engines.engine import Array, Sink
 
 
 SLACK_BYTES = 64 << 20  # of freed memory that may wait to be given back

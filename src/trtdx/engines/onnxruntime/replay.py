@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.engine import ClosedOnExit, Seen, find_module_path
+from trtdx.engines.engine import Array, ClosedOnExit, Seen, Sink, find_module_path
 from trtdx.engines.onnxruntime.segments import Sizes
 from trtdx.engines.torch.lazy import numpy as np
 from trtdx.errors import InputError
 from trtdx.formats.onnx.graph import Graph, Kind
-from trtdx.formats.onnx.places import Call, calls_of, declared, dtype_of_value, module_nodes
+from trtdx.formats.onnx.places import Call, Tap, calls_of, declared, dtype_of_value, module_nodes
 from trtdx.tensors.dtypes import numpy_dtype
-from trtdx.tensors.feeds import checked_feeds
-from trtdx.tensors.taps import path_matches
+from trtdx.tensors.feeds import Input, checked_feeds
+from trtdx.tensors.taps import Place, path_matches
 from trtdx.words import counted
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from trtdx.engines.engine import Array, Sink
-    from trtdx.formats.onnx.places import Tap
-    from trtdx.tensors.feeds import Input
-    from trtdx.tensors.taps import Place
 
 _PORT = re.compile(r"(?:(.*):)?in(?:\[(\d+)\])?")
 

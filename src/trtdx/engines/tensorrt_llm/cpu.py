@@ -13,11 +13,11 @@ from unittest import mock
 
 import msgspec
 
-from trtdx.engines.engine import ClosedOnExit
+from trtdx.engines.engine import ClosedOnExit, Sink
 from trtdx.engines.tensorrt_llm import polygraphy, tensorrt
 from trtdx.engines.tensorrt_llm import torch as torch_on_cpu
 from trtdx.engines.tensorrt_llm.packages import ROOT, PackageFinder
-from trtdx.engines.tensorrt_llm.plugins import Plugins, real_bindings
+from trtdx.engines.tensorrt_llm.plugins import Plugin, Plugins, real_bindings
 from trtdx.engines.tensorrt_llm.runtime import World
 from trtdx.engines.tensorrt_llm.stand_ins import (
     REPLACED,
@@ -30,16 +30,13 @@ from trtdx.engines.tensorrt_llm.stand_ins import (
 )
 from trtdx.errors import InputError
 from trtdx.optional import need
-from trtdx.tensors.taps import parse_selector
+from trtdx.tensors.taps import Selector, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from trtdx.engines.engine import Sink
-    from trtdx.engines.tensorrt_llm.plugins import Plugin
     from trtdx.engines.tensorrt_llm.tensorrt import Patch
-    from trtdx.tensors.taps import Selector
 
 HALF = ("functional.py", "network.py", "module.py", "builder.py")  # what it takes to define a network
 ENVIRONMENT = {"TRT_LLM_NO_LIB_INIT": "1"}

@@ -8,15 +8,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Seen
+from trtdx.engines.engine import Seen, Sink
 from trtdx.errors import InputError
-from trtdx.tensors.taps import Place, parse_selector
+from trtdx.tensors.taps import Place, Selector, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from trtdx.engines.engine import Sink
-    from trtdx.tensors.taps import Selector
 
 # From an LLM inwards, as it is in 0.20 to 1.2.1: GenerationExecutorWorker, PyExecutor, PyTorchModelEngine, the module.
 WAY_IN = ("_executor", "engine", "model_engine", "model")

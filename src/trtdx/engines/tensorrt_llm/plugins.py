@@ -9,7 +9,8 @@ from __future__ import annotations
 import enum
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +18,9 @@ from trtdx.engines.errors import LayerError, MissingPluginError
 from trtdx.errors import InputError
 from trtdx.optional import need
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    Fields = Mapping[str, Any]
-    # From a plugin's fields and its inputs (with .dtype and .shape) to a type and a shape for each output.
-    Outputs = Callable[[Fields, Sequence[Any]], Sequence[tuple[Any, Sequence[int]]]]
+Fields = Mapping[str, Any]
+# From a plugin's fields and its inputs (with .dtype and .shape) to a type and a shape for each output.
+Outputs = Callable[[Fields, Sequence[Any]], Sequence[tuple[Any, Sequence[int]]]]
 
 
 MOST_NETWORKS = 64  # with plugins, at a time; a layer holds its network, which holds its weights

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt_llm.plugins import Plugin, real_bindings
+from trtdx.engines.tensorrt_llm.plugins import Fields, Plugin, real_bindings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.engines.tensorrt_llm.plugins import Fields
 
 UNTAUGHT = ("pad_ldb", "use_fp8")  # options of Gemm that nobody taught us
 

@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.engine import Seen
+from trtdx.engines.engine import Seen, Sink
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.tensorrt.evaluate.network import Prepared, prepare
-from trtdx.engines.tensorrt.network.places import places_of_network
+from trtdx.engines.tensorrt.network.places import Spot, places_of_network
 from trtdx.engines.tensorrt.network.values import PACKED, numpy_dtype
 from trtdx.engines.tensorrt_llm.plugins import Plugins, real_bindings
 from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
 from trtdx.errors import InputError
-from trtdx.tensors.taps import place_of
+from trtdx.tensors.taps import Selector, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from trtdx.engines.engine import Sink
-    from trtdx.engines.tensorrt.network.places import Spot
-    from trtdx.tensors.taps import Selector
 
 MAGIC = b"trtdx: a network to be evaluated, number "
 MOST_RECENT = 16  # networks held only because their plan may come back from a file

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import types
 from importlib.machinery import ModuleSpec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trtdx.engines.tensorrt_llm.plugins import Registry
-from trtdx.engines.tensorrt_llm.runtime import Context, Engine, Plan
+from trtdx.engines.tensorrt_llm.runtime import Context, Engine, Plan, World
 from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt_llm.runtime import World
 
 CLAIMED = "10.9.0"  # the classic TensorRT whose interface this is; TensorRT-LLM asks for 10.6 and 10.8
 WEAK = ("FP16", "BF16", "INT8", "FP8", "OBEY_PRECISION_CONSTRAINTS", "PREFER_PRECISION_CONSTRAINTS")

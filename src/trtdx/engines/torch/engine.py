@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import ClosedOnExit, Tapped
+from trtdx.engines.engine import Array, ClosedOnExit, Read, Sink, Tapped
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.torch.call_forms import AnyModule, Decoder, is_decoder
 from trtdx.engines.torch.hooks import Watch, is_compiled, plain
@@ -27,14 +27,12 @@ from trtdx.engines.torch.load import loaded
 from trtdx.engines.torch.replay import entering, replay
 from trtdx.engines.torch.values import device_of
 from trtdx.errors import InputError, TrtdxError
-from trtdx.tensors.taps import parse_selector
+from trtdx.tensors.taps import Place, Selector, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trtdx.engines.engine import Array, Read, Sink
     from trtdx.tensors.feeds import Input
-    from trtdx.tensors.taps import Place, Selector
 
 
 class TorchEngine(ClosedOnExit):

@@ -12,15 +12,13 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Seen, Tapped
+from trtdx.engines.engine import Seen, Sink, Tapped
 from trtdx.optional import need
-from trtdx.tensors.taps import Place
+from trtdx.tensors.taps import Place, Selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.engines.engine import Sink
-    from trtdx.tensors.taps import Selector
 
 MOST_DEPTH = 4  # how deep tuples and dicts of outputs are looked into
 UNKNOWN = Place("")  # of which nobody has decided yet whether it is selected

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.engine import find_module_path
-from trtdx.engines.torch.cache import PARTS
+from trtdx.engines.engine import Array, find_module_path
+from trtdx.engines.torch.cache import PARTS, KeyValues
 from trtdx.engines.torch.call_forms import Decoder
 from trtdx.engines.torch.hooks import MOST_DEPTH, places, replaced, tensors_in
 from trtdx.engines.torch.values import array_from_tensor, device_of, parameters_of, tensor_from_array
@@ -23,8 +23,6 @@ from trtdx.words import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trtdx.engines.engine import Array
-    from trtdx.engines.torch.cache import KeyValues
     from trtdx.engines.torch.engine import TorchEngine
 
 _PORT = re.compile(r"(?:([^:]*?)(?:#\d+)?:)?(in(?:\[(\d+)\]|\.([\w.]+))?)")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from trtdx.engines.tensorrt.build.messages import Job
-from trtdx.engines.tensorrt.build.nouns import BuildOptions, Built, Variant
+from trtdx.engines.tensorrt.build.messages import Done, Job
+from trtdx.engines.tensorrt.build.nouns import BuildOptions, Built, Message, Progress, Variant
 from trtdx.engines.tensorrt.build.parent import Compiler
 from trtdx.engines.tensorrt.execute.output_bounds import with_most_bytes
 from trtdx.engines.tensorrt.network.profiles import profile_from
@@ -30,8 +30,6 @@ from trtdx.formats.tensorrt.kernels import placed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trtdx.engines.tensorrt.build.messages import Done
-    from trtdx.engines.tensorrt.build.nouns import Message, Progress
 
 DEFAULT = BuildOptions()
 FUNCTION = re.compile(r"(?P<path>.+\.py|[A-Za-z_][\w.]*):(?P<function>[A-Za-z_][\w.]*)")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.engines.tensorrt.bindings import bindings_of
 from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
-from trtdx.engines.tensorrt.build.messages import Done, Step, write_all
-from trtdx.engines.tensorrt.build.nouns import ECHO
+from trtdx.engines.tensorrt.build.messages import Done, Job, Step, write_all
+from trtdx.engines.tensorrt.build.nouns import ECHO, Binding, BuildOptions, Profile
 from trtdx.engines.tensorrt.network.define import binding_of
 from trtdx.engines.tensorrt.network.marking import Marks, chosen, makers_of, outputs_of
 from trtdx.engines.tensorrt.network.profiles import check_profiles
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trtdx.engines.tensorrt.build.child import Teller
-    from trtdx.engines.tensorrt.build.messages import Job
-    from trtdx.engines.tensorrt.build.nouns import Binding, BuildOptions, Profile
     from trtdx.engines.tensorrt.network.registration import Registry
 
 # A loop or conditional: told before anything is compiled, so it costs no time.

@@ -10,13 +10,12 @@ import msgspec
 
 from trtdx.engines.tensorrt.build.nouns import Built  # msgspec reads it at run time
 from trtdx.formats.tensorrt.nouns import Kernel
-from trtdx.model import Section
+from trtdx.model import Cell, Section
 from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trtdx.model import Cell
 
 MOST_ROWS = 200
 COUNTER = re.compile(r"\d+")

@@ -28,12 +28,11 @@ from trtdx.engines.tensorrt.build.messages import (
     packed,
     write_all,
 )
-from trtdx.engines.tensorrt.build.nouns import LETTERS, Message, Progress
+from trtdx.engines.tensorrt.build.nouns import LETTERS, Binding, Message, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trtdx.engines.tensorrt.build.nouns import Binding
     from trtdx.engines.tensorrt.network.registration import Registry
 
 ALIVE_S = 0.1  # how often somebody who waits looks whether anything is still wanted

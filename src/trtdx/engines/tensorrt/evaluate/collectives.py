@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.engines.errors import EvaluationError, LayerError
-from trtdx.engines.tensorrt.evaluate.walk import Exchange
-from trtdx.engines.tensorrt.network.values import from_torch, to_torch
+from trtdx.engines.tensorrt.evaluate.walk import Exchange, Run
+from trtdx.engines.tensorrt.network.values import Array, from_torch, to_torch
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from trtdx.engines.tensorrt.evaluate.network import Plugins, Prepared, Taps
-    from trtdx.engines.tensorrt.evaluate.walk import Run
     from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 
 class Collective(msgspec.Struct, frozen=True):

@@ -15,12 +15,12 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Read, Tapped
+from trtdx.engines.engine import Array, Read, Sink, Tapped
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.onnxruntime.replay import InParts
 from trtdx.engines.onnxruntime.segments import extracted
 from trtdx.engines.tensorrt.bindings import bindings_of
-from trtdx.engines.tensorrt.evaluate.network import Prepared, prepare
+from trtdx.engines.tensorrt.evaluate.network import Plugins, Prepared, prepare
 from trtdx.engines.tensorrt.evaluate.ordered_sink import Line, unsure_tensors
 from trtdx.engines.tensorrt.network.parse_onnx import Parsed, parsed
 from trtdx.engines.tensorrt.network.places import Spot, places_of_network
@@ -34,9 +34,7 @@ from trtdx.tensors.feeds import Input, checked_feeds
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trtdx.engines.engine import Array, Sink
     from trtdx.engines.tensorrt.evaluate.collectives import Collective
-    from trtdx.engines.tensorrt.evaluate.network import Plugins
     from trtdx.tensors.taps import Place, Selector
 
 COMPUTED = "on the CPU from the network definition; no plan was executed"

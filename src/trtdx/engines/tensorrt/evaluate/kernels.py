@@ -9,13 +9,12 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from trtdx.engines.errors import LayerError, MissingPluginError, UnsupportedLayerError
-from trtdx.engines.tensorrt.layers.table import MAKERS, SHORTCUTS, TORCH, on_arrays, read
+from trtdx.engines.tensorrt.layers.table import MAKERS, SHORTCUTS, TORCH, Kernel, on_arrays, read
 from trtdx.engines.tensorrt.network.values import value_from_given
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trtdx.engines.tensorrt.layers.table import Kernel
     from trtdx.engines.tensorrt.network.graph import Graph, Layer
 
 FAMILIES = (

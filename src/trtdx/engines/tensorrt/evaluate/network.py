@@ -7,31 +7,27 @@ engine built from it may fuse layers and round less often, or more coarsely (TF3
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.tensorrt.evaluate.collectives import alone
+from trtdx.engines.tensorrt.evaluate.collectives import Collective, alone
 from trtdx.engines.tensorrt.evaluate.kernels import Kernels
 from trtdx.engines.tensorrt.evaluate.schedule import Planner
 from trtdx.engines.tensorrt.evaluate.shape_values import Plan, plan_with_foresight
 from trtdx.engines.tensorrt.evaluate.walk import Exchange, Run
-from trtdx.engines.tensorrt.network.graph import graph_from_network
-from trtdx.engines.tensorrt.network.values import owner, value_from_given
+from trtdx.engines.tensorrt.network.graph import Layer, Tensor, graph_from_network
+from trtdx.engines.tensorrt.network.values import Array, owner, value_from_given
 from trtdx.engines.torch.lazy import torch
 from trtdx.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-
-    from trtdx.engines.tensorrt.evaluate.collectives import Collective
     from trtdx.engines.tensorrt.evaluate.control_flow import Block
-    from trtdx.engines.tensorrt.network.graph import Layer, Tensor
-    from trtdx.engines.tensorrt.network.values import Array
 
-    Taps = Collection[str] | str | None
-    Plugins = Mapping[str | tuple[str, str], Callable[..., Any]]
+Taps = Collection[str] | str | None
+Plugins = Mapping[str | tuple[str, str], Callable[..., Any]]
 
 
 def evaluate(

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from trtdx.engines.engine import Seen
+from trtdx.engines.engine import Array, Seen, Sink
 from trtdx.engines.tensorrt.evaluate.schedule import slots_in_branches, varying_slots
-from trtdx.engines.tensorrt.network.graph import IN_CONDITIONAL, IN_LOOP
+from trtdx.engines.tensorrt.network.graph import IN_CONDITIONAL, IN_LOOP, Graph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.engines.engine import Array, Sink
     from trtdx.engines.tensorrt.evaluate.kernels import Kernels
-    from trtdx.engines.tensorrt.network.graph import Graph
     from trtdx.engines.tensorrt.network.places import Spot
 
 

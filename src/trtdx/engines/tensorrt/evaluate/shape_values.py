@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.engines.tensorrt.evaluate.control_flow import Block, Step, freed
-from trtdx.engines.tensorrt.evaluate.kernels import NEVER_FOLDED
+from trtdx.engines.tensorrt.evaluate.kernels import NEVER_FOLDED, Kernels
 from trtdx.engines.tensorrt.network.graph import Graph, Layer
 from trtdx.engines.tensorrt.network.values import owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trtdx.engines.tensorrt.evaluate.kernels import Kernels
     from trtdx.engines.tensorrt.evaluate.walk import Run
 
 SHAPED_BY = {  # inputs whose values decide the output's shape

@@ -8,15 +8,12 @@ import msgspec
 import numpy as np
 
 from trtdx.engines.errors import EvaluationError, LayerError
-from trtdx.engines.tensorrt.evaluate.control_flow import BranchPart, LoopPart
-from trtdx.engines.tensorrt.network.graph import Layer
+from trtdx.engines.tensorrt.evaluate.control_flow import Block, BranchPart, LoopPart, Step
+from trtdx.engines.tensorrt.network.graph import Layer, Loop
 from trtdx.engines.tensorrt.network.values import numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
-
-    from trtdx.engines.tensorrt.evaluate.control_flow import Block, Step
-    from trtdx.engines.tensorrt.network.graph import Loop
 
 
 class Exchange(msgspec.Struct, eq=False):

@@ -17,10 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import ClosedOnExit, Seen
+from trtdx.engines.engine import Array, ClosedOnExit, Seen, Sink
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.tensorrt.bindings import bindings
-from trtdx.engines.tensorrt.execute.device import NoDriverError, driver_problem, memory
+from trtdx.engines.tensorrt.execute.device import Memory, NoDriverError, driver_problem, memory
 from trtdx.engines.tensorrt.network.scopes import path_of
 from trtdx.engines.tensorrt.network.values import byte_count, dtype_name, value_from_bytes
 from trtdx.engines.torch.lazy import numpy as np
@@ -31,9 +31,6 @@ from trtdx.tensors.taps import Place
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from types import ModuleType
-
-    from trtdx.engines.engine import Array, Sink
-    from trtdx.engines.tensorrt.execute.device import Memory
 
     Places = Mapping[str, Sequence[Place]]
 

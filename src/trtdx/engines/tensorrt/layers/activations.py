@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import in_float32, input_dtype, kernel_of, on_arrays, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import (
+    Kernel,
+    Layer,
+    in_float32,
+    input_dtype,
+    kernel_of,
+    on_arrays,
+    torch_kernel_of,
+)
 from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, to_torch, value_from_weights
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 SMALL = 1 << 13  # elements up to which several calls of numpy are quicker than one of torch
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import in_float32, input_dtype, kernel_of, on_arrays, unchanged
+from trtdx.engines.tensorrt.layers.table import (
+    Kernel,
+    Layer,
+    in_float32,
+    input_dtype,
+    kernel_of,
+    on_arrays,
+    unchanged,
+)
 from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, Array
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 LARGE = 1 << 18  # elements from which torch's several threads pay
 SMALL = 1 << 12  # elements up to which numpy's functions without vector code are quicker than a call of torch

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trtdx.engines.errors import LayerError
 from trtdx.engines.tensorrt.layers.quantization import quantized
-from trtdx.engines.tensorrt.layers.table import in_float32, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, in_float32, torch_kernel_of
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 
 @torch_kernel_of("ATTENTION_INPUT")

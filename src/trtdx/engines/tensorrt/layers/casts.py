@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trtdx.engines.tensorrt.layers.table import input_dtype, kernel_of, on_arrays, unchanged
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, input_dtype, kernel_of, on_arrays, unchanged
 from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, WIDENED, numpy_dtype, torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 INTEGER_LIMITS = {
     "INT8": (-128, 127),

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.engines.tensorrt.layers.table import dims, in_float32, input_dtype, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, in_float32, input_dtype, torch_kernel_of
 from trtdx.engines.tensorrt.network.values import to_torch, torch_dtype, value_from_weights
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 
 class Window(msgspec.Struct, frozen=True):

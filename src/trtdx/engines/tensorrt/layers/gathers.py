@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import kernel_of, on_arrays, torch_kernel_of
-from trtdx.engines.tensorrt.network.values import torch_dtype
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, kernel_of, on_arrays, torch_kernel_of
+from trtdx.engines.tensorrt.network.values import Array, torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 BYTES = ("FP8", "FP4", "E8M0")  # torch does not move these everywhere
 

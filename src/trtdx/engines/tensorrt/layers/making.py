@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import dims, kernel_of, torch_kernel_of
-from trtdx.engines.tensorrt.network.values import numpy_dtype, torch_dtype
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of, torch_kernel_of
+from trtdx.engines.tensorrt.network.values import Array, numpy_dtype, torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 
 @kernel_of("FILL")

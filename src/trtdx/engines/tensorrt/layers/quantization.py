@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trtdx.engines.tensorrt.layers.casts import INTEGER_LIMITS, nearest_fp4
-from trtdx.engines.tensorrt.layers.table import dims, read, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, read, torch_kernel_of
 from trtdx.engines.tensorrt.network.values import torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 LARGEST = {"FP8": 448.0, "FP4": 6.0, "INT8": 127.0, "INT4": 7.0}
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trtdx.engines.tensorrt.layers.arithmetic import LARGE, SMALL
 from trtdx.engines.tensorrt.layers.table import (
+    Kernel,
+    Layer,
     axes_from_mask,
     in_float32,
     input_dtype,
@@ -17,13 +19,8 @@ from trtdx.engines.tensorrt.layers.table import (
     torch_kernel_of,
     unchanged,
 )
-from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, torch_dtype
+from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, Array, torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 
 @kernel_of("REDUCE")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from trtdx.engines.tensorrt.layers.table import dims, in_float32, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, in_float32, torch_kernel_of
 from trtdx.engines.tensorrt.network.values import FLOATS
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 
 class Resizing(msgspec.Struct, frozen=True):

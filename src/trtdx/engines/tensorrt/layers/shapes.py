@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt.layers.table import dims, kernel_of, torch_kernel_of, unchanged
-from trtdx.engines.tensorrt.network.values import value_from_weights
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of, torch_kernel_of, unchanged
+from trtdx.engines.tensorrt.network.values import Array, value_from_weights
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 
 @kernel_of("CONSTANT")

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt.layers.table import dims, kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of
 
 if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
     from trtdx.engines.tensorrt.network.values import Array
 
 MOST_KNOWN = 256  # slices of one layer that are remembered

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trtdx.engines.tensorrt.network.graph import Layer
+from trtdx.engines.tensorrt.network.graph import Layer as Layer
 from trtdx.engines.tensorrt.network.values import WIDENED, Array, from_torch, to_torch, torch_dtype
 from trtdx.engines.torch.lazy import torch
 

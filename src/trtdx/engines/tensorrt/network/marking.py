@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.tensorrt.build.nouns import REASON_CHARS, LeftOut, Marked
+from trtdx.engines.tensorrt.build.nouns import REASON_CHARS, LeftOut, Marked, Variant
 from trtdx.engines.tensorrt.network.places import places_of_network
 from trtdx.errors import InputError
 from trtdx.tensors.taps import Place, parse_selector
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from trtdx.engines.tensorrt.build.messages import Job
-    from trtdx.engines.tensorrt.build.nouns import Variant
     from trtdx.engines.tensorrt.network.registration import Registry
 
 _NO_RUNNER = re.compile(r"debug output for (?P<name>.+?) has no runners that implement it")

@@ -21,20 +21,18 @@ from heapq import merge
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.tensorrt.network.graph import Graph, graph_from_network
+from trtdx.engines.tensorrt.network.graph import Graph, Layer, Tensor, graph_from_network
 from trtdx.engines.tensorrt.network.scopes import NetworkGraph, path_of, sorted_layers
 from trtdx.engines.tensorrt.network.values import dtype_name
 from trtdx.formats.onnx.graph import Graph as OnnxGraph
 from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.places import Tap, all_taps
-from trtdx.tensors.taps import Place, parse_selector
+from trtdx.tensors.taps import Place, Selector, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from trtdx.engines.tensorrt.network.graph import Layer, Tensor
-    from trtdx.tensors.taps import Selector
 
 ADDED = "tensorrt"  # the path that what the parser added is below
 IN_NO_NODE = -2
