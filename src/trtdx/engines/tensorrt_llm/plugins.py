@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trtdx.engines.errors import LayerError, MissingPluginError
+from trtdx.engines.tensorrt.network.values import shape_matches
 from trtdx.errors import InputError
 from trtdx.optional import need
 
@@ -218,9 +219,7 @@ def _checked(name: str, plugin: Plugin) -> Callable[..., Any]:
         results = result if isinstance(result, (tuple, list)) else (result,)
         for number, output in enumerate(results[: plugin_layer.num_outputs]):
             declared, shape = tuple(plugin_layer.get_output(number).shape), tuple(output.shape)
-            if len(declared) != len(shape) or any(
-                a not in (-1, b) for a, b in zip(declared, shape, strict=True)
-            ):
+            if not shape_matches(declared, shape):
                 raise LayerError(
                     f"the reference of plugin {name} returned {list(shape)} for output {number}, but the network "
                     f"was defined with {list(declared)}",

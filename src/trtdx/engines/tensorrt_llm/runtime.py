@@ -17,7 +17,7 @@ from trtdx.engines.engine import Seen, Sink
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.tensorrt.evaluate.network import Prepared, prepare
 from trtdx.engines.tensorrt.network.places import Spot, places_of_network
-from trtdx.engines.tensorrt.network.values import PACKED, numpy_dtype
+from trtdx.engines.tensorrt.network.values import PACKED, numpy_dtype, shape_matches
 from trtdx.engines.tensorrt_llm.plugins import Plugins, real_bindings
 from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
 from trtdx.errors import InputError
@@ -202,7 +202,7 @@ class Context:
 
     def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
         sizes, declared = tuple(shape), tuple(self.engine.inputs[name].shape)
-        if len(sizes) != len(declared) or any(a not in (-1, b) for a, b in zip(declared, sizes, strict=True)):
+        if not shape_matches(declared, sizes):
             return False
         least, _, most = self.engine.get_tensor_profile_shape(name, self.active_optimization_profile)
         if any(not (a <= size <= b or a < 0) for a, size, b in zip(least, sizes, most, strict=True)):
@@ -244,12 +244,14 @@ class Context:
         inputs = {name: self._read(name, engine.inputs[name].dtype.name) for name in engine.inputs}
         output_shapes = {name: self.get_tensor_shape(name) for name in engine.outputs}
         for name, value in engine.run(inputs).items():
-            if any(a not in (-1, b) for a, b in zip(output_shapes[name], value.shape, strict=True)):
+            if not shape_matches(output_shapes[name], value.shape):
                 raise EvaluationError(
                     f"output {name!r} came out as {list(value.shape)}, but {list(output_shapes[name])} follows from the shapes "
                     "of the inputs; it was not written to the memory given for it"
                 )
-            _write(value, self._addresses[name], engine.outputs[name].dtype.name, name)
+            if value.size:
+                dtype = engine.outputs[name].dtype.name
+                np.copyto(_memory(self._addresses[name], value.shape, dtype, name), value)
             self._inferred[name] = value.shape
         return True
 
@@ -278,11 +280,6 @@ def _memory(address: int, shape: Sequence[int], dtype: str, name: str) -> Any:
         raise InputError(f"the address of {name!r} is null, but its shape is {list(shape)}")
     raw: Any = (ctypes.c_uint8 * (count * kind.itemsize)).from_address(address)
     return np.frombuffer(raw, np.uint8).view(kind).reshape(tuple(shape))
-
-
-def _write(value: Any, address: int, dtype: str, name: str) -> None:
-    if value.size:
-        np.copyto(_memory(address, value.shape, dtype, name), value)
 
 
 def _inferred_shapes(

@@ -204,10 +204,7 @@ def _watched_call(
         observed[-1] = observed[-1]._replace(layers=sorted(more))
 
     module = engine.model.get_submodule(path)
-    hooks = (
-        module.register_forward_pre_hook(before, with_kwargs=True),
-        module.register_forward_hook(after),
-    )
+    hooks = (module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after))
     try:
         form.probe(padded=padded)
     finally:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
-from trtdx.engines.tensorrt.build.messages import LENGTH, Defined, Failed, Job, Pipe, Said, Stage
+from trtdx.engines.tensorrt.build.messages import Defined, Failed, Job, Pipe, Said, Stage
 from trtdx.engines.tensorrt.build.nouns import Message
 from trtdx.errors import TrtdxError
 
@@ -52,19 +52,11 @@ def main() -> None:
     """Serve one job: read it from the control pipe, write frames to the other one."""
     control, frames = int(sys.argv[1]), int(sys.argv[2])
     sys.argv[1:] = []  # a user's module may read them
-    (length,) = LENGTH.unpack(_read(control, LENGTH.size))
-    serve(msgspec.json.decode(_read(control, length), type=Job), control, frames)
-
-
-def _read(fd: int, length: int) -> bytes:
-    """Read so many bytes and none of what may follow, which is the wish to stop."""
-    parts = b""
-    while len(parts) < length:
-        piece = os.read(fd, length - len(parts))
-        if not piece:
-            os._exit(1)  # the parent is gone
-        parts += piece
-    return parts
+    with open(control, "rb", buffering=0, closefd=False) as pipe:
+        line = pipe.readline()  # and nothing of what may follow, which is the wish to stop
+    if not line.endswith(b"\n"):
+        os._exit(1)  # the parent is gone
+    serve(msgspec.json.decode(line, type=Job), control, frames)
 
 
 def serve(job: Job, control: int, frames: int, network: Any = None, registry: Any = None) -> None:

@@ -148,17 +148,15 @@ class Compiler:
             if isinstance(frame, Said):
                 self.messages.append(frame.message)
             elif isinstance(frame, Step):
-                self._tell(self._bar.take(frame))
+                progress = self._bar.take(frame)
+                if self._progress is not None:
+                    self._progress(progress)
             elif isinstance(frame, Stage):
                 self.stage = frame.name
             elif isinstance(frame, Defined):
                 self.inputs, self.layers = frame.inputs, frame.layers
             else:
                 self._end = frame
-
-    def _tell(self, progress: Progress) -> None:
-        if self._progress is not None:
-            self._progress(progress)
 
     def _ended(self, status: int | None) -> Done:
         if isinstance(self._end, Done):

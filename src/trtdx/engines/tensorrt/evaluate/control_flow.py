@@ -72,13 +72,9 @@ class BranchPart(msgspec.Struct, eq=False):
         return self.taken, self.other
 
 
-def _all_touched(block: Block) -> set[int]:
-    return set().union(*(step.touched() for step in block.steps))
-
-
 def freed(block: Block, fixed: set[int]) -> Block:
     """Return a block whose steps let go of values that nobody needs any more, but for the fixed ones."""
-    _free(block, _all_touched(block) - fixed)
+    _free(block, set().union(*(step.touched() for step in block.steps)) - fixed)
     block.close()
     return block
 

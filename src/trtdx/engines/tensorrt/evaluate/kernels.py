@@ -18,20 +18,9 @@ if TYPE_CHECKING:
     from trtdx.engines.tensorrt.network.graph import Graph, Layer
 
 FAMILIES = (
-    "activations",
-    "arithmetic",
-    "attention",
-    "casts",
-    "convolutions",
-    "gathers",
-    "making",
-    "products",
-    "quantization",
-    "reductions",
-    "sampling",
-    "shapes",
-    "slices",
-)
+    "activations", "arithmetic", "attention", "casts", "convolutions", "gathers", "making", "products",
+    "quantization", "reductions", "sampling", "shapes", "slices",
+)  # fmt: skip
 PLUGINS = ("PLUGIN", "PLUGIN_V2", "PLUGIN_V3")
 NEVER_FOLDED = (*PLUGINS, "ASSERTION", "DIST_COLLECTIVE")
 MOST_GROWTH = 8  # times its inputs' elements that a folded value may have

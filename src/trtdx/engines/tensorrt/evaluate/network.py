@@ -19,7 +19,7 @@ from trtdx.engines.tensorrt.evaluate.schedule import Planner
 from trtdx.engines.tensorrt.evaluate.shape_values import Plan, plan_with_foresight
 from trtdx.engines.tensorrt.evaluate.walk import Exchange, Run
 from trtdx.engines.tensorrt.network.graph import Layer, Tensor, graph_from_network
-from trtdx.engines.tensorrt.network.values import Array, owner, value_from_given
+from trtdx.engines.tensorrt.network.values import Array, owner, shape_matches, value_from_given
 from trtdx.engines.torch.lazy import torch
 from trtdx.errors import InputError, UnknownNameError
 
@@ -69,10 +69,7 @@ def steps(
 
 
 def prepare(
-    network: Any,
-    *,
-    plugins: Plugins | None = None,
-    collectives: Mapping[str, Collective] | None = None,
+    network: Any, *, plugins: Plugins | None = None, collectives: Mapping[str, Collective] | None = None
 ) -> Prepared:
     """Return a network ready to be computed many times; it must not be changed afterwards."""
     if isinstance(network, Prepared):
@@ -278,15 +275,13 @@ class Prepared:
             if tensor.name not in inputs:
                 raise InputError(f"the network's input {tensor.name!r} is not given")
             value = value_from_given(inputs[tensor.name], tensor.dtype, tensor.name)
-            self._check_shape(tensor.name, value.shape)
+            declared = self._shapes[tensor.name]
+            if not shape_matches(declared, value.shape):
+                raise InputError(
+                    f"{tensor.name} has shape {list(value.shape)}, but the network wants {list(declared)}"
+                )
             values[tensor.slot] = value
         return values
-
-    def _check_shape(self, name: str, given: tuple[int, ...]) -> None:
-        declared = self._shapes[name]
-        fits = len(given) == len(declared) and all(a in (-1, b) for a, b in zip(declared, given, strict=True))
-        if not fits:
-            raise InputError(f"{name} has shape {list(given)}, but the network wants {list(declared)}")
 
     def tapped(self, taps: Taps) -> frozenset[int]:
         if taps is None:

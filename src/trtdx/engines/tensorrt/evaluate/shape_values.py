@@ -20,15 +20,9 @@ if TYPE_CHECKING:
     from trtdx.engines.tensorrt.evaluate.walk import Run
 
 SHAPED_BY = {  # inputs whose values decide the output's shape
-    "FILL": (0,),
-    "ONE_HOT": (2,),
-    "RESIZE": (1,),
-    "SHUFFLE": (1,),
-    "SLICE": (1, 2, 3, 5),
-    "SQUEEZE": (1,),
-    "TOPK": (1,),
-    "UNSQUEEZE": (1,),
-}
+    "FILL": (0,), "ONE_HOT": (2,), "RESIZE": (1,), "SHUFFLE": (1,), "SLICE": (1, 2, 3, 5), "SQUEEZE": (1,),
+    "TOPK": (1,), "UNSQUEEZE": (1,),
+}  # fmt: skip
 SHAPED_BY_DATA = (*NEVER_FOLDED, "NON_ZERO", "NMS")
 MOST_SHAPES = 64  # that are remembered
 MOST_ELEMENTS = 1 << 16  # in all values for one of them

@@ -14,6 +14,7 @@ from trtdx.engines.tensorrt.layers.table import (
     input_dtype,
     kernel_of,
     on_arrays,
+    shape_along,
     torch_kernel_of,
 )
 from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, to_torch, value_from_weights
@@ -92,7 +93,7 @@ def _against(weights: Any, value: Any, mode: str, axis: int) -> Any:
     if mode == "UNIFORM":
         return weights.reshape(())
     if mode == "CHANNEL":
-        return weights.reshape([-1 if number == axis else 1 for number in range(value.dim())])
+        return weights.reshape(shape_along(axis, value.dim()))
     return weights.reshape(value.shape[axis:])
 
 

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import Kernel, Layer, kernel_of, on_arrays, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import (
+    Kernel,
+    Layer,
+    kernel_of,
+    on_arrays,
+    shape_along,
+    torch_kernel_of,
+)
 from trtdx.engines.tensorrt.network.values import Array, torch_dtype
 from trtdx.engines.torch.lazy import torch
 
@@ -110,19 +117,11 @@ def gather_nd(data: Array, index: Array, batch: int, anywhere: Kernel) -> Array:
         flat = index.reshape(-1, width)
         least, most = flat.min(0).tolist(), flat.max(0).tolist()
         if min(least) >= 0 and all(a < b for a, b in zip(most, lengths, strict=True)):
-            place = flat @ np.array(_steps(lengths), index.dtype)
+            place = np.ravel_multi_index(tuple(flat.T), lengths)
             picked = data.reshape(-1, *data.shape[width:]).take(place, 0)
             return np.reshape(picked, (*index.shape[:-1], *data.shape[width:]))
     picked_anywhere: Array = anywhere(data, index)
     return picked_anywhere
-
-
-def _steps(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how far apart neighbours along each axis are."""
-    steps = [1]
-    for length in reversed(lengths[1:]):
-        steps.append(steps[-1] * length)
-    return tuple(reversed(steps))
 
 
 def gather_tuples(data: Any, index: Any, batch: int) -> Any:
@@ -137,10 +136,7 @@ def gather_tuples(data: Any, index: Any, batch: int) -> Any:
 def _batch_places(index: Any, batch: int) -> list[Any]:
     """Return, for each batch axis, every place's own number along it."""
     rank = index.dim() - 1
-    return [
-        torch.arange(index.shape[axis]).reshape([-1 if number == axis else 1 for number in range(rank)])
-        for axis in range(batch)
-    ]
+    return [torch.arange(index.shape[axis]).reshape(shape_along(axis, rank)) for axis in range(batch)]
 
 
 @torch_kernel_of("SCATTER")
@@ -177,9 +173,7 @@ def one_hot(layer: Layer, trt: Any) -> Kernel:
     def compute(index: Any, values: Any, depth: Any) -> Any:
         count = int(depth.item())
         where = axis % (index.dim() + 1)
-        classes = torch.arange(count).reshape(
-            [-1 if number == where else 1 for number in range(index.dim() + 1)]
-        )
+        classes = torch.arange(count).reshape(shape_along(where, index.dim() + 1))
         index = torch.where(index < 0, index + count, index).unsqueeze(where)
         return torch.where(index == classes, values[1], values[0])
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of, shape_along, torch_kernel_of
 from trtdx.engines.tensorrt.network.values import Array, numpy_dtype, torch_dtype
 from trtdx.engines.torch.lazy import torch
 
@@ -44,7 +44,7 @@ def _affine(sizes: list[int], start: float, steps: list[float], dtype: np.dtype[
     value: Any = np.full([1] * len(sizes), start, wide)
     for axis, (size, step) in enumerate(zip(sizes, steps, strict=True)):
         along: Any = np.arange(size, dtype=wide) * np.array(step, wide)
-        value = value + along.reshape([-1 if number == axis else 1 for number in range(len(sizes))])
+        value = value + along.reshape(shape_along(axis, len(sizes)))
     filled: Array = value.astype(dtype)
     return filled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trtdx.engines.tensorrt.layers.casts import INTEGER_LIMITS, nearest_fp4
-from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, read, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, read, shape_along, torch_kernel_of
 from trtdx.engines.tensorrt.network.values import torch_dtype
 from trtdx.engines.torch.lazy import torch
 
@@ -30,7 +30,7 @@ def spread(scale: Any, value: Any, axis: int) -> Any:
     if scale is None or scale.numel() == 1:
         return None if scale is None else scale.reshape(())
     if scale.dim() == 1 and value.dim() != 1:
-        return scale.reshape([-1 if number == axis % value.dim() else 1 for number in range(value.dim())])
+        return scale.reshape(shape_along(axis % value.dim(), value.dim()))
     for dim in range(value.dim()):
         if scale.shape[dim] not in (1, value.shape[dim]):
             block = -(-value.shape[dim] // scale.shape[dim])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,6 @@ def _largest(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
     return torch.where(torch.isnan(value).all(axes, keep), torch.nan, numbers)
 
 
-def _smallest(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
-    return -_largest(-value, axes, keep)
-
-
 def _product(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
     for axis in sorted(axes, reverse=True):
         value = torch.prod(value, axis, keep)
@@ -85,7 +82,7 @@ FLOAT_REDUCTIONS: dict[str, Any] = {
     "AVG": lambda value, axes, keep: torch.mean(value, axes, keep),
     "PROD": _product,
     "MAX": _largest,
-    "MIN": _smallest,
+    "MIN": lambda value, axes, keep: -_largest(-value, axes, keep),
 }
 
 
@@ -97,9 +94,7 @@ def _integer_limit(value: Any, axes: tuple[int, ...], keep: bool, name: str) -> 
 
 
 def _integer_mean(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
-    count = 1
-    for axis in axes:
-        count *= value.shape[axis]
+    count = math.prod(value.shape[axis] for axis in axes)
     total = torch.sum(value, axes, keep)
     return torch.div(total, count, rounding_mode="trunc") if count else torch.zeros_like(total)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, in_float32, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, in_float32, shape_along, torch_kernel_of
 from trtdx.engines.tensorrt.network.values import FLOATS
 from trtdx.engines.torch.lazy import torch
 
@@ -97,7 +97,7 @@ def _resized(value: Any, axis: int, size: int, scale: float | None, how: Resizin
     places = how.places(length, size, scale)
     if how.mode == "NEAREST":
         return value.index_select(axis, how.nearest(places, length))
-    shape = [-1 if number == axis else 1 for number in range(value.dim())]
+    shape = shape_along(axis, value.dim())
     parts = [value.index_select(axis, at) * weight.reshape(shape) for at, weight in how.taps(places, length)]
     return sum(parts[1:], parts[0])
 

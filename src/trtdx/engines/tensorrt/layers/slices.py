@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of, shape_along
 
 if TYPE_CHECKING:
     from trtdx.engines.tensorrt.network.values import Array
@@ -130,7 +130,7 @@ def _picked(value: Array, window: Window, mode: str, fill: Array | None) -> Arra
         length = value.shape[axis]
         indices = begin + step * np.arange(count)
         if mode == "FILL":
-            shape = [-1 if number == axis else 1 for number in range(value.ndim)]
+            shape = shape_along(axis, value.ndim)
             missed = ((indices < 0) | (indices >= length)).reshape(shape)
             outside = missed if outside is None else outside | missed
             value = _padded(value, axis) if not length and count else value

@@ -85,6 +85,11 @@ def axes_from_mask(mask: int) -> tuple[int, ...]:
     return tuple(axis for axis in range(32) if mask >> axis & 1)
 
 
+def shape_along(axis: int, rank: int) -> list[int]:
+    """Return the shape with all elements along one axis, to meet a value of this rank."""
+    return [-1 if number == axis else 1 for number in range(rank)]
+
+
 def input_dtype(layer: Layer, number: int = 0) -> str:
     """Return TensorRT's type of an input that must be there."""
     tensor = layer.inputs[number]
@@ -99,13 +104,12 @@ def in_float32(function: Kernel, layer: Layer) -> Kernel:
     rounded, wide = torch_dtype(layer.outputs[0].dtype), torch.float32
 
     def compute(*inputs: Any) -> Any:
-        return function(*[wide_of(value, wide) for value in inputs]).to(rounded)
+        widened = [
+            value.to(wide) if value is not None and value.is_floating_point() else value for value in inputs
+        ]
+        return function(*widened).to(rounded)
 
     return compute
-
-
-def wide_of(value: Any, wide: Any) -> Any:
-    return value.to(wide) if value is not None and value.is_floating_point() else value
 
 
 def read(getter: Callable[[], Any]) -> Any:

@@ -15,18 +15,11 @@ if TYPE_CHECKING:
 
 NOTHING = 0  # the slot of an input that is not there
 CLASSES = {
-    "LRN": "ILRNLayer",
-    "NMS": "INMSLayer",
-    "MOE": "IMoELayer",
-    "TOPK": "ITopKLayer",
-    "SOFTMAX": "ISoftMaxLayer",
-    "ELEMENTWISE": "IElementWiseLayer",
-    "RAGGED_SOFTMAX": "IRaggedSoftMaxLayer",
-    "PARAMETRIC_RELU": "IParametricReLULayer",
-    "KV_CACHE_UPDATE": "IKVCacheUpdateLayer",
-    "CONDITIONAL_INPUT": "IIfConditionalInputLayer",
-    "CONDITIONAL_OUTPUT": "IIfConditionalOutputLayer",
-}
+    "LRN": "ILRNLayer", "NMS": "INMSLayer", "MOE": "IMoELayer", "TOPK": "ITopKLayer", "SOFTMAX": "ISoftMaxLayer",
+    "ELEMENTWISE": "IElementWiseLayer", "RAGGED_SOFTMAX": "IRaggedSoftMaxLayer",
+    "PARAMETRIC_RELU": "IParametricReLULayer", "KV_CACHE_UPDATE": "IKVCacheUpdateLayer",
+    "CONDITIONAL_INPUT": "IIfConditionalInputLayer", "CONDITIONAL_OUTPUT": "IIfConditionalOutputLayer",
+}  # fmt: skip
 IN_LOOP = ("TRIP_LIMIT", "RECURRENCE", "ITERATOR", "LOOP_OUTPUT")
 IN_CONDITIONAL = ("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT")
 
@@ -172,16 +165,12 @@ class _Reader:
         layers = [self.layer(number) for number in range(network.num_layers)]
         outputs = [self.tensor(network.get_output(number)) for number in range(network.num_outputs)]
         for layer in layers:
-            self.note_border(layer)
-        return Graph(
-            network,
-            layers,
-            self.tensors,
-            inputs,
-            outputs,
-            list(self.loops.values()),
-            list(self.conditionals.values()),
-        )
+            if layer.kind in IN_LOOP or layer.kind in IN_CONDITIONAL:
+                with layer.typed() as trt:
+                    note = self.note_loop if layer.kind in IN_LOOP else self.note_conditional
+                    note(layer, trt)
+        loops, conditionals = list(self.loops.values()), list(self.conditionals.values())
+        return Graph(network, layers, self.tensors, inputs, outputs, loops, conditionals)
 
     def tensor(self, found: Any) -> Tensor:
         if found not in self.slots:
@@ -205,18 +194,8 @@ class _Reader:
             self.bindings,
         )
 
-    def note_border(self, layer: Layer) -> None:
-        if layer.kind in IN_LOOP:
-            with layer.typed() as trt:
-                self.note_loop(layer, trt)
-        elif layer.kind in IN_CONDITIONAL:
-            with layer.typed() as trt:
-                self.note_conditional(layer, trt.conditional)
-
     def note_loop(self, layer: Layer, trt: Any) -> None:
-        if trt.loop not in self.loops:
-            self.loops[trt.loop] = Loop(trt.loop.name)
-        loop = self.loops[trt.loop]
+        loop = self.loops.setdefault(trt.loop, Loop(trt.loop.name))
         if layer.kind == "TRIP_LIMIT":
             loop.limits.append((trt.kind.name, _present(layer, 0)))
         elif layer.kind == "RECURRENCE":
@@ -226,10 +205,8 @@ class _Reader:
         else:
             loop.outputs.append((layer, trt.kind.name, trt.axis))
 
-    def note_conditional(self, layer: Layer, key: Any) -> None:
-        if key not in self.conditionals:
-            self.conditionals[key] = Conditional(key.name)
-        conditional = self.conditionals[key]
+    def note_conditional(self, layer: Layer, trt: Any) -> None:
+        conditional = self.conditionals.setdefault(trt.conditional, Conditional(trt.conditional.name))
         if layer.kind == "CONDITION":
             conditional.conditions.append(_present(layer, 0))
         elif layer.kind == "CONDITIONAL_INPUT":

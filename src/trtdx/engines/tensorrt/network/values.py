@@ -17,31 +17,18 @@ from trtdx.engines.torch.lazy import ml_dtypes, torch
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 STORAGE = {
-    "FLOAT": "float32",
-    "HALF": "float16",
-    "BF16": "bfloat16",
-    "INT8": "int8",
-    "INT32": "int32",
-    "INT64": "int64",
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "FP8": "float8_e4m3fn",
-    "INT4": "int8",
-    "FP4": "float8_e4m3fn",
+    "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
+    "BOOL": "bool", "UINT8": "uint8", "FP8": "float8_e4m3fn", "INT4": "int8", "FP4": "float8_e4m3fn",
     "E8M0": "float8_e8m0fnu",
-}
+}  # fmt: skip
 ML_DTYPES = {
-    "BF16": "bfloat16",
-    "FP8": "float8_e4m3fn",
-    "INT4": "int4",
-    "FP4": "float4_e2m1fn",
-    "E8M0": "float8_e8m0fnu",
-}
+    "BF16": "bfloat16", "FP8": "float8_e4m3fn", "INT4": "int4", "FP4": "float4_e2m1fn", "E8M0": "float8_e8m0fnu",
+}  # fmt: skip
 FLOATS = ("FLOAT", "HALF", "BF16", "FP8", "FP4", "E8M0")
 WIDENED = ("HALF", "BF16", "FP8", "FP4", "E8M0")  # computed as float32, then rounded once
 PLAIN = ("FLOAT", "INT8", "INT32", "INT64", "BOOL", "UINT8")  # numpy computes these as fast as torch
@@ -123,6 +110,11 @@ def from_torch(dtype: str) -> Callable[[Any], Array]:
     if dtype == "INT4":
         return lambda tensor: tensor.numpy().astype(value_dtype)
     return torch.Tensor.numpy  # type: ignore[no-any-return]
+
+
+def shape_matches(declared: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a shape is one that was declared, with -1 for any size."""
+    return len(declared) == len(shape) and all(a in (-1, b) for a, b in zip(declared, shape, strict=True))
 
 
 def owner(array: Array) -> Any:
