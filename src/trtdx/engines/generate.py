@@ -1,9 +1,9 @@
 """A decoder on any engine, token by token: the cache goes round, and what is watched is seen at every step.
 
 Example:
-    for step in generate(engine, [[1, 5, 9], [7]], 16):
+    for step in generate_tokens(engine, [[1, 5, 9], [7]], 16):
         print(step.tokens)                 # while the engine's sink gets the tensors of each step
-    for step in generate(engine, step.state, 8): ...   # goes on from there
+    for step in generate_tokens(engine, step.state, 8): ...   # goes on from there
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def generate(
 
     Args:
         engine: the model; its sink sees the selected tensors of each step before the step is yielded.
-        start: prompts (see `start_state`), or a state to go on from.
+        start: prompts (see `initial_state`), or a state to go on from.
         steps: how many tokens to add at most.
         attention_mask: for prompts that are filled up already.
         sampling: how tokens are chosen; a state goes on as it began.

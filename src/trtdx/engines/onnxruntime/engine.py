@@ -2,11 +2,11 @@
 
     engine = OrtEngine("model.onnx", "layers.*.mlp:out", sink=show, budget_bytes=1 << 30)
     engine.run({"input_ids": ids, ...})             # one step; `show` gets every selected tensor
-    for step in generate(engine, ids, 16): ...      # many steps with a KV cache
-    replay(engine, "layers.3", captured)            # one module with captured inputs
+    for step in generate_tokens(engine, ids, 16): ...      # many steps with a KV cache
+    engine.replay("layers.3", captured)             # one module with captured inputs
 
 Selected tensors become outputs of a copy of the graph in memory; weights stay in their files. ONNX Runtime cannot
-fuse across an output: `OrtEngine.tapped` tells what that changed. Where the selected tensors exceed the budget, the
+fuse across an output: `OrtEngine.tap_effect` tells what that changed. Where the selected tensors exceed the budget, the
 graph is computed in parts. At optimisation "none" the parts give bitwise what the whole gives; otherwise they do
 as long as no cut goes through something that would have been fused, and cuts between modules seldom do.
 """

@@ -58,7 +58,7 @@ class InParts(ClosedOnExit):
     def replay(
         self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
     ) -> dict[str, Array]:
-        """Return what leaves a module that is given its inputs; see `replay`."""
+        """Return what leaves a module that is given its inputs; see `replay_onnx_module`."""
         return replay(self, scope, inputs, call=call, step=step)
 
     def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:

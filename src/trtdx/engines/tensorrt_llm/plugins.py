@@ -1,6 +1,6 @@
 """TensorRT-LLM's plugins where their library cannot be loaded: a reference function computes them.
 
-TensorRT-RTX makes no plugin layers. A plugin's outputs are inputs of the real network instead, and `shown` presents
+TensorRT-RTX makes no plugin layers. A plugin's outputs are inputs of the real network instead, and `network_with_plugins` presents
 that network to `evaluate` with the plugin's layer in place.
 """
 

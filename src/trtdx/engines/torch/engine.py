@@ -1,8 +1,8 @@
 """A Hugging Face decoder or any other module on torch, as an engine.
 
     engine = TorchEngine("folder", "layers.*.mlp:out", sink=show)      # or a module instead of the folder
-    for step in generate(engine, [[1, 5, 9], [7]], 16): ...            # with its KV cache
-    replay(engine, "layers.3", captured)                               # one module with captured inputs
+    for step in generate_tokens(engine, [[1, 5, 9], [7]], 16): ...     # with its KV cache
+    engine.replay("layers.3", captured)                                # one module with captured inputs
 
 The first time that its inputs or places are asked for, a decoder computes one token: this shows in which order its
 modules are called, and what its cache looks like.
@@ -60,8 +60,8 @@ class TorchEngine(ClosedOnExit):
                 until the engine is closed; what its owner computes with it meanwhile is not seen.
             selector: what to watch; nothing where it is empty.
             sink: called with each selected tensor when it passes; what it raises ends the run and leaves `run` as it is.
-            dtype: for a folder: what to compute in; see `load.loaded`.
-            attention: for a folder: "eager", "sdpa", ...; see `load.loaded`.
+            dtype: for a folder: what to compute in; see `load_model`.
+            attention: for a folder: "eager", "sdpa", ...; see `load_model`.
             device: for a folder: where to compute.
             strict: for a folder: whether weights nobody wants are an error.
             compiled: whether to run the model through `torch.compile`, or with which of its backends.
@@ -160,7 +160,7 @@ class TorchEngine(ClosedOnExit):
         return self.form.places()
 
     def reads(self, place: Place) -> Sequence[Read]:
-        """Return nothing: what enters a module comes with what leaves it, as `Seen.given`."""
+        """Return nothing: what enters a module comes with what leaves it, as `TappedTensor.module_arguments`."""
         return ()
 
     def watching(self, selector: Selector | str, sink: Sink) -> TorchEngine:
@@ -179,7 +179,7 @@ class TorchEngine(ClosedOnExit):
     def replay(
         self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
     ) -> dict[str, Array]:
-        """Return what leaves a module that is computed alone; see `torch_replay.replay`."""
+        """Return what leaves a module that is computed alone; see `replay_torch_module`."""
         return replay(self, scope, inputs, call=call, step=step)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:

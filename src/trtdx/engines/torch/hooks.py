@@ -94,7 +94,7 @@ class Watch:
             model: any module.
             selector: what to look at; one that cannot hit anything is an error.
             sink: what gets the tensors.
-            start: the first step, if steps are to be counted here; None where somebody calls `begin` before each.
+            start: the first step, if steps are to be counted here; None where somebody calls `begin_step` before each.
         """
         all_places = places(model)
         candidates = selector.candidates(all_places)
@@ -191,7 +191,7 @@ class Watch:
                 lone[value.dtype] = place = place if self._chosen(place) else None
             if place is None:
                 return
-            try:  # as `_tell`, without its frame: this runs for every module of every step
+            try:  # as `_emit_tensor`, without its frame: this runs for every module of every step
                 self.sink(Seen(place, value, self._step, call, given))
             except BaseException as error:
                 self.failure = error
@@ -258,7 +258,7 @@ def _operator_hook(module: Any, port: str, operator: Any, tap: int) -> Any:
             number, argument = next(names)
             return operator(tensor, tap, number, argument)
 
-        # As deep as `tensors_in` looks, so that names and tensors go in step.
+        # As deep as `iterate_tensors` looks, so that names and tensors go in step.
         positional = [replaced(value, MOST_DEPTH + isinstance(value, Mapping), put) for value in args]
         return positional, {name: replaced(value, MOST_DEPTH, put) for name, value in kwargs.items()}
 
@@ -277,7 +277,7 @@ def _operator_hook(module: Any, port: str, operator: Any, tap: int) -> Any:
 
 
 def replaced(value: Any, depth: int, put: Callable[[Any], Any]) -> Any:
-    """Return a value with every tensor that `tensors_in` finds in it put through a function, in the same order."""
+    """Return a value with every tensor that `iterate_tensors` finds in it put through a function, in the same order."""
     if _is_tensor(value):
         return put(value)
     if depth and isinstance(value, (tuple, list)):

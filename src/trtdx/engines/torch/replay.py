@@ -98,7 +98,7 @@ class Prepared(NamedTuple):
 def prepared(
     engine: TorchEngine, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
 ) -> Prepared:
-    """Return a module ready to be called; the arguments and errors are those of `replay`."""
+    """Return a module ready to be called; the arguments and errors are those of `replay_torch_module`."""
     path = _path(engine.model, scope)
     device = device_of(engine.model)
     past = {name: tensor_from_array(inputs[name], device) for name in inputs if _PAST.fullmatch(name)}

@@ -1,9 +1,9 @@
 """Compiles networks with the real TensorRT, always in a process of its own: some inputs abort the interpreter.
 
-built = build("model.onnx", profiles=["input_ids:1x1,2x32,4x128"], plan="model.plan")
-debug = build("model.onnx", selector="layers.*.mlp:out", variant="outputs", profiles=[...])
-built = build("networks.py:decoder")            # a function that takes the network and adds layers
-built = build(network)                          # an INetworkDefinition of this process: it is forked
+built = build_plan("model.onnx", profiles=["input_ids:1x1,2x32,4x128"], plan="model.plan")
+debug = build_plan("model.onnx", selector="layers.*.mlp:out", variant="outputs", profiles=[...])
+built = build_plan("networks.py:decoder")       # a function that takes the network and adds layers
+built = build_plan(network)                     # an INetworkDefinition of this process: it is forked
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def build(
         selector: the tensors to mark, beside those that are registered.
         variant: "none" for production, "outputs" or "debug-tensors" to mark the tensors so.
         profiles: optimization profiles, each {input: (min, opt, max)} or "input:1x1,2x32,4x128 other:...".
-        registered: for a live network: what `registering()` collected, names with tensors, or an object with
+        registered: for a live network: what `collect_registered()` collected, names with tensors, or an object with
             TensorRT-LLM's `named_network_outputs()`.
         options: how to compile.
         plan: the file to write; without one the plan stays in memory.

@@ -1,6 +1,6 @@
 """The compiling process: takes a job, compiles, and tells its parent everything on the way.
 
-It may die of what it is given: some inputs abort TensorRT. Whoever wants to compile uses `build`.
+It may die of what it is given: some inputs abort TensorRT. Whoever wants to compile uses `build_plan`.
 """
 
 from __future__ import annotations

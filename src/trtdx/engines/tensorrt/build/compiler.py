@@ -70,7 +70,7 @@ def adopted(network: Any, teller: Teller) -> tuple[Any, Any, Any]:
     if builder is None:
         raise InputError(
             "this TensorRT does not say which builder a network belongs to",
-            fix="give the network as a function: build('file.py:function')",
+            fix="give the network as a function: build_plan('file.py:function')",
         )
     if isinstance(logger, trt.Logger):
         logger.min_severity = trt.Logger.VERBOSE

@@ -121,7 +121,7 @@ def evaluate_ranks(
     """Return the outputs and tapped tensors of every rank, computed in step with each other.
 
     Args:
-        networks: each rank's network definition, or what `prepare` made of it.
+        networks: each rank's network definition, or what `prepare_network` made of it.
         inputs: each rank's inputs.
         taps: as for `evaluate`.
         plugins: as for `evaluate`.

@@ -2,8 +2,8 @@
 
     engine = TrtEngine("model.onnx", "layers.*.mlp:out", sink=show)
     engine.run({"input_ids": ids, ...})             # one step; `show` gets every selected tensor
-    for step in generate(engine, ids, 16): ...      # many steps with a KV cache
-    replay(engine, "layers.3", captured)            # one module with captured inputs
+    for step in generate_tokens(engine, ids, 16): ...  # many steps with a KV cache
+    engine.replay("layers.3", captured)             # one module with captured inputs
 
 What is computed is the network definition, layer by layer in the types it states. No plan is executed: what a
 builder would fuse or round otherwise is not in these values, and watching changes none of them.

@@ -41,7 +41,7 @@ def evaluate(
     """Return a network's outputs, and the tensors tapped, by name.
 
     Args:
-        network: an INetworkDefinition of `tensorrt` or `tensorrt_rtx`, or what `prepare` made of one.
+        network: an INetworkDefinition of `tensorrt` or `tensorrt_rtx`, or what `prepare_network` made of one.
         inputs: an array for each input of the network, in the network's types.
         taps: names of tensors or layers to see as well, or "all". A tensor inside a loop comes back as it was in
             the last iteration; one inside a branch that was not taken does not come back.

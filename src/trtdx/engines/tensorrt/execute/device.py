@@ -28,7 +28,7 @@ class NoDriverError(TrtdxError):
         super().__init__(
             f"a plan is executed by a GPU, and here {problem}",
             fix="run it where a GPU is (in a container: start it with --gpus all), or compute the network definition on "
-            f"the CPU with trtdx.engines.tensorrt.evaluate.network; `{VERIFY}` shows whether there is a GPU",
+            f"the CPU with trtdx.engines.tensorrt.evaluate; `{VERIFY}` shows whether there is a GPU",
         )
         self.verify = VERIFY
 

@@ -1,12 +1,12 @@
 """A plan executed by a GPU, its debug tensors handed on as they are written.
 
-    execute("model.plan", {"x": array}, sink=show)          # what was marked with mark_debug reaches `show`
+    execute_plan("model.plan", {"x": array}, sink=show)     # what was marked with mark_debug reaches `show`
     with open_plan("model.plan", sink=show) as engine:      # many steps: it can be generated with, too
         engine.run({"x": array})
 
 A plan is looked at in plain Python first (what it is, whether it is whole), then the driver is asked, and only then
 is TensorRT. On a machine without a GPU that ends in one `NoDriverError`. Nothing after that has run where trtdx is made:
-`tests/engines/tensorrt/test_execute.py` proves that all it uses of TensorRT and torch exists.
+`tests/engines/tensorrt/execute/test_plan.py` proves that all it uses of TensorRT and torch exists.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def open_plan(
         sink: called with each debug tensor.
         debug_tensors: "all" that were marked when it was built, "unfused" for all that were not fused away
             (the network was built with mark_unfused_tensors_as_debug_tensors), or some by name.
-        places: for a tensor, the places it is known by (`places.tensors_at`); else it is known by its name.
+        places: for a tensor, the places it is known by (`places_by_tensor`); else it is known by its name.
         profile: the number of the optimization profile.
 
     Raises:
@@ -190,7 +190,7 @@ class Execution(ClosedOnExit):
         if min(shape, default=0) < 0:
             raise InputError(
                 f"the shape of the output {name} depends on the data, which cannot be executed here",
-                fix="leave that output out, or compute the network definition with trtdx.engines.tensorrt.evaluate.network",
+                fix="leave that output out, or compute the network definition with trtdx.engines.tensorrt.evaluate",
             )
         dtype = self._engine.get_tensor_dtype(name).name
         allocation, address = self._memory.hold(byte_count(dtype, math.prod(shape)))

@@ -51,7 +51,7 @@ def in_bounds(index: Any, length: int) -> tuple[Any, Any]:
 
 
 def _tuples_in_bounds(index: Any, lengths: tuple[int, ...]) -> tuple[list[Any], Any]:
-    """Return the parts of the tuples along the last axis, as `in_bounds` does with each of them."""
+    """Return the parts of the tuples along the last axis, as `wrap_indices` does with each of them."""
     parts, outside = [], None
     for number in range(index.shape[-1]):
         inside, missed = in_bounds(index[..., number], lengths[number])

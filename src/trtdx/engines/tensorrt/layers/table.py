@@ -3,7 +3,7 @@
 A maker reads a layer's attributes once and returns a kernel: a function from the layer's inputs (None for one
 that is not there) to its output, or to a tuple where the layer has several. Kernels of light layers compute with
 numpy, whose calls cost a third of torch's. Those of heavy layers compute with torch tensors and are entered with
-`torch_kernel_of`.
+`register_torch_kernel`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A network parsed from ONNX has the places of the file, so that `layers.3.mlp:out` is the same tensor as on ONNX
 Runtime and torch. TensorRT's parser keeps the file's names. Where it had to choose another (two bodies that use
-one name), the layer's metadata tells the node, and `Placed.renamed` tells both names; a tensor of the file that is
-not in the network is in `Placed.lost` with the reason. What the parser added (arithmetic on shapes, broadcasts) has
+one name), the layer's metadata tells the node, and `NetworkPlaces.renamed` tells both names; a tensor of the file that is
+not in the network is in `NetworkPlaces.lost` with the reason. What the parser added (arithmetic on shapes, broadcasts) has
 places of its own below `tensorrt`, outside of every module: `tensorrt.ONNXTRT_Broadcast_304_output`.
 
 A network made with the API has the places that its layers' names tell:

@@ -1,6 +1,6 @@
 """A network made with TensorRT's API seen as modules, which its layers' names tell: `layers.3.mlp/fc`.
 
-It has the shape of an ONNX graph (`engines/onnx_graph.Graph`), so that what enters and leaves a module is told by the
+It has the shape of an ONNX graph (`formats.onnx.module_graph.OnnxGraph`), so that what enters and leaves a module is told by the
 same rules.
 """
 
