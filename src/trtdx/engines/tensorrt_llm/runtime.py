@@ -166,9 +166,11 @@ class Engine:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Compute the network; what is tapped is shown, and the outputs come back."""
-        spots = self.world.spots(self._plan)
-        values = self.prepared(inputs, [spot.tensor for spot in spots])
-        self.world.show(values, self.outputs, [spot for spot in spots if spot.tensor not in self.inputs])
+        tensor_places = self.world.spots(self._plan)
+        values = self.prepared(inputs, [spot.tensor for spot in tensor_places])
+        self.world.show(
+            values, self.outputs, [spot for spot in tensor_places if spot.tensor not in self.inputs]
+        )
         return {name: values[name] for name in self.outputs}
 
 

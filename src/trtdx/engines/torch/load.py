@@ -69,25 +69,25 @@ def loaded(
             another size is always an error: transformers would fill it with random numbers.
     """
     transformers = need("transformers", extra="torch", to="load a Hugging Face model")
-    at = Path(path)
+    folder = Path(path)
     options = {
-        "dtype": _dtype(dtype), "use_safetensors": _check(at), "local_files_only": True, "trust_remote_code": False,
+        "dtype": _dtype(dtype), "use_safetensors": _check(folder), "local_files_only": True, "trust_remote_code": False,
         "weights_only": True, "output_loading_info": True, "ignore_mismatched_sizes": True,
     }  # fmt: skip
     if attention:
         options["attn_implementation"] = attention
     with _quiet(transformers):
         try:
-            model, loading_info = transformers.AutoModelForCausalLM.from_pretrained(at, **options)
+            model, loading_info = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
             model = model.to(device).eval()
         except Exception as err:  # each of the many things transformers checks raises its own kind
-            raise _refused(at, err) from err
+            raise _refused(folder, err) from err
     notes = (
         []
         if options["use_safetensors"]
         else ["the weights are torch files, read without running code in them"]
     )
-    return Loaded(model, notes + _judged(at, model, loading_info, strict=strict))
+    return Loaded(model, notes + _judged(folder, model, loading_info, strict=strict))
 
 
 def outline(path: str | Path) -> Any:
@@ -98,16 +98,16 @@ def outline(path: str | Path) -> Any:
     """
     transformers = need("transformers", extra="torch", to="load a Hugging Face model")
     torch = need("torch", extra="torch", to="load a model")
-    at = Path(path)
-    _check_config(at)
+    folder = Path(path)
+    _check_config(folder)
     with _quiet(transformers), torch.device("meta"):
         try:
             config = transformers.AutoConfig.from_pretrained(
-                at, local_files_only=True, trust_remote_code=False
+                folder, local_files_only=True, trust_remote_code=False
             )
             return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False).eval()
         except Exception as err:  # each of the many things transformers checks raises its own kind
-            raise _refused(at, err) from err
+            raise _refused(folder, err) from err
 
 
 def _dtype(name: str) -> Any:

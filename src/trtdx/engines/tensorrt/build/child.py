@@ -62,16 +62,16 @@ def main() -> None:
 def serve(job: Job, control: int, frames: int, network: Any = None, registry: Any = None) -> None:
     """Compile, and end the process: what TensorRT leaves behind may crash when it is taken down."""
     die_with_parent()
-    teller = Teller(Pipe(frames), control, job.began)
+    parent = Teller(Pipe(frames), control, job.began)
     status = 0
     try:
-        _serve(job, teller, network, registry)
+        _serve(job, parent, network, registry)
     except BrokenPipeError:
         status = 1  # nobody listens any more
     except BaseException as err:
         status = 1
         with contextlib.suppress(BrokenPipeError):
-            teller.send(_failed(err, teller))
+            parent.send(_failed(err, parent))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

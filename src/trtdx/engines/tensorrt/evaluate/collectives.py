@@ -129,14 +129,14 @@ def evaluate_ranks(
     """
     from trtdx.engines.tensorrt.evaluate.network import prepare, quietly
 
-    ready = [prepare(network, plugins=plugins) for network in networks]
-    tapped = [network.tapped(taps) for network in ready]
-    started = [
-        network.start(feeds, slots) for network, feeds, slots in zip(ready, inputs, tapped, strict=True)
+    prepared = [prepare(network, plugins=plugins) for network in networks]
+    tapped = [network.tapped(taps) for network in prepared]
+    runs = [
+        network.start(feeds, slots) for network, feeds, slots in zip(prepared, inputs, tapped, strict=True)
     ]
     with quietly():
-        _together(ready, started, collectives or {})
-    return [network.finish(run) for network, (run, _) in zip(ready, started, strict=True)]
+        _together(prepared, runs, collectives or {})
+    return [network.finish(run) for network, (run, _) in zip(prepared, runs, strict=True)]
 
 
 def _together(
@@ -145,18 +145,18 @@ def _together(
     collectives: Mapping[str, Collective],
 ) -> None:
     """Run all ranks from collective to collective."""
-    answers: list[Any] = [None] * len(started)
+    received: list[Any] = [None] * len(started)
     waiting: list[Exchange | None] = [None] * len(started)
     running = set(range(len(started)))
     while running:
         for rank in sorted(running):
             if waiting[rank] is None:
-                waiting[rank] = _until_collective(ready[rank], *started[rank], answers[rank], rank)
-                answers[rank] = None
+                waiting[rank] = _until_collective(ready[rank], *started[rank], received[rank], rank)
+                received[rank] = None
             if waiting[rank] is None:
                 running.discard(rank)
         if running:
-            _meet(waiting, answers, collectives)
+            _meet(waiting, received, collectives)
 
 
 def _until_collective(
@@ -181,15 +181,15 @@ def _meet(waiting: list[Exchange | None], answers: list[Any], collectives: Mappi
     for exchange in waiting:
         if exchange is None:
             continue
-        how = told(exchange.layer, exchange.value, collectives)
-        ranks = how.ranks or tuple(range(len(waiting)))
+        collective = told(exchange.layer, exchange.value, collectives)
+        ranks = collective.ranks or tuple(range(len(waiting)))
         absent = [
             rank for rank in ranks if (at := waiting[rank]) is None or at.layer.name != exchange.layer.name
         ]
         if absent:
             missing[exchange.layer.name] = absent
             continue
-        for rank, value in zip(range(len(waiting)), exchanged(waiting, how), strict=True):
+        for rank, value in zip(range(len(waiting)), exchanged(waiting, collective), strict=True):
             if rank in ranks:
                 answers[rank], waiting[rank] = value, None
         return

@@ -81,14 +81,14 @@ class TrtEngine(InParts):
         else:
             self.graph = Graph(open_model(self.path))
             self._parsed = self._prepared = None
-        ready = self._ready()
-        self.placed = places_of_network(ready.graph, self.graph)
-        trt = bindings_of(ready.graph.network)
+        prepared = self._ready()
+        self.placed = places_of_network(prepared.graph, self.graph)
+        trt = bindings_of(prepared.graph.network)
         self._package = f"{trt.__name__} {getattr(trt, '__version__', '')}".strip()
-        self.inputs = self._inputs(ready)
-        self._results = self._named_results(ready)
+        self.inputs = self._inputs(prepared)
+        self._results = self._named_results(prepared)
         self.outputs = list(self._results)
-        self._unsure = unsure_tensors(ready.graph, ready.kernels)
+        self._unsure = unsure_tensors(prepared.graph, prepared.kernels)
         self.all_taps = [spot.tap for spot in self.placed.spots]
         self._select(selector)
 
@@ -148,18 +148,18 @@ class TrtEngine(InParts):
     def reads(self, place: Place) -> list[Read]:
         """Return what the layer behind a place reads; nothing for what is fed."""
         name = next((spot.tensor for spot in self.placed.spots if spot.place == place), "")
-        ready = self._ready()
+        prepared = self._ready()
         layer = next(
             (
                 candidate
-                for candidate in ready.graph.layers
+                for candidate in prepared.graph.layers
                 if name in {output.name for output in candidate.outputs}
             ),
             None,
         )
         if layer is None or place.port != "out":
             return []
-        values = ready.kernels.constants
+        values = prepared.kernels.constants
         return [Read(tensor.name, values.get(tensor.slot)) for tensor in layer.inputs if tensor is not None]
 
     def watching(self, selector: Selector | str, sink: Sink) -> TrtEngine:
@@ -178,12 +178,12 @@ class TrtEngine(InParts):
             EvaluationError: a layer cannot be computed; what was selected before it has reached the sink.
         """
         arrays = checked_feeds(self.inputs, feeds)
-        ready = self._ready()
+        prepared = self._ready()
         step, self.step = self.step, self.step + 1
         if self.sink is None or not self.spots:
-            values = ready(arrays)
+            values = prepared(arrays)
         else:
-            values = self._watched(ready, arrays, Line(self.spots, self._unsure, self.sink, step))
+            values = self._watched(prepared, arrays, Line(self.spots, self._unsure, self.sink, step))
         return {name: values[tensor] for name, tensor in self._results.items()}
 
     def _watched(self, ready: Prepared, arrays: Mapping[str, Array], line: Line) -> dict[str, Array]:
@@ -198,9 +198,9 @@ class TrtEngine(InParts):
 
     def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return some tensors of the graph, computed from others."""
-        ready = self._ready()
+        prepared = self._ready()
         if self.path is None:
-            return ready.compute(feeds, names)
+            return prepared.compute(feeds, names)
         piece = parsed(self.graph, extracted(self.graph, feeds, names))
         plugins, collectives = self._told
         part = prepare(piece.network, plugins=plugins, collectives=collectives)

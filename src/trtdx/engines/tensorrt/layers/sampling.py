@@ -66,7 +66,7 @@ class Resizing(msgspec.Struct, frozen=True):
 
 @torch_kernel_of("RESIZE")
 def resize(layer: Layer, trt: Any) -> Kernel:
-    how = Resizing(
+    rules = Resizing(
         trt.resize_mode.name,
         trt.coordinate_transformation.name,
         trt.nearest_rounding.name,
@@ -84,7 +84,7 @@ def resize(layer: Layer, trt: Any) -> Kernel:
         for axis, size in enumerate(sizes):
             scale = scales[axis] if scales and shape is None else None
             if size != value.shape[axis] or (scale is not None and scale != 1):
-                value = _resized(value, axis, size, scale, how)
+                value = _resized(value, axis, size, scale, rules)
         return value
 
     if layer.outputs[0].dtype in FLOATS:

@@ -24,9 +24,9 @@ def chosen(network: Any, job: Job, registry: Registry) -> dict[str, str]:
     named = {name: tensor.name for name, tensor in registry.tensors.items()}
     if not job.selector:
         return named
-    placed = places_of_network(network, job.path if job.kind == "onnx" else None)
+    network_places = places_of_network(network, job.path if job.kind == "onnx" else None)
     pairs = [(Place(name, op="Registered"), tensor) for name, tensor in named.items()]
-    pairs += [(spot.place, spot.tensor) for spot in placed.spots]
+    pairs += [(spot.place, spot.tensor) for spot in network_places.spots]
     selected = set(parse_selector(job.selector).selected([place for place, _ in pairs]))
     return named | {place.name: tensor for place, tensor in pairs if place in selected}
 
