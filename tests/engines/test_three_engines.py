@@ -34,7 +34,8 @@ from support.onnx_models import (  # noqa: E402
     prompts,
     torch_steps,
 )
-from trtdx.engines.tensorrt.evaluate.engine import TrtEngine, replay  # noqa: E402
+from trtdx.engines.onnxruntime.replay import replay  # noqa: E402
+from trtdx.engines.tensorrt.evaluate.engine import TrtEngine  # noqa: E402
 from trtdx.engines.torch.hooks import tapped  # noqa: E402
 
 

@@ -18,7 +18,9 @@ from support.onnx_models import (
     seen_on_both,
     torch_steps,
 )
-from trtdx.engines.onnxruntime.engine import Sampling, cache_names, generate, replay
+from trtdx.engines.generate import cache_names, generate
+from trtdx.engines.onnxruntime.replay import replay
+from trtdx.engines.state import Sampling
 from trtdx.engines.torch.hooks import tapped
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.tensors.taps import parse_selector

@@ -177,7 +177,7 @@ def llama_feeds(batch=2, new=5, old=3):
 
 def seen_on_both(llama, selector, steps, prompt=12):
     """Return what torch and ONNX Runtime show of a generation that was made before."""
-    from trtdx.engines.onnxruntime.engine import generate
+    from trtdx.engines.generate import generate
     from trtdx.engines.torch.hooks import tapped
     from trtdx.tensors.taps import parse_selector
 

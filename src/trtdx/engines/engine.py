@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from trtdx.errors import InputError, UnknownNameError
+from trtdx.tensors.taps import Place, Selector, last_indices, path_matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import numpy as np
+    from typing_extensions import Self
 
     from trtdx.tensors.feeds import Input
-    from trtdx.tensors.taps import Place, Selector
 
-    Array = np.ndarray[Any, Any]
-    Sink = Callable[["Seen"], None]
+Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class Seen(NamedTuple):
@@ -23,9 +24,11 @@ class Seen(NamedTuple):
     tensor: Any  # a NumPy array or a torch tensor
     step: int
     call: int  # how often this module was called before in the same step
-    given: tuple[Any, Any] | None = (
-        None  # positional and named arguments of the module, where the engine has them
-    )
+    # Positional and named arguments of the module, where the engine has them.
+    given: tuple[Any, Any] | None = None
+
+
+Sink = Callable[[Seen], None]
 
 
 class Tapped(NamedTuple):
@@ -41,6 +44,33 @@ class Read(NamedTuple):
 
     tensor: str
     constant: Array | None = None
+
+
+class ClosedOnExit:
+    """Something that a `with` block closes at its end."""
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def find_module_path(scope: str, paths: Collection[str], places: Iterable[Place], what: str) -> str:
+    """Return the one path that a scope means, such as "layers.3" of "model.layers.3"."""
+    last = last_indices(places)
+    matches = [path for path in paths if path_matches(scope, path, last)]
+    if not matches:
+        raise UnknownNameError(what, scope, paths)
+    if len(matches) > 1:
+        raise InputError(
+            f"{scope!r} names {len(matches)} modules: {', '.join(matches[:4])}", fix="name one of them"
+        )
+    return matches[0]
 
 
 class Stepper(Protocol):

@@ -36,9 +36,9 @@ class EvaluationError(TrtdxError):
 
 class MissingPluginError(EvaluationError):
     def __init__(self, plugin: str, version: str, layer: str) -> None:
-        told = f"{plugin} version {version}" if version else plugin
+        plugin_text = f"{plugin} version {version}" if version else plugin
         super().__init__(
-            f"the plugin {told} of layer {layer!r} has no reference to compute it with",
+            f"the plugin {plugin_text} of layer {layer!r} has no reference to compute it with",
             layer=layer,
             fix=f"pass plugins={{{plugin!r}: function}}; the function gets the input arrays and returns the outputs",
         )

@@ -1,9 +1,9 @@
 """A decoder on any engine, token by token: the cache goes round, and what is watched is seen at every step.
 
 Example:
-    for step in generate(engine, [[1, 5, 9], [7]], 16):
+    for step in generate_tokens(engine, [[1, 5, 9], [7]], 16):
         print(step.tokens)                 # while the engine's sink gets the tensors of each step
-    for step in generate(engine, step.state, 8): ...   # goes on from there
+    for step in generate_tokens(engine, step.state, 8): ...   # goes on from there
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.engines.state import Sampling, State
+from trtdx.engines.torch.lazy import numpy as np
 from trtdx.errors import InputError
 from trtdx.tensors.cache_names import PAST, PRESENT, cache_key
+from trtdx.tensors.dtypes import numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trtdx.engines.engine import Array, Stepper
     from trtdx.tensors.feeds import Input
@@ -66,8 +68,6 @@ def start_state(
         attention_mask: for prompts that are filled up already, 1 where there is a token.
         sampling: how tokens are chosen; the likeliest where it is not told.
     """
-    import numpy as np
-
     chosen = sampling or Sampling()
     tokens, mask = _padded(prompts, chosen.pad)
     if attention_mask is not None:
@@ -81,14 +81,14 @@ def start_state(
         name: _empty(engine.inputs[name], len(tokens), batch.shape if batch else None)
         for name in cache_names(engine)
     }
-    made = np.random.PCG64(chosen.seed).state["state"]
+    bit_generator = np.random.PCG64(chosen.seed).state["state"]
     done = np.zeros(len(tokens), bool)
-    return State(tokens, mask, done, past, 0, 0, chosen, (int(made["state"]), int(made["inc"])))
+    return State(
+        tokens, mask, done, past, 0, 0, chosen, (int(bit_generator["state"]), int(bit_generator["inc"]))
+    )
 
 
 def _padded(prompts: Sequence[Sequence[int]] | Array, pad: int) -> tuple[Array, Array]:
-    import numpy as np
-
     longest = max((len(row) for row in prompts), default=0)
     tokens = np.full((len(prompts), longest), pad, np.int64)
     mask = np.zeros(tokens.shape, np.int64)
@@ -100,10 +100,6 @@ def _padded(prompts: Sequence[Sequence[int]] | Array, pad: int) -> tuple[Array, 
 
 def _empty(wanted: Input, batch: int, ids_shape: tuple[int | str, ...] | None) -> Array:
     """Return a cache with nothing in it, in the shape a model declares: [batch, heads, past, width]."""
-    import numpy as np
-
-    from trtdx.tensors.dtypes import numpy_dtype
-
     batch_name = ids_shape[0] if ids_shape else "batch"
     shape = []
     for dim in wanted.shape or ():
@@ -135,15 +131,13 @@ def generate(
 
     Args:
         engine: the model; its sink sees the selected tensors of each step before the step is yielded.
-        start: prompts (see `start_state`), or a state to go on from.
+        start: prompts (see `initial_state`), or a state to go on from.
         steps: how many tokens to add at most.
         attention_mask: for prompts that are filled up already.
         sampling: how tokens are chosen; a state goes on as it began.
         extra: constant inputs that only this model has.
         forced: what to go on with whatever the model chooses, [batch, steps]; so two models see the same tokens.
     """
-    import numpy as np
-
     if isinstance(start, State):
         state = start
     else:
@@ -164,35 +158,31 @@ def _feeds(
     engine: Stepper, state: State, names: Mapping[str, str], extra: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what a model wants to be fed at this step."""
-    import numpy as np
-
-    known = _step_inputs(state)
-    found: dict[str, Any] = {}
-    for name, wanted in engine.inputs.items():
+    step_inputs = _step_inputs(state)
+    feeds: dict[str, Any] = {}
+    for name, declared in engine.inputs.items():
         if name in extra:
-            found[name] = extra[name]
+            feeds[name] = extra[name]
         elif name in names:
-            found[name] = state.past[name]
-        elif name in known:
-            found[name] = np.asarray(known[name]()).astype(wanted.dtype or "int64")
-        elif not wanted.optional:
+            feeds[name] = state.past[name]
+        elif name in step_inputs:
+            feeds[name] = step_inputs[name].astype(declared.dtype or "int64")
+        elif not declared.optional:
             raise InputError(
-                f"the model wants {name} ({wanted}), which is not a part of a generation",
+                f"the model wants {name} ({declared}), which is not a part of a generation",
                 fix=f"pass extra={{{name!r}: ...}}",
             )
-    return found
+    return feeds
 
 
-def _step_inputs(state: State) -> dict[str, Callable[[], Any]]:
+def _step_inputs(state: State) -> dict[str, Array]:
     """Return what follows from the tokens of a step and their mask, by the names models have for it."""
-    import numpy as np
-
     return {
-        "input_ids": lambda: state.tokens[:, state.cached :],
-        "attention_mask": lambda: state.mask,
-        "position_ids": lambda: np.maximum(np.cumsum(state.mask, 1) - 1, 0)[:, state.cached :],
-        "cache_position": lambda: np.arange(state.cached, state.tokens.shape[1]),
-        "use_cache_branch": lambda: np.array([state.cached > 0]),
+        "input_ids": state.tokens[:, state.cached :],
+        "attention_mask": state.mask,
+        "position_ids": np.maximum(np.cumsum(state.mask, 1) - 1, 0)[:, state.cached :],
+        "cache_position": np.arange(state.cached, state.tokens.shape[1]),
+        "use_cache_branch": np.array([state.cached > 0]),
     }
 
 
@@ -201,26 +191,26 @@ def completed_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> dict[str, Any]
 
     A part of a cache that is not empty does not follow: what is missing there stays missing.
     """
-    import numpy as np
-
-    found = {name: feeds[name] for name in engine.inputs if name in feeds}
-    missing = {name: each for name, each in engine.inputs.items() if name not in found and not each.optional}
+    completed = {name: feeds[name] for name in engine.inputs if name in feeds}
+    missing = {
+        name: declared
+        for name, declared in engine.inputs.items()
+        if name not in completed and not declared.optional
+    }
     if not missing or np.ndim(feeds.get("input_ids", 0)) != MASK_RANK:
-        return found
+        return completed
     state = _state_of_feeds(engine, feeds)
-    known = _step_inputs(state)
-    for name, wanted in missing.items():
-        if name in known:
-            found[name] = np.asarray(known[name]()).astype(wanted.dtype or "int64")
+    step_inputs = _step_inputs(state)
+    for name, declared in missing.items():
+        if name in step_inputs:
+            completed[name] = step_inputs[name].astype(declared.dtype or "int64")
         elif name in state.past and not state.cached:
-            found[name] = state.past[name]
-    return found
+            completed[name] = state.past[name]
+    return completed
 
 
 def _state_of_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> State:
     """Return where a generation stands whose next step is fed these arrays."""
-    import numpy as np
-
     state = start_state(engine, np.asarray(feeds["input_ids"]))
     mask = np.asarray(feeds.get("attention_mask", 0))
     if mask.ndim != MASK_RANK:
@@ -240,10 +230,8 @@ def _cached_length(past: Array) -> int:
 
 def _logits(results: Mapping[str, Array], names: Mapping[str, str]) -> Array:
     """Return the scores of the next token: [batch, vocabulary]."""
-    import numpy as np
-
     caches = set(names.values())
-    name = "logits" if "logits" in results else next(each for each in results if each not in caches)
+    name = "logits" if "logits" in results else next(output for output in results if output not in caches)
     scores = results[name]
     if scores.ndim not in (2, 3):
         raise InputError(f"the output {name} has shape {list(scores.shape)}, which is not that of scores")
@@ -252,8 +240,6 @@ def _logits(results: Mapping[str, Array], names: Mapping[str, str]) -> Array:
 
 def _chosen(scores: Array, state: State) -> tuple[Array, tuple[int, int]]:
     """Return the next token of each row, and where the random numbers stand then."""
-    import numpy as np
-
     sampling = state.sampling
     if sampling.temperature <= 0:
         tokens, generator = np.argmax(scores, 1), state.generator
@@ -265,8 +251,6 @@ def _chosen(scores: Array, state: State) -> tuple[Array, tuple[int, int]]:
 
 def _draws(count: int, generator: tuple[int, int]) -> tuple[Array, tuple[int, int]]:
     """Return random numbers from 0 to 1, and where they stand then."""
-    import numpy as np
-
     source: Any = np.random.PCG64()
     inner = {"state": generator[0], "inc": generator[1]}
     source.state = {"bit_generator": "PCG64", "state": inner, "has_uint32": 0, "uinteger": 0}
@@ -277,8 +261,6 @@ def _draws(count: int, generator: tuple[int, int]) -> tuple[Array, tuple[int, in
 
 def _drawn(scores: Array, draw: float, sampling: Sampling) -> int:
     """Return a token: the likeliest first, each as long as its share, and the draw falls on one."""
-    import numpy as np
-
     order = np.argsort(-scores, kind="stable")
     if sampling.top_k > 0:
         order = order[: sampling.top_k]
@@ -290,8 +272,6 @@ def _drawn(scores: Array, draw: float, sampling: Sampling) -> int:
 
 
 def _advanced(state: State, tokens: Array, past: Mapping[str, Array], generator: tuple[int, int]) -> State:
-    import numpy as np
-
     column = tokens[:, None]
     return state._replace(
         tokens=np.concatenate([state.tokens, column], 1),

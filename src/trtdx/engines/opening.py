@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
-from trtdx.tensors.taps import parse_selector
+from trtdx.tensors.taps import Place, parse_selector
 from trtdx.words import listed
 
 if TYPE_CHECKING:
     from trtdx.engines.engine import Engine
-    from trtdx.tensors.taps import Place
 
 ENGINES = ("torch", "onnxruntime", "tensorrt")
 
@@ -133,12 +132,12 @@ def places_in(model: Model, kind: str, selector: str) -> Hit:
         from trtdx.engines.torch.hooks import places as places_of
         from trtdx.engines.torch.load import outline
 
-        known = places_of(outline(model.path))
-        found, possible = parsed.select(known), parsed.candidates(known)
+        all_places = places_of(outline(model.path))
+        selected, possible = parsed.select(all_places), parsed.candidates(all_places)
         if not possible:
-            raise parsed.nothing_among(known)
-        parsed.check_terms(known)
-        return Hit(found or possible, sure=bool(found))
+            raise parsed.nothing_among(all_places)
+        parsed.check_terms(all_places)
+        return Hit(selected or possible, sure=bool(selected))
     engine = open_engine(model, kind, "", Options())
     try:
         return Hit(parsed.selected(engine.places()))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+    from trtdx.engines.engine import Array
 
 
 class Sampling(NamedTuple):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.onnxruntime.engine import generate, places
+from trtdx.engines.generate import generate
+from trtdx.engines.onnxruntime.engine import places
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.tensors.taps import parse_selector
 

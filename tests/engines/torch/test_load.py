@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 from support.torch_models import ROWS, decoder, generated, tokens_of  # noqa: E402
-from trtdx.engines.torch.engine import TorchEngine, load_model, outline  # noqa: E402
+from trtdx.engines.torch.engine import TorchEngine  # noqa: E402
+from trtdx.engines.torch.load import loaded, outline  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,8 @@ def test_a_folder_gives_what_the_model_gives(llama, saved):
         assert told["model"] == str(saved)
         assert told["torch"] == torch.__version__
     assert tokens_of(generate(engine, ROWS, 2)) == generated(llama, ROWS, 2)  # loaded again
-    assert load_model(saved, dtype="bfloat16").dtype == torch.bfloat16
-    assert not load_model(saved).training
+    assert loaded(saved, dtype="bfloat16").model.dtype == torch.bfloat16
+    assert not loaded(saved).model.training
 
 
 def changed_weights(change):
@@ -70,7 +71,7 @@ def cut(folder):
 
 
 def shards(folder):
-    model = load_model(folder)
+    model = loaded(folder).model
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="20KB")
     sorted(folder.glob("*.safetensors"))[1].unlink()
@@ -121,7 +122,7 @@ def test_folders_that_cannot_be_loaded_as_they_are(saved, tmp_path, name, capfd)
     change(folder)
     capfd.readouterr()
     with pytest.raises(InputError, match=told):
-        load_model(folder)
+        loaded(folder)
     assert capfd.readouterr() == ("", "")
 
 
@@ -134,13 +135,13 @@ def test_weights_nobody_wants_are_noted_if_they_may_be_left_out(saved, tmp_path)
 
 def test_folders_that_are_not_there(saved, tmp_path):
     with pytest.raises(InputError, match="does not exist"):
-        load_model(tmp_path / "absent")
+        loaded(tmp_path / "absent")
     with pytest.raises(InputError, match="is a file"):
-        load_model(saved / "config.json")
+        loaded(saved / "config.json")
     with pytest.raises(UnknownNameError, match="no type to compute in is called 'fp32'"):
-        load_model(saved, dtype="fp32")
+        loaded(saved, dtype="fp32")
     with pytest.raises(InputError, match="cannot be loaded"):
-        load_model(saved, attention="nope")
+        loaded(saved, attention="nope")
 
 
 def test_torch_files_are_read_without_running_code_in_them(llama, saved, tmp_path):
@@ -156,7 +157,7 @@ def test_torch_files_are_read_without_running_code_in_them(llama, saved, tmp_pat
 
     torch.save(llama.state_dict() | {"evil": Evil()}, tmp_path / "pytorch_model.bin")
     with pytest.raises(InputError, match="hold more than weights; code in them is not run"):
-        load_model(tmp_path)
+        loaded(tmp_path)
     assert not (tmp_path / "harm").exists()
 
 
@@ -166,7 +167,7 @@ def test_a_model_of_another_kind_is_told_what_to_do_with_it(tmp_path):
     )
     transformers.BertModel(config).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="6 weights of BertLMHeadModel not in") as raised:
-        load_model(tmp_path)
+        loaded(tmp_path)
     assert raised.value.fix.startswith("config.json says that it is a BertModel, which does not generate")
 
 

@@ -11,7 +11,8 @@ from trtdx.errors import InputError, UnknownNameError
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from support.torch_models import ROWS, decoder, names, watched_generation  # noqa: E402
-from trtdx.engines.torch.engine import TorchEngine, replay  # noqa: E402
+from trtdx.engines.torch.engine import TorchEngine  # noqa: E402
+from trtdx.engines.torch.replay import replay  # noqa: E402
 
 
 @pytest.fixture(scope="module")

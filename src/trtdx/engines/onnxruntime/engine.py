@@ -2,11 +2,11 @@
 
     engine = OrtEngine("model.onnx", "layers.*.mlp:out", sink=show, budget_bytes=1 << 30)
     engine.run({"input_ids": ids, ...})             # one step; `show` gets every selected tensor
-    for step in generate(engine, ids, 16): ...      # many steps with a KV cache
-    replay(engine, "layers.3", captured)            # one module with captured inputs
+    for step in generate_tokens(engine, ids, 16): ...      # many steps with a KV cache
+    engine.replay("layers.3", captured)             # one module with captured inputs
 
 Selected tensors become outputs of a copy of the graph in memory; weights stay in their files. ONNX Runtime cannot
-fuse across an output: `OrtEngine.tapped` tells what that changed. Where the selected tensors exceed the budget, the
+fuse across an output: `OrtEngine.tap_effect` tells what that changed. Where the selected tensors exceed the budget, the
 graph is computed in parts. At optimisation "none" the parts give bitwise what the whole gives; otherwise they do
 as long as no cut goes through something that would have been fused, and cuts between modules seldom do.
 """
@@ -18,9 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Read, Seen, Tapped
-from trtdx.engines.generate import Step, cache_names, generate, start_state
-from trtdx.engines.onnxruntime.replay import replay, replay_of
+from trtdx.engines.engine import Array, Read, Sink, Tapped
+from trtdx.engines.onnxruntime.replay import InParts
 from trtdx.engines.onnxruntime.segments import (
     Segment,
     Sizes,
@@ -32,7 +31,6 @@ from trtdx.engines.onnxruntime.segments import (
     weight_bytes,
 )
 from trtdx.engines.onnxruntime.session import Options, Session, give_back, optimised_operators, runtime
-from trtdx.engines.state import Sampling, State
 from trtdx.formats.onnx.graph import Graph
 from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.places import Tap, all_taps, declared
@@ -42,12 +40,6 @@ from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
-
-    from typing_extensions import Self
-
-    from trtdx.engines.engine import Array, Sink
-    from trtdx.tensors.feeds import Input
 
 
 SLACK_BYTES = 64 << 20  # of freed memory that may wait to be given back
@@ -58,7 +50,7 @@ def places(path: str | Path) -> list[Place]:
     return list(dict.fromkeys(tap.place for tap in all_taps(Graph(open_model(path)))))
 
 
-class OrtEngine:
+class OrtEngine(InParts):
     """A model, what to watch in it, and where what is seen goes."""
 
     kind = "onnxruntime"
@@ -102,8 +94,8 @@ class OrtEngine:
         self.graph = Graph(open_model(path))
         self.all_taps = all_taps(self.graph)
         self.taps = _selected(self.all_taps, selector)
-        self.inputs = {str(each.name): declared(each) for each in self.graph.inputs}
-        self.outputs = [str(each.name) for each in self.graph.outputs]
+        self.inputs = {str(value.name): declared(value) for value in self.graph.inputs}
+        self.outputs = [str(value.name) for value in self.graph.outputs]
         self.step = 0  # the number that the next run has
         self._bounds = [0, len(self.graph.nodes)]
         if weight_budget_bytes is not None:
@@ -133,20 +125,16 @@ class OrtEngine:
             "budget_bytes": self.budget_bytes,
         }
 
-    def places(self) -> list[Place]:
-        """Return every place there is, in the order of the data's flow."""
-        return list(dict.fromkeys(tap.place for tap in self.all_taps))
-
     def reads(self, place: Place) -> list[Read]:
         """Return what the node behind a place reads; nothing for what is fed."""
         value = next((tap.value for tap in self.all_taps if tap.place == place), "")
-        found = self.graph.values.get(value)
-        if found is None or found not in self.graph.made or place.port != "out":
+        output = self.graph.values.get(value)
+        if output is None or output not in self.graph.made or place.port != "out":
             return []
-        read = self.graph.reads[self.graph.made[found]]
+        read = self.graph.reads[self.graph.made[output]]
         return [
-            Read(str(each.name), None if each.const_value is None else each.const_value.numpy())
-            for each in read
+            Read(str(operand.name), None if operand.const_value is None else operand.const_value.numpy())
+            for operand in read
         ]
 
     def watching(self, selector: Selector, sink: Sink) -> OrtEngine:
@@ -189,34 +177,18 @@ class OrtEngine:
 
     def _still_needed(self, alive: dict[str, Array], segment: Segment) -> dict[str, Array]:
         """Return what later parts need; the memory of the rest goes back to the system from time to time."""
-        kept = {name: array for name, array in alive.items() if name in segment.later}
-        self._freed_bytes += sum(array.nbytes for name, array in alive.items() if name not in kept)
+        needed = {name: array for name, array in alive.items() if name in segment.later}
+        self._freed_bytes += sum(array.nbytes for name, array in alive.items() if name not in needed)
         if self.budget_bytes is not None and self._freed_bytes > max(self.budget_bytes, SLACK_BYTES):
             alive.clear()
             give_back()
             self._freed_bytes = 0
-        return kept
-
-    def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
-        """Return what has to be given to replay a module."""
-        return {name: declared(self.graph.values[name]) for name in replay_of(self, scope, call).inputs}
-
-    def replay(
-        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
-    ) -> dict[str, Array]:
-        """Return what leaves a module that is given its inputs; see `onnx_replay.replay`."""
-        return replay(self, scope, inputs, call=call, step=step)
+        return needed
 
     def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return some tensors of the graph, computed from others."""
         session = Session(extracted(self.graph, feeds, names), self.graph, self.options)
         return session.fetch(names, feeds)
-
-    def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
-        """Hand the values of some taps to the sink."""
-        if self.sink is not None:
-            for tap in taps:
-                self.sink(Seen(tap.place, values[tap.value], step, tap.call))
 
     def _fit(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Cut the graph further where the selected tensors of these inputs would exceed the budget."""
@@ -248,16 +220,17 @@ class OrtEngine:
     @cached_property
     def _constants(self) -> dict[str, Array]:
         """The outputs that are weights."""
-        given = [
-            each for each in self.graph.outputs if each.is_initializer() and each.const_value is not None
-        ]
-        return {str(each.name): each.const_value.numpy() for each in given if each.const_value is not None}
+        return {
+            str(value.name): value.const_value.numpy()
+            for value in self.graph.outputs
+            if value.is_initializer() and value.const_value is not None
+        }
 
     @cached_property
     def tapped(self) -> Tapped:
         """What watching changed; told by building the optimised graph with and without, so it takes a while."""
-        whole = segments(self.graph, (), [0, len(self.graph.nodes)])
-        plain = self._operators(whole)
+        unsplit = segments(self.graph, (), [0, len(self.graph.nodes)])
+        plain = self._operators(unsplit)
         watched = self._operators(self._segments)
         return Tapped(
             self.options.optimisation != "none",
@@ -266,24 +239,16 @@ class OrtEngine:
         )
 
     def _operators(self, parts: Sequence[Segment]) -> Counter[str]:
-        found: Counter[str] = Counter()
+        operators: Counter[str] = Counter()
         for part in parts:
             if part.outputs:
-                found += optimised_operators(self._part(part), self.graph, self.options)
-        return found
+                operators += optimised_operators(self._part(part), self.graph, self.options)
+        return operators
 
     def close(self) -> None:
         """Let go of the sessions and the memory they hold; a later run makes new ones."""
         self._sessions.clear()
         self._held_bytes = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _selected(taps: Sequence[Tap], selector: Selector | str) -> list[Tap]:
@@ -297,19 +262,15 @@ def _selected(taps: Sequence[Tap], selector: Selector | str) -> list[Tap]:
 def _note(options: Options, parts: int, plain: Counter[str], watched: Counter[str]) -> str:
     """Return how the computed graph differs from the unwatched one, in one line."""
     nodes = f"{counted(plain.total(), 'node')} unwatched, {watched.total()} watched"
-    told = f"optimisation {options.optimisation!r}: {nodes}"
+    note = f"optimisation {options.optimisation!r}: {nodes}"
     if parts > 1:
-        told += f" in {parts} parts"
+        note += f" in {parts} parts"
     lost, gained = plain - watched, watched - plain
     if not lost and not gained:
-        return f"{told}; watching changed nothing"
-    was, now = (", ".join(f"{count} {op}" for op, count in each.most_common()) for each in (lost, gained))
+        return f"{note}; watching changed nothing"
+    was, now = (
+        ", ".join(f"{count} {op}" for op, count in operators.most_common()) for operators in (lost, gained)
+    )
     if was and now:
-        return f"{told}; watching replaced {was} by {now}"
-    return f"{told}; watching {f'added {now}' if now else f'removed {was}'}"
-
-
-__all__ = [
-    "OrtEngine", "Sampling", "Seen", "State", "Step", "Tapped", "cache_names", "generate", "places",
-    "replay", "replay_of", "start_state",
-]  # fmt: skip
+        return f"{note}; watching replaced {was} by {now}"
+    return f"{note}; watching {f'added {now}' if now else f'removed {was}'}"

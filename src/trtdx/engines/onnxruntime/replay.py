@@ -7,15 +7,17 @@ is given, and weights are where they are.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trtdx.engines.engine import Array, ClosedOnExit, Seen, Sink, find_module_path
 from trtdx.engines.onnxruntime.segments import Sizes
-from trtdx.errors import InputError, UnknownNameError
+from trtdx.engines.torch.lazy import numpy as np
+from trtdx.errors import InputError
 from trtdx.formats.onnx.graph import Graph, Kind
-from trtdx.formats.onnx.places import Call, calls_of, declared, dtype_of_value, module_nodes
+from trtdx.formats.onnx.places import Call, Tap, calls_of, declared, dtype_of_value, module_nodes
 from trtdx.tensors.dtypes import numpy_dtype
-from trtdx.tensors.feeds import checked_feeds
-from trtdx.tensors.taps import last_indices, path_matches
+from trtdx.tensors.feeds import Input, checked_feeds
+from trtdx.tensors.taps import Place, path_matches
 from trtdx.words import counted
 
 if TYPE_CHECKING:
@@ -23,31 +25,47 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from trtdx.engines.onnxruntime.session import Array
-    from trtdx.formats.onnx.places import Tap
 
 _PORT = re.compile(r"(?:(.*):)?in(?:\[(\d+)\])?")
 
 
-@runtime_checkable
-class InParts(Protocol):
-    """An engine that computes parts of a graph: ONNX Runtime, or TensorRT's evaluation."""
+class InParts(ClosedOnExit):
+    """An engine that computes parts of a graph: ONNX Runtime, or TensorRT's evaluation.
 
-    graph: Any  # a Graph of ONNX, or what has its attributes
+    Attributes:
+        graph: the file's graph, or a network's own with the same attributes; places are told by it.
+        taps: what is watched.
+        all_taps: every place there is.
+    """
 
-    @property
-    def taps(self) -> Sequence[Tap]:
-        """What is watched."""
-
-    @property
-    def all_taps(self) -> Sequence[Tap]:
-        """Every place there is."""
+    graph: Any
+    taps: Sequence[Tap]
+    all_taps: Sequence[Tap]
+    sink: Sink | None
 
     def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return some tensors of the graph, computed from others."""
+        raise NotImplementedError
+
+    def places(self) -> list[Place]:
+        """Return every place there is, in the order of the data's flow."""
+        return list(dict.fromkeys(tap.place for tap in self.all_taps))
+
+    def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
+        """Return what has to be given to replay a module."""
+        return {name: declared(self.graph.values[name]) for name in replay_of(self, scope, call).inputs}
+
+    def replay(
+        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+    ) -> dict[str, Array]:
+        """Return what leaves a module that is given its inputs; see `replay_onnx_module`."""
+        return replay(self, scope, inputs, call=call, step=step)
 
     def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
         """Hand the values of some taps to the sink."""
+        if self.sink is not None:
+            for tap in taps:
+                self.sink(Seen(tap.place, values[tap.value], step, tap.call))
 
 
 class Replay(NamedTuple):
@@ -78,23 +96,23 @@ def replay(
         EvaluationError: the engine cannot compute a node.
     """
     graph = engine.graph
-    wanted = replay_of(engine, scope, call)
-    given = {_tensor(name, wanted, engine): array for name, array in inputs.items()}
-    needed = dict.fromkeys((*wanted.inputs, *(name for name in wanted.shapes if name in given)))
-    arrays = checked_feeds({name: declared(graph.values[name]) for name in needed}, given)
-    feeds = arrays | _stand_ins(graph, [name for name in wanted.shapes if name not in needed], arrays)
-    seen = [tap.value for tap in wanted.taps if tap.value not in feeds]
-    names = list(dict.fromkeys((*wanted.outputs, *seen)))
+    module = replay_of(engine, scope, call)
+    named_inputs = {_tensor(name, module, engine): array for name, array in inputs.items()}
+    needed = dict.fromkeys((*module.inputs, *(name for name in module.shapes if name in named_inputs)))
+    arrays = checked_feeds({name: declared(graph.values[name]) for name in needed}, named_inputs)
+    feeds = arrays | _stand_ins(graph, [name for name in module.shapes if name not in needed], arrays)
+    tapped = [tap.value for tap in module.taps if tap.value not in feeds]
+    names = list(dict.fromkeys((*module.outputs, *tapped)))
     values = feeds | engine.part(names, feeds)
-    engine.show(wanted.taps, values, step)
-    return {name: values[name] for name in wanted.outputs}
+    engine.show(module.taps, values, step)
+    return {name: values[name] for name in module.outputs}
 
 
 def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
     """Return what replaying a module takes and gives."""
     graph = engine.graph
     modules = module_nodes(graph)
-    path = _path(scope, modules, engine)
+    path = find_module_path(scope, modules, engine.places(), "module of the graph")
     calls = calls_of(graph, modules[path])
     if call >= len(calls):
         raise InputError(f"{path} is called {counted(len(calls), 'time')}; there is no call {call}")
@@ -105,18 +123,6 @@ def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
     shapes = [name for name in _shapes_behind(graph, nodes) if name not in inputs]
     taps = [tap for tap in engine.taps if _inside(tap, path, nodes, call)]
     return Replay(path, inputs, shapes, [str(value.name) for value in outputs], taps)
-
-
-def _path(scope: str, modules: Mapping[str, Sequence[int]], engine: InParts) -> str:
-    last = last_indices(tap.place for tap in engine.all_taps)
-    found = [path for path in modules if path_matches(scope, path, last)]
-    if not found:
-        raise UnknownNameError("module of the graph", scope, modules)
-    if len(found) > 1:
-        raise InputError(
-            f"{scope!r} names {len(found)} modules: {', '.join(found[:4])}", fix="name one of them"
-        )
-    return found[0]
 
 
 def _results_in(graph: Graph, call: Call) -> Iterable[ir.Value]:
@@ -135,33 +141,35 @@ def _inside(tap: Tap, path: str, nodes: set[int], call: int) -> bool:
 def _shapes_behind(graph: Graph, nodes: set[int]) -> list[str]:
     """Return the tensors outside of which only the shapes reach these nodes."""
     waiting = [value for at in nodes for value in graph.reads[at] if graph.kind(value) is Kind.SHAPE]
-    seen: set[ir.Value] = set()
-    found: dict[str, None] = {}
+    visited: set[ir.Value] = set()
+    tensors: dict[str, None] = {}
     while waiting:
         value = waiting.pop()
         at = graph.made[value]
-        if value in seen or at in nodes:
+        if value in visited or at in nodes:
             continue
-        seen.add(value)
+        visited.add(value)
         for read in graph.reads[at]:
             if graph.kind(read) is Kind.SHAPE:
                 waiting.append(read)
             elif graph.kind(read) is Kind.DATA:
-                found[str(read.name)] = None
-    return list(found)
+                tensors[str(read.name)] = None
+    return list(tensors)
 
 
 def _tensor(name: str, wanted: Replay, engine: InParts) -> str:
     """Return the tensor that a name means: its own, or that of a place where it enters."""
     if name in wanted.inputs or name in wanted.shapes:
         return name
-    found = _PORT.fullmatch(name)
-    if found is None or (found[1] and not path_matches(found[1], wanted.path, {})):
-        told = "; ".join(f"{each}: {declared(engine.graph.values[each])}" for each in wanted.inputs)
-        raise InputError(
-            f"nothing that enters {wanted.path} is called {name!r}", fix=f"these enter it: {told}"
+    port = _PORT.fullmatch(name)
+    if port is None or (port[1] and not path_matches(port[1], wanted.path, {})):
+        declarations = "; ".join(
+            f"{input_name}: {declared(engine.graph.values[input_name])}" for input_name in wanted.inputs
         )
-    number = int(found[2] or 0)
+        raise InputError(
+            f"nothing that enters {wanted.path} is called {name!r}", fix=f"these enter it: {declarations}"
+        )
+    number = int(port[2] or 0)
     if number >= len(wanted.inputs):
         raise InputError(f"{wanted.path} has {counted(len(wanted.inputs), 'input')}, so there is no {name!r}")
     return wanted.inputs[number]
@@ -169,15 +177,13 @@ def _tensor(name: str, wanted: Replay, engine: InParts) -> str:
 
 def _stand_ins(graph: Graph, names: Sequence[str], arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return arrays of zeros in the place of tensors of which only the shape matters."""
-    import numpy as np
-
     sizes = Sizes(graph, {name: array.shape for name, array in arrays.items()})
-    found = {}
+    zeros = {}
     for name in names:
         shape = sizes.shape_of(name)
         if shape is None:
             raise InputError(
                 f"the shape of {name} is needed too and is not known", fix=f"give {name} as well"
             )
-        found[name] = np.zeros(shape, numpy_dtype(dtype_of_value(graph.values[name])))
-    return found
+        zeros[name] = np.zeros(shape, numpy_dtype(dtype_of_value(graph.values[name])))
+    return zeros

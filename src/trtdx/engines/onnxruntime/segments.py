@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
+from trtdx.formats.onnx.fused_nodes import Piece
 from trtdx.formats.onnx.graph import Graph, Kind
 from trtdx.formats.onnx.places import Tap, dtype_of_value
 from trtdx.formats.onnx.scopes import shared
@@ -39,19 +40,19 @@ class Segment(NamedTuple):
 
 def segments(graph: Graph, taps: Sequence[Tap], bounds: Sequence[int]) -> list[Segment]:
     """Return the parts between bounds; `[0, number of nodes]` is the whole in one."""
-    seen = {tap.value for tap in taps}
+    tapped = {tap.value for tap in taps}
     results = {str(value.name) for value in graph.outputs}
-    found: list[Segment] = []
+    parts: list[Segment] = []
     later = frozenset(results)
     for first, end in reversed(list(pairwise(bounds))):
-        own = tuple(tap for tap in taps if first <= tap.at < end or (first == 0 and tap.at < 0))
-        made = [value for node in graph.nodes[first:end] for value in node.outputs]
-        outputs = tuple(str(v.name) for v in made if v.name and (v.name in later or v.name in seen))
+        segment_taps = tuple(tap for tap in taps if first <= tap.at < end or (first == 0 and tap.at < 0))
+        produced = [value for node in graph.nodes[first:end] for value in node.outputs]
+        outputs = tuple(str(v.name) for v in produced if v.name and (v.name in later or v.name in tapped))
         inputs = _inputs(graph, first, end)
-        if outputs or own:
-            found.append(Segment(first, end, inputs, outputs, own, later))
-        later |= {*inputs, *(tap.value for tap in own)}
-    return found[::-1]
+        if outputs or segment_taps:
+            parts.append(Segment(first, end, inputs, outputs, segment_taps, later))
+        later |= {*inputs, *(tap.value for tap in segment_taps)}
+    return parts[::-1]
 
 
 def _inputs(graph: Graph, first: int, end: int) -> tuple[str, ...]:
@@ -96,9 +97,9 @@ class Sizes:
 
     def all_of(self, names: Collection[str]) -> dict[str, int]:
         """Return the size of each; one without any shape is taken to be as large as the largest."""
-        told = {name: self.bytes_of(name) for name in names}
-        largest = max((each for each in told.values() if each is not None), default=0)
-        return {name: largest if each is None else each for name, each in told.items()}
+        known_bytes = {name: self.bytes_of(name) for name in names}
+        largest = max((size for size in known_bytes.values() if size is not None), default=0)
+        return {name: largest if size is None else size for name, size in known_bytes.items()}
 
     def shape_of(self, name: str) -> list[int] | None:
         """Return a value's shape where all of it can be told."""
@@ -109,20 +110,20 @@ class Sizes:
     def _dim(self, dim: int | ir.SymbolicDim) -> int:
         key = str(dim)
         if key not in self._dims:
-            told = evaluated(dim, self.symbols)
-            self._dims[key] = self._unknown if told is None else told
+            size = evaluated(dim, self.symbols)
+            self._dims[key] = self._unknown if size is None else size
         return self._dims[key]
 
 
 def bound_symbols(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Return what names of dimensions stand for, given the shapes of some values."""
-    found: dict[str, int] = {}
+    symbols: dict[str, int] = {}
     for name, shape in shapes.items():
         declared = graph.values[name].shape
         if declared is not None and len(declared) == len(shape):
             pairs = zip(declared, shape, strict=True)
-            found |= {str(dim): size for dim, size in pairs if not isinstance(dim, int)}
-    return found
+            symbols |= {str(dim): size for dim, size in pairs if not isinstance(dim, int)}
+    return symbols
 
 
 def evaluated(dim: int | ir.SymbolicDim, symbols: Mapping[str, int]) -> int | None:
@@ -131,8 +132,8 @@ def evaluated(dim: int | ir.SymbolicDim, symbols: Mapping[str, int]) -> int | No
         return dim
     if str(dim) in symbols:
         return symbols[str(dim)]
-    told = dim.evaluate(symbols)
-    return told if isinstance(told, int) else None
+    value = dim.evaluate(symbols)
+    return value if isinstance(value, int) else None
 
 
 def bounds_within(graph: Graph, cost: Sequence[int], budget_bytes: int, start: Sequence[int]) -> list[int]:
@@ -140,11 +141,11 @@ def bounds_within(graph: Graph, cost: Sequence[int], budget_bytes: int, start: S
 
     A cut is made where the fewest modules are left open: between layers sooner than inside one.
     """
-    found = [0]
+    bounds = [0]
     for end in start[1:]:
-        found += _cuts(found[-1], end, cost, budget_bytes, lambda at: _open_modules(graph, at))
-        found.append(end)
-    return found
+        bounds += _cuts(bounds[-1], end, cost, budget_bytes, lambda at: _open_modules(graph, at))
+        bounds.append(end)
+    return bounds
 
 
 def cost_of_taps(graph: Graph, taps: Sequence[Tap], size_of: Mapping[str, int]) -> list[int]:
@@ -167,7 +168,7 @@ def cost_of_weights(graph: Graph) -> list[int]:
 
 
 def _open_modules(graph: Graph, at: int) -> int:
-    before, after = (getattr(each, "whole", each) for each in graph.nodes[at - 1 : at + 1])
+    before, after = (node.whole if isinstance(node, Piece) else node for node in graph.nodes[at - 1 : at + 1])
     return MANY if before is after else len(shared(graph.scopes[at - 1 : at + 1]))
 
 
@@ -175,11 +176,11 @@ def _cuts(
     first: int, end: int, cost: Sequence[int], budget_bytes: int, depth: Callable[[int], int]
 ) -> list[int]:
     """Return where to cut between two bounds."""
-    found: list[int] = []
+    cuts: list[int] = []
     while (window := _window(first, end, cost, budget_bytes)) is not None:
         first = _best_cut(first, window, cost, budget_bytes, depth)
-        found.append(first)
-    return found
+        cuts.append(first)
+    return cuts
 
 
 def _window(first: int, end: int, cost: Sequence[int], budget_bytes: int) -> range | None:

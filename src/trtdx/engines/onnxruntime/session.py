@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.engines.errors import EvaluationError
+from trtdx.engines.torch.lazy import numpy as np
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.formats.onnx.model import PURPOSE, ROOT
 from trtdx.optional import need
@@ -18,12 +19,10 @@ from trtdx.tensors.dtypes import numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import numpy as np
     import onnx_ir as ir
 
+    from trtdx.engines.engine import Array
     from trtdx.formats.onnx.graph import Graph
-
-    Array = np.ndarray[Any, Any]
 
 LEVELS = {
     "none": "ORT_DISABLE_ALL",
@@ -32,13 +31,8 @@ LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 # Types that NumPy has no name for: what ONNX calls them by number, and how wide they are.
-_FOREIGN = {
-    16: "bfloat16",
-    17: "float8_e4m3fn",
-    18: "float8_e4m3fnuz",
-    19: "float8_e5m2",
-    20: "float8_e5m2fnuz",
-}
+_FOREIGN_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_FOREIGN = dict(enumerate(_FOREIGN_NAMES, 16))
 _FOREIGN_TYPES = {f"tensor({name.replace('_', '')})" for name in _FOREIGN.values()}
 _BY_NAME = {name: number for number, name in _FOREIGN.items()}
 
@@ -62,7 +56,7 @@ class Options(NamedTuple):
         if self.optimisation not in LEVELS:
             raise UnknownNameError("level of optimisation", self.optimisation, LEVELS)
         there = runtime().get_available_providers()
-        absent = [each for each in self.providers if each not in there]
+        absent = [provider for provider in self.providers if provider not in there]
         if absent:  # ONNX Runtime itself would warn and quietly use the CPU
             raise InputError(
                 f"this ONNX Runtime has no {', '.join(absent)}",
@@ -82,7 +76,7 @@ class Session:
         self._graph = graph
         self._session = _opened(part, graph, _session_options(options), options)
         ends = (*self._session.get_inputs(), *self._session.get_outputs())
-        self._foreign = any(each.type in _FOREIGN_TYPES for each in ends)
+        self._foreign = any(end.type in _FOREIGN_TYPES for end in ends)
 
     def fetch(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return values by name, each in memory of its own."""
@@ -94,9 +88,11 @@ class Session:
 
     def _through_values(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Return values also of types that ONNX Runtime cannot hand over as arrays."""
-        given = {name: _value_from_array(array) for name, array in feeds.items()}
+        ort_values = {name: _value_from_array(array) for name, array in feeds.items()}
         # Each value keeps all of its run in memory (onnxruntime 1.31), so none is handed out.
-        return [_array_from_value(value) for value in self._session.run_with_ort_values(list(names), given)]
+        return [
+            _array_from_value(value) for value in self._session.run_with_ort_values(list(names), ort_values)
+        ]
 
 
 def _opened(part: ir.Graph, graph: Graph, settings: Any, options: Options) -> Any:
@@ -116,9 +112,8 @@ def _session_options(options: Options) -> Any:
     settings = package.SessionOptions()
     settings.graph_optimization_level = getattr(package.GraphOptimizationLevel, LEVELS[options.optimisation])
     settings.intra_op_num_threads = options.threads
-    settings.enable_cpu_mem_arena = (
-        not options.sparing
-    )  # what an arena once took, it holds as long as its session
+    # What an arena once took, it holds as long as its session.
+    settings.enable_cpu_mem_arena = not options.sparing
     settings.log_severity_level = 4  # errors are raised; nobody wants them on stderr as well
     # Threads that spin while they wait slow down every other session and torch: 5 times with 5 sessions on 2 cores.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -132,13 +127,13 @@ def optimised_operators(part: ir.Graph, graph: Graph, options: Options) -> Count
     """Return how many nodes of which kind ONNX Runtime makes of a graph."""
     settings = _session_options(options)
     with tempfile.TemporaryDirectory(prefix="trtdx-") as folder:
-        made, weights = Path(folder, "optimised.onnx"), Path(folder, "weights")
+        optimised, weights = Path(folder, "optimised.onnx"), Path(folder, "weights")
         weights.symlink_to("/dev/null")  # ONNX Runtime insists on writing them
-        settings.optimized_model_filepath = str(made)
+        settings.optimized_model_filepath = str(optimised)
         for key, value in (("file_name", weights.name), ("min_size_in_bytes", "1024")):
             settings.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
         _opened(part, graph, settings, options)
-        proto = need("onnx", extra="onnx", to=PURPOSE).load(made, load_external_data=False)
+        proto = need("onnx", extra="onnx", to=PURPOSE).load(optimised, load_external_data=False)
     return Counter(node.op_type for node in proto.graph.node)
 
 
@@ -151,20 +146,16 @@ def give_back() -> None:
 
 def _value_from_array(array: Array) -> Any:
     """Return an array as ONNX Runtime takes it, sharing its memory where it is contiguous."""
-    import numpy as np
-
-    package, whole = runtime(), np.ascontiguousarray(array).reshape(array.shape)
-    number = _BY_NAME.get(whole.dtype.name)
+    package, packed = runtime(), np.ascontiguousarray(array).reshape(array.shape)
+    number = _BY_NAME.get(packed.dtype.name)
     if number is None:
-        return package.OrtValue.ortvalue_from_numpy(whole)
-    bits = whole.view(f"uint{8 * whole.itemsize}")
+        return package.OrtValue.ortvalue_from_numpy(packed)
+    bits = packed.view(f"uint{8 * packed.itemsize}")
     return package.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, number)
 
 
 def _array_from_value(value: Any) -> Array:
     """Return what ONNX Runtime computed, sharing its memory where NumPy knows the type."""
-    import numpy as np
-
     try:
         array: Array = value.numpy()
     except RuntimeError:  # no corresponding NumPy type
@@ -177,33 +168,35 @@ def _array_from_value(value: Any) -> Array:
 
 def error_from(err: Exception, graph: Graph, options: Options | None = None) -> EvaluationError:
     """Return what ONNX Runtime says as an error that names the node, its module and what to do."""
-    told = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(err)).strip()
-    found = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node with name '([^']*)'", told)
-    if found:
-        return _unsupported(found[1], found[2], found[3], graph, options)
-    found = re.search(r"running (\w+) node\. Name:'([^']*)' Status Message: (.*)", told, re.DOTALL)
-    if found:
+    message = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(err)).strip()
+    match = re.search(
+        r"Could not find an implementation for (\w+)\((\d+)\) node with name '([^']*)'", message
+    )
+    if match:
+        return _unsupported(match[1], match[2], match[3], graph, options)
+    match = re.search(r"running (\w+) node\. Name:'([^']*)' Status Message: (.*)", message, re.DOTALL)
+    if match:
         return EvaluationError(
-            f"{found[1]} {found[2]!r}{_where(graph, found[2])} cannot be computed: {_reason(found[3])}",
-            layer=found[2],
+            f"{match[1]} {match[2]!r}{_where(graph, match[2])} cannot be computed: {_reason(match[3])}",
+            layer=match[2],
         )
-    found = re.search(r"(\S+)\(-?\d+\) is not a registered function/op", told)
-    if found:
-        return UnsupportedNodeError(f"ONNX Runtime knows no operator {found[1]}", layer=found[1])
-    return EvaluationError(f"ONNX Runtime {runtime().__version__} refuses the model: {_reason(told)}")
+    match = re.search(r"(\S+)\(-?\d+\) is not a registered function/op", message)
+    if match:
+        return UnsupportedNodeError(f"ONNX Runtime knows no operator {match[1]}", layer=match[1])
+    return EvaluationError(f"ONNX Runtime {runtime().__version__} refuses the model: {_reason(message)}")
 
 
 def _unsupported(
     op: str, opset: str, name: str, graph: Graph, options: Options | None
 ) -> UnsupportedNodeError:
     types = _types(graph, name)
-    of = f" of {' and '.join(types)}" if types else ""
+    of_types = f" of {' and '.join(types)}" if types else ""
     on = f" on {', '.join(options.providers)}" if options else ""
     fix = "use a provider that has it, or the torch engine"
     if types & set(_BY_NAME):
         fix = "export the model in float32 or float16, or use the torch engine"
     return UnsupportedNodeError(
-        f"ONNX Runtime {runtime().__version__} has no {op} (opset {opset}){of}{on}: "
+        f"ONNX Runtime {runtime().__version__} has no {op} (opset {opset}){of_types}{on}: "
         f"node {name!r}{_where(graph, name)}",
         layer=name,
         fix=fix,
@@ -213,7 +206,9 @@ def _unsupported(
 def _types(graph: Graph, name: str) -> set[str]:
     from trtdx.formats.onnx.places import dtype_of_value
 
-    read = (each for at in _numbers(graph, name) for each in (*graph.reads[at], *graph.nodes[at].outputs))
+    read = (
+        operand for at in _numbers(graph, name) for operand in (*graph.reads[at], *graph.nodes[at].outputs)
+    )
     return {dtype for value in read if (dtype := dtype_of_value(value)) not in ("", "int64")}
 
 

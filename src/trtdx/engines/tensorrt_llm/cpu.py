@@ -9,16 +9,19 @@ import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 
+from trtdx.engines.engine import ClosedOnExit, Sink
 from trtdx.engines.tensorrt_llm import polygraphy, tensorrt
 from trtdx.engines.tensorrt_llm import torch as torch_on_cpu
 from trtdx.engines.tensorrt_llm.packages import ROOT, PackageFinder
-from trtdx.engines.tensorrt_llm.plugins import Plugins, real_bindings
+from trtdx.engines.tensorrt_llm.plugins import Plugin, Plugins, real_bindings
 from trtdx.engines.tensorrt_llm.runtime import World
 from trtdx.engines.tensorrt_llm.stand_ins import (
     REPLACED,
+    StandIn,
     StandInFinder,
     answers,
     forgotten,
@@ -27,20 +30,16 @@ from trtdx.engines.tensorrt_llm.stand_ins import (
 )
 from trtdx.errors import InputError
 from trtdx.optional import need
-from trtdx.tensors.taps import parse_selector
+from trtdx.tensors.taps import Selector, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from types import ModuleType, TracebackType
+    from types import ModuleType
 
-    from trtdx.engines.engine import Sink
-    from trtdx.engines.tensorrt_llm.plugins import Plugin
     from trtdx.engines.tensorrt_llm.tensorrt import Patch
-    from trtdx.tensors.taps import Selector
 
 HALF = ("functional.py", "network.py", "module.py", "builder.py")  # what it takes to define a network
 ENVIRONMENT = {"TRT_LLM_NO_LIB_INIT": "1"}
-_ABSENT = object()
 _ACTIVE: list[OnCpu] = []
 
 
@@ -69,7 +68,7 @@ class Changes(msgspec.Struct, frozen=True):
         return "\n".join([*lines, f"  networks evaluated: {self.runs}"])
 
 
-class OnCpu:
+class OnCpu(ClosedOnExit):
     """A TensorRT-LLM tree in use on the CPU, until it is closed.
 
     Attributes:
@@ -88,7 +87,18 @@ class OnCpu:
         stand_ins: Sequence[str] = (),
         capability: tuple[int, int] = (8, 0),
     ) -> None:
-        """Make the tree importable; see `on_cpu`."""
+        """Make a TensorRT-LLM tree of the engine era importable here, its networks computed on the CPU.
+
+        It holds from this call on until `close()`, or until the end of a `with` block.
+
+        Args:
+            tree: a source tree or an unpacked wheel, up to 1.2.1.
+            plugins: for a plugin's name, a function from input arrays to output arrays, or a `Plugin`.
+            sink: who is shown the outputs of every network that is run, and what is selected.
+            selector: what to show besides the outputs; a network that has nothing of it is no mistake.
+            stand_ins: packages that are not installed and on which no value depends.
+            capability: the architecture that tests are told when they decide what to skip.
+        """
         self._folder = package_folder(Path(tree))
         self.version = version_of(self._folder)
         _check_python(self._folder)
@@ -121,11 +131,11 @@ class OnCpu:
             *torch_on_cpu.patches(self._torch, self._capability),
         ]
         for patch in self._patches:
-            enter(_patched(patch))
+            enter(mock.patch.object(patch.owner, patch.name, patch.value, create=True))
         enter(torch_on_cpu.device_mode(self._torch))
-        said = answers(self._capability) | polygraphy.answers(self._world)
-        first = StandInFinder(self._why_first, said)
-        last = StandInFinder(why_filled_in(self._stand_ins), said, str(self._folder))
+        names_by_module = answers(self._capability) | polygraphy.answers(self._world)
+        first = StandInFinder(self._why_first, names_by_module)
+        last = StandInFinder(why_filled_in(self._stand_ins), names_by_module, str(self._folder))
         self._finders = [first, last]
         enter(_finding([first, self._packages], [last]))
         sys.modules["tensorrt"] = tensorrt.facade(self._real, self._world)
@@ -141,7 +151,7 @@ class OnCpu:
     def _ours(self, name: str) -> bool:
         top = name.partition(".")[0]
         module = sys.modules.get(name)
-        return top in (ROOT, "tensorrt", "polygraphy", *REPLACED) or type(module).__name__ == "StandIn"
+        return top in (ROOT, "tensorrt", "polygraphy", *REPLACED) or isinstance(module, StandIn)
 
     @property
     def sink(self) -> Sink | None:
@@ -187,14 +197,6 @@ class OnCpu:
         """Undo everything."""
         self._undo.close()
 
-    def __enter__(self) -> OnCpu:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _parsed(selector: Selector | str | None) -> Selector | None:
     return parse_selector(selector) if isinstance(selector, str) else selector
@@ -202,27 +204,29 @@ def _parsed(selector: Selector | str | None) -> Selector | None:
 
 def package_folder(tree: Path) -> Path:
     """Return the folder of the package in a source tree or an unpacked wheel."""
-    found = next((each for each in (tree / ROOT, tree) if (each / "version.py").is_file()), None)
-    if found is None:
+    folder = next(
+        (candidate for candidate in (tree / ROOT, tree) if (candidate / "version.py").is_file()), None
+    )
+    if folder is None:
         raise InputError(
             f"{tree} is not a TensorRT-LLM source tree: there is no {ROOT}/version.py in it",
             fix="name the folder of a source tree, or of a wheel that was unpacked",
         )
-    missing = [name for name in HALF if not (found / name).is_file()]
+    missing = [name for name in HALF if not (folder / name).is_file()]
     if missing:
         raise InputError(
-            f"TensorRT-LLM {version_of(found)} in {tree} defines no TensorRT networks: {', '.join(missing)} is not there",
+            f"TensorRT-LLM {version_of(folder)} in {tree} defines no TensorRT networks: {', '.join(missing)} is not there",
             fix="take a release with the TensorRT backend: 1.2.1 is the last; its models are torch modules since",
         )
-    return found.resolve()
+    return folder.resolve()
 
 
 def version_of(folder: Path) -> str:
     """Return the version a package says it is."""
-    found = re.search(
+    match = re.search(
         r"__version__\s*=\s*['\"]([^'\"]+)", (folder / "version.py").read_text(encoding="utf-8")
     )
-    return found[1] if found else "unknown"
+    return match[1] if match else "unknown"
 
 
 def _check_python(folder: Path) -> None:
@@ -231,13 +235,13 @@ def _check_python(folder: Path) -> None:
 
     here = ".".join(map(str, sys.version_info[:3]))
     for metadata in folder.parent.glob("tensorrt_llm-*.dist-info/METADATA"):
-        found = re.search(
+        match = re.search(
             r"^Requires-Python:\s*(.+)$", metadata.read_text(encoding="utf-8", errors="replace"), re.M
         )
         with contextlib.suppress(InvalidSpecifier):
-            if found and here not in SpecifierSet(found[1]):
+            if match and here not in SpecifierSet(match[1]):
                 raise InputError(
-                    f"this TensorRT-LLM needs Python {found[1].strip()}, but this is {here}",
+                    f"this TensorRT-LLM needs Python {match[1].strip()}, but this is {here}",
                     fix="run trtdx with such a Python",
                 )
 
@@ -254,19 +258,6 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _patched(patch: Patch) -> Iterator[None]:
-    before = vars(patch.owner).get(patch.name, _ABSENT)
-    setattr(patch.owner, patch.name, patch.value)
-    try:
-        yield
-    finally:
-        if before is _ABSENT:
-            delattr(patch.owner, patch.name)
-        else:
-            setattr(patch.owner, patch.name, before)
 
 
 @contextlib.contextmanager

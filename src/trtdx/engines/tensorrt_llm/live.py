@@ -8,15 +8,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Seen
+from trtdx.engines.engine import Seen, Sink
 from trtdx.errors import InputError
-from trtdx.tensors.taps import Place, parse_selector
+from trtdx.tensors.taps import Place, Selector, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from trtdx.engines.engine import Sink
-    from trtdx.tensors.taps import Selector
 
 # From an LLM inwards, as it is in 0.20 to 1.2.1: GenerationExecutorWorker, PyExecutor, PyTorchModelEngine, the module.
 WAY_IN = ("_executor", "engine", "model_engine", "model")
@@ -76,19 +74,19 @@ def module_of(llm: Any) -> Any:
     `trtdx.engines.torch.hooks.tapped(module_of(llm), selector, sink)` then sees every forward pass. Replays of CUDA graphs
     pass no hooks: make the LLM with `cuda_graph_config=None`.
     """
-    found = llm
+    innermost = llm
     for name in WAY_IN:
-        if hasattr(found, "named_modules") or not hasattr(found, name):
+        if hasattr(innermost, "named_modules") or not hasattr(innermost, name):
             continue
-        inner = getattr(found, name)
+        inner = getattr(innermost, name)
         if inner is None:
             raise InputError(
-                f"the {type(found).__name__} has no {name}: it was shut down or has not been set up"
+                f"the {type(innermost).__name__} has no {name}: it was shut down or has not been set up"
             )
-        found = inner
-    if hasattr(found, "named_modules"):
-        return found
-    raise _no_module(llm, found)
+        innermost = inner
+    if hasattr(innermost, "named_modules"):
+        return innermost
+    raise _no_module(llm, innermost)
 
 
 def _no_module(llm: Any, found: Any) -> InputError:

@@ -34,21 +34,23 @@ class Offered:
         self._read(ast.parse(source).body)
 
     def _read(self, statements: Sequence[ast.stmt]) -> None:
-        for each in statements:
-            if isinstance(each, ast.ImportFrom):
-                self._from(each)
-            elif isinstance(each, ast.Import):
-                for alias in each.names:
+        for statement in statements:
+            if isinstance(statement, ast.ImportFrom):
+                self._from(statement)
+            elif isinstance(statement, ast.Import):
+                for alias in statement.names:
                     self.names[alias.asname or alias.name.partition(".")[0]] = (
                         alias.name if alias.asname else alias.name.partition(".")[0],
                         "",
                     )
-            elif isinstance(each, ast.Assign):
-                self.values |= {at.id: each.value for at in each.targets if isinstance(at, ast.Name)}
-            elif isinstance(each, (ast.FunctionDef, ast.ClassDef)):
+            elif isinstance(statement, ast.Assign):
+                self.values |= {
+                    at.id: statement.value for at in statement.targets if isinstance(at, ast.Name)
+                }
+            elif isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
                 self.defines = True
-            elif isinstance(each, (ast.If, ast.Try)):
-                self._read(each.body)
+            elif isinstance(statement, (ast.If, ast.Try)):
+                self._read(statement.body)
 
     def _from(self, each: ast.ImportFrom) -> None:
         module = each.module or ""
@@ -76,8 +78,8 @@ class LazyPackage(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__version__":
             raise AttributeError(f"{self.__name__} has no {name}")
-        found = self.__dict__[name] = self._find(name)
-        return found
+        value = self.__dict__[name] = self._find(name)
+        return value
 
     def _find(self, name: str) -> Any:
         offered = self._offered
@@ -99,9 +101,9 @@ class LazyPackage(types.ModuleType):
                 return importlib.import_module(module)
             if module == self.__name__:
                 return importlib.import_module(f"{module}.{wanted}")
-            found = importlib.import_module(module)
+            imported = importlib.import_module(module)
             try:
-                return getattr(found, wanted)
+                return getattr(imported, wanted)
             except AttributeError:
                 return importlib.import_module(f"{module}.{wanted}")
 
@@ -116,10 +118,10 @@ class LazyPackage(types.ModuleType):
 
     def _computed(self, value: ast.expr) -> Any:
         """Return the value of an assignment, with the names in it imported first."""
-        names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
-        known = {each: getattr(self, each) for each in names if not hasattr(__builtins__, each)}
+        names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+        namespace = {name: getattr(self, name) for name in names if not hasattr(__builtins__, name)}
         code = compile(ast.Expression(value), f"{self.__name__}/__init__.py", "eval")
-        return eval(code, known)  # of the tree the user asked to import  # noqa: S307
+        return eval(code, namespace)  # of the tree the user asked to import  # noqa: S307
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._offered.names, *self._offered.values})

@@ -1,6 +1,6 @@
 """TensorRT-LLM's plugins where their library cannot be loaded: a reference function computes them.
 
-TensorRT-RTX makes no plugin layers. A plugin's outputs are inputs of the real network instead, and `shown` presents
+TensorRT-RTX makes no plugin layers. A plugin's outputs are inputs of the real network instead, and `network_with_plugins` presents
 that network to `evaluate` with the plugin's layer in place.
 """
 
@@ -9,20 +9,19 @@ from __future__ import annotations
 import enum
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trtdx.engines.errors import LayerError, MissingPluginError
+from trtdx.engines.tensorrt.network.values import shape_matches
 from trtdx.errors import InputError
 from trtdx.optional import need
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    Fields = Mapping[str, Any]
-    # From a plugin's fields and its inputs (with .dtype and .shape) to a type and a shape for each output.
-    Outputs = Callable[[Fields, Sequence[Any]], Sequence[tuple[Any, Sequence[int]]]]
+Fields = Mapping[str, Any]
+# From a plugin's fields and its inputs (with .dtype and .shape) to a type and a shape for each output.
+Outputs = Callable[[Fields, Sequence[Any]], Sequence[tuple[Any, Sequence[int]]]]
 
 
 MOST_NETWORKS = 64  # with plugins, at a time; a layer holds its network, which holds its weights
@@ -56,7 +55,7 @@ class Creator:
         self.name, self.plugin_version, self.plugin_namespace = name, version, namespace
 
     def create_plugin(self, name: str, fields: Any, phase: Any = None) -> Creation:
-        read = {each.name: np.array(each.data) for each in (fields[at] for at in range(len(fields)))}
+        read = {field.name: np.array(field.data) for field in (fields[at] for at in range(len(fields)))}
         return Creation(self.name, self.plugin_version, self.plugin_namespace, read)
 
 
@@ -92,7 +91,7 @@ class PluginLayer:
         self.type = sys.modules[type(network).__module__].LayerType.PLUGIN_V2
         self.num_inputs, self.num_outputs = len(inputs), len(given)
         # What callers go on with: TensorRT would not mark an input of the network as its output.
-        self._outputs = [network.add_identity(each).get_output(0) for each in given]
+        self._outputs = [network.add_identity(tensor).get_output(0) for tensor in given]
 
     def get_input(self, number: int) -> Any:
         return self._inputs[number]
@@ -146,9 +145,9 @@ class Shown:
         self._layers = [real.get_layer(number) for number in range(real.num_layers)]
         for shift, (at, layer) in enumerate(plugins):
             self._layers.insert(at + shift, IPluginV2Layer(layer))
-        given = [each for _, layer in plugins for each in layer.given]
+        placeholders = [tensor for _, layer in plugins for tensor in layer.given]
         inputs = [real.get_input(number) for number in range(real.num_inputs)]
-        self._inputs = [each for each in inputs if each not in given]
+        self._inputs = [tensor for tensor in inputs if tensor not in placeholders]
         self.num_layers, self.num_inputs = len(self._layers), len(self._inputs)
 
     def get_layer(self, number: int) -> Any:
@@ -167,10 +166,11 @@ class Plugins:
     def __init__(self, references: Mapping[str, Callable[..., Any] | Plugin]) -> None:
         from trtdx.engines.tensorrt_llm.references import known
 
-        given = {
-            name: each if isinstance(each, Plugin) else Plugin(each) for name, each in references.items()
+        user_references = {
+            name: reference if isinstance(reference, Plugin) else Plugin(reference)
+            for name, reference in references.items()
         }
-        self._references = known() | given
+        self._references = known() | user_references
         self._layers: dict[Any, list[tuple[int, PluginLayer]]] = {}
 
     def add(self, network: Any, inputs: Sequence[Any], plugin: Creation) -> PluginLayer:
@@ -178,20 +178,20 @@ class Plugins:
         name = getattr(plugin, "plugin_type", type(plugin).__name__)
         if not isinstance(plugin, Creation) or name not in self._references:
             raise MissingPluginError(name, getattr(plugin, "plugin_version", ""), "(being defined)")
-        given = list(inputs)
-        wanted = self._references[name].outputs or _like_the_first
+        layer_inputs = list(inputs)
+        declare_outputs = self._references[name].outputs or _like_the_first
         layers = self._layers.setdefault(network, [])
         if len(self._layers) > MOST_NETWORKS:
             del self._layers[next(iter(self._layers))]
         outputs = []
-        for number, (dtype, shape) in enumerate(wanted(plugin.fields, given)):
-            own = f"{name}_{len(layers)}_output_{number}"
-            made = network.add_input(own, dtype, tuple(shape))
-            if made is None:
+        for number, (dtype, shape) in enumerate(declare_outputs(plugin.fields, layer_inputs)):
+            output_name = f"{name}_{len(layers)}_output_{number}"
+            placeholder = network.add_input(output_name, dtype, tuple(shape))
+            if placeholder is None:
                 raise InputError(f"TensorRT refuses output {number} of plugin {name}: {dtype}, {list(shape)}")
-            outputs.append(made)
+            outputs.append(placeholder)
         at = network.num_layers
-        layers.append((at, PluginLayer(network, plugin, given, outputs)))
+        layers.append((at, PluginLayer(network, plugin, layer_inputs, outputs)))
         return layers[-1][1]
 
     def shown(self, network: Any) -> Any:
@@ -201,7 +201,7 @@ class Plugins:
 
     def functions(self) -> dict[str | tuple[str, str], Callable[..., Any]]:
         """Return a function for each plugin, as `evaluate` wants them."""
-        return {name: _checked(name, each) for name, each in self._references.items()}
+        return {name: _checked(name, plugin) for name, plugin in self._references.items()}
 
 
 def _like_the_first(fields: Fields, inputs: Sequence[Any]) -> list[tuple[Any, Sequence[int]]]:
@@ -210,19 +210,19 @@ def _like_the_first(fields: Fields, inputs: Sequence[Any]) -> list[tuple[Any, Se
 
 def _checked(name: str, plugin: Plugin) -> Callable[..., Any]:
     """Return a reference that is held to the shapes its network was defined with."""
-    told = "fields" in inspect.signature(plugin.compute).parameters
+    takes_fields = "fields" in inspect.signature(plugin.compute).parameters
 
     def compute(*arrays: Any, layer: Any) -> Any:
-        made: IPluginV2Layer = layer.trt
-        options = {"fields": made.plugin.fields} if told else {}
+        plugin_layer: IPluginV2Layer = layer.trt
+        options = {"fields": plugin_layer.plugin.fields} if takes_fields else {}
         result = plugin.compute(*arrays, **options)
         results = result if isinstance(result, (tuple, list)) else (result,)
-        for number, each in enumerate(results[: made.num_outputs]):
-            wanted, found = tuple(made.get_output(number).shape), tuple(each.shape)
-            if len(wanted) != len(found) or any(a not in (-1, b) for a, b in zip(wanted, found, strict=True)):
+        for number, output in enumerate(results[: plugin_layer.num_outputs]):
+            declared, shape = tuple(plugin_layer.get_output(number).shape), tuple(output.shape)
+            if not shape_matches(declared, shape):
                 raise LayerError(
-                    f"the reference of plugin {name} returned {list(found)} for output {number}, but the network "
-                    f"was defined with {list(wanted)}",
+                    f"the reference of plugin {name} returned {list(shape)} for output {number}, but the network "
+                    f"was defined with {list(declared)}",
                     layer=layer.name,
                     fix=f"pass plugins={{{name!r}: Plugin(function, outputs)}}; `outputs` tells types and shapes",
                 )

@@ -25,7 +25,7 @@ class Profile(dict[str, tuple[Any, Any, Any]]):
 
     def get_shape(self, name: str) -> list[tuple[int, ...]]:
         """Return the shapes of one input, as TensorRT's own profile does."""
-        return [tuple(each) for each in self.get(name, ())]
+        return [tuple(shape) for shape in self.get(name, ())]
 
 
 class CreateConfig:
@@ -68,12 +68,12 @@ class TrtRunner:
             if name in engine.inputs and not context.set_input_shape(name, value.shape):
                 least, _usual, most = engine.get_tensor_profile_shape(name, 0)
                 raise InputError(f"{name} has shape {list(value.shape)}, outside of {least} to {most}")
-        found = engine.run(feed_dict)
-        if not any(isinstance(each, torch.Tensor) for each in feed_dict.values()):
-            return found
+        outputs = engine.run(feed_dict)
+        if not any(isinstance(value, torch.Tensor) for value in feed_dict.values()):
+            return outputs
         return {
             name: to_torch(engine.outputs[name].dtype.name)(np.ascontiguousarray(value))
-            for name, value in found.items()
+            for name, value in outputs.items()
         }
 
     def last_inference_time(self) -> float:
@@ -85,10 +85,10 @@ def answers(world: World) -> dict[str, dict[str, Any]]:
     """Return the names by module."""
 
     def engine_from_network(network: Any, config: Any = None, **_: Any) -> Engine:
-        given = network() if callable(network) else network
-        builder, definition = given[0], given[1]
-        made = config(builder, definition) if callable(config) else config
-        return world.engine(world.build(definition, getattr(made, "profiles", ())))
+        created = network() if callable(network) else network
+        builder, definition = created[0], created[1]
+        builder_config = config(builder, definition) if callable(config) else config
+        return world.engine(world.build(definition, getattr(builder_config, "profiles", ())))
 
     class EngineFromNetwork:
         def __init__(self, network: Any, config: Any = None, **_: Any) -> None:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt_llm.plugins import Plugin, real_bindings
+from trtdx.engines.tensorrt_llm.plugins import Fields, Plugin, real_bindings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.engines.tensorrt_llm.plugins import Fields
 
 UNTAUGHT = ("pad_ldb", "use_fp8")  # options of Gemm that nobody taught us
 
@@ -37,11 +36,11 @@ def _cumulated(value: Any) -> Any:
 
 
 def _product_outputs(fields: Fields, inputs: Sequence[Any]) -> list[tuple[Any, Sequence[int]]]:
-    left, right = (tuple(each.shape) for each in inputs)
-    asked = [name for name in UNTAUGHT if _number(fields, name)]
-    if asked or (_number(fields, "transa") and (len(left) != 2 or _number(fields, "pad_lda"))):
+    left, right = (tuple(tensor.shape) for tensor in inputs)
+    unsupported = [name for name in UNTAUGHT if _number(fields, name)]
+    if unsupported or (_number(fields, "transa") and (len(left) != 2 or _number(fields, "pad_lda"))):
         raise LayerError(
-            f"the plugin Gemm was asked for {', '.join(asked) or 'transa'}, which its reference does not know so",
+            f"the plugin Gemm was asked for {', '.join(unsupported) or 'transa'}, which its reference does not know so",
             fix="pass plugins={'Gemm': Plugin(function, outputs)}",
         )
     rows = (left[1],) if _number(fields, "transa") else left[:-1]
@@ -57,9 +56,9 @@ def _product(left: Any, right: Any, fields: Fields) -> Any:
         first.T if _number(fields, "transa") else first[..., : left.shape[-1] - _number(fields, "pad_lda")]
     )
     second = second.T if _number(fields, "transb") else second
-    made = np.matmul(first, second)
-    padding = np.full((*made.shape[:-1], _number(fields, "pad_ldc")), np.nan, np.float32)
-    return np.concatenate([made, padding], axis=-1).astype(left.dtype)
+    product = np.matmul(first, second)
+    padding = np.full((*product.shape[:-1], _number(fields, "pad_ldc")), np.nan, np.float32)
+    return np.concatenate([product, padding], axis=-1).astype(left.dtype)
 
 
 def _largest_outputs(fields: Fields, inputs: Sequence[Any]) -> list[tuple[Any, Sequence[int]]]:

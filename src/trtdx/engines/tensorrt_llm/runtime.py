@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.engine import Seen
+from trtdx.engines.engine import Seen, Sink
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.tensorrt.evaluate.network import Prepared, prepare
-from trtdx.engines.tensorrt.network.places import places_of_network
-from trtdx.engines.tensorrt.network.values import PACKED, numpy_dtype
+from trtdx.engines.tensorrt.network.places import Spot, places_of_network
+from trtdx.engines.tensorrt.network.values import PACKED, numpy_dtype, shape_matches
 from trtdx.engines.tensorrt_llm.plugins import Plugins, real_bindings
 from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
 from trtdx.errors import InputError
-from trtdx.tensors.taps import place_of
+from trtdx.tensors.taps import Selector, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from trtdx.engines.engine import Sink
-    from trtdx.engines.tensorrt.network.places import Spot
-    from trtdx.tensors.taps import Selector
 
 MAGIC = b"trtdx: a network to be evaluated, number "
 MOST_RECENT = 16  # networks held only because their plan may come back from a file
@@ -48,7 +45,7 @@ class World:
         plan = Plan(MAGIC + str(next(self._numbers)).encode())
         plan.network, plan.profiles = network, list(profiles)
         plan.prepared = self.prepare(network)  # as it is now, whatever is added to the network afterwards
-        plan.alive = [each for each in gc.get_referrers(network) if _is_network_of(each, network)]
+        plan.alive = [referrer for referrer in gc.get_referrers(network) if _is_network_of(referrer, network)]
         self._recent[bytes(plan)] = plan
         if len(self._recent) > MOST_RECENT:
             del self._recent[next(iter(self._recent))]
@@ -62,12 +59,12 @@ class World:
                 "this plan was compiled by TensorRT; to run it takes a GPU",
                 fix="build the network inside on_cpu, where it is evaluated instead",
             )
-        found = plan if isinstance(plan, Plan) else self._recent.get(content)
-        if found is None:
+        known_plan = plan if isinstance(plan, Plan) else self._recent.get(content)
+        if known_plan is None:
             raise CudaOnlyError(
                 "the network of this plan is gone; it was built long ago", fix="build it again"
             )
-        return Engine(self, found)
+        return Engine(self, known_plan)
 
     def prepare(self, network: Any) -> Prepared:
         return prepare(self.plugins.shown(network), plugins=self.plugins.functions())
@@ -76,9 +73,9 @@ class World:
         """Return what is selected in one network; nothing is no mistake, for there may be many networks."""
         if self.sink is None or self.selector is None:
             return []
-        found = places_of_network(plan.prepared.graph)
-        chooses = self.selector.chooser(found.places())
-        return [spot for spot in found.spots if chooses(spot.place)]
+        network_places = places_of_network(plan.prepared.graph)
+        chooses = self.selector.chooser(network_places.places())
+        return [spot for spot in network_places.spots if chooses(spot.place)]
 
     def show(self, values: Mapping[str, Any], outputs: Collection[str], spots: Sequence[Spot]) -> None:
         """Hand the values of one execution to whoever watches."""
@@ -144,8 +141,8 @@ class Engine:
         return real_bindings().TensorLocation.DEVICE
 
     def get_tensor_profile_shape(self, name: str, profile: int) -> Any:
-        known = _told(self.profiles, profile, "get_shape", name)
-        return known or [self._tensors[name].shape] * 3
+        shapes = _told(self.profiles, profile, "get_shape", name)
+        return shapes or [self._tensors[name].shape] * 3
 
     def get_tensor_profile_values(self, profile: int, name: str) -> Any:
         """Return the smallest, usual and largest values of an input that is a shape."""
@@ -169,10 +166,12 @@ class Engine:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Compute the network; what is tapped is shown, and the outputs come back."""
-        spots = self.world.spots(self._plan)
-        found = self.prepared(inputs, [spot.tensor for spot in spots])
-        self.world.show(found, self.outputs, [spot for spot in spots if spot.tensor not in self.inputs])
-        return {name: found[name] for name in self.outputs}
+        tensor_places = self.world.spots(self._plan)
+        values = self.prepared(inputs, [spot.tensor for spot in tensor_places])
+        self.world.show(
+            values, self.outputs, [spot for spot in tensor_places if spot.tensor not in self.inputs]
+        )
+        return {name: values[name] for name in self.outputs}
 
 
 def _told(profiles: Sequence[Any], number: int, method: str, name: str) -> list[Any]:
@@ -184,8 +183,8 @@ def _told(profiles: Sequence[Any], number: int, method: str, name: str) -> list[
 
 
 def _is_network_of(found: Any, network: Any) -> bool:
-    held = found if isinstance(found, dict) else getattr(found, "__dict__", {})
-    return isinstance(held, dict) and held.get("_trt_network") is network
+    attributes = found if isinstance(found, dict) else getattr(found, "__dict__", {})
+    return isinstance(attributes, dict) and attributes.get("_trt_network") is network
 
 
 class Context:
@@ -204,13 +203,13 @@ class Context:
         return 0 <= number < self.engine.num_optimization_profiles
 
     def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
-        given, wanted = tuple(shape), tuple(self.engine.inputs[name].shape)
-        if len(given) != len(wanted) or any(a not in (-1, b) for a, b in zip(wanted, given, strict=True)):
+        sizes, declared = tuple(shape), tuple(self.engine.inputs[name].shape)
+        if not shape_matches(declared, sizes):
             return False
         least, _, most = self.engine.get_tensor_profile_shape(name, self.active_optimization_profile)
-        if any(not (a <= each <= b or a < 0) for a, each, b in zip(least, given, most, strict=True)):
+        if any(not (a <= size <= b or a < 0) for a, size, b in zip(least, sizes, most, strict=True)):
             return False
-        self._shapes[name] = given
+        self._shapes[name] = sizes
         self._inferred.clear()
         return True
 
@@ -245,14 +244,16 @@ class Context:
         if missing:
             raise InputError(f"no address was set for {', '.join(missing)}")
         inputs = {name: self._read(name, engine.inputs[name].dtype.name) for name in engine.inputs}
-        told = {name: self.get_tensor_shape(name) for name in engine.outputs}
+        output_shapes = {name: self.get_tensor_shape(name) for name in engine.outputs}
         for name, value in engine.run(inputs).items():
-            if any(a not in (-1, b) for a, b in zip(told[name], value.shape, strict=True)):
+            if not shape_matches(output_shapes[name], value.shape):
                 raise EvaluationError(
-                    f"output {name!r} came out as {list(value.shape)}, but {list(told[name])} follows from the shapes "
+                    f"output {name!r} came out as {list(value.shape)}, but {list(output_shapes[name])} follows from the shapes "
                     "of the inputs; it was not written to the memory given for it"
                 )
-            _write(value, self._addresses[name], engine.outputs[name].dtype.name, name)
+            if value.size:
+                dtype = engine.outputs[name].dtype.name
+                np.copyto(_memory(self._addresses[name], value.shape, dtype, name), value)
             self._inferred[name] = value.shape
         return True
 
@@ -283,11 +284,6 @@ def _memory(address: int, shape: Sequence[int], dtype: str, name: str) -> Any:
     return np.frombuffer(raw, np.uint8).view(kind).reshape(tuple(shape))
 
 
-def _write(value: Any, address: int, dtype: str, name: str) -> None:
-    if value.size:
-        np.copyto(_memory(address, value.shape, dtype, name), value)
-
-
 def _inferred_shapes(
     engine: Engine, shapes: Mapping[str, tuple[int, ...]], profile: int
 ) -> dict[str, tuple[int, ...]]:
@@ -296,7 +292,7 @@ def _inferred_shapes(
     Inputs that are shapes take the smallest and the largest values that the profile allows.
     """
     values = {name: engine.get_tensor_profile_values(profile, name) for name in engine.inputs}
-    found = []
+    shapes_of_runs = []
     for fill in (0, 1):
         feeds = {
             name: np.full(
@@ -305,12 +301,12 @@ def _inferred_shapes(
             for name, tensor in engine.inputs.items()
         }
         try:
-            found.append({name: value.shape for name, value in engine.prepared(feeds).items()})
+            shapes_of_runs.append({name: value.shape for name, value in engine.prepared(feeds).items()})
         except (EvaluationError, InputError):
             continue
-    if not found:
+    if not shapes_of_runs:
         return {name: tuple(tensor.shape) for name, tensor in engine.outputs.items()}
-    first, last = found[0], found[-1]
+    first, last = shapes_of_runs[0], shapes_of_runs[-1]
     return {
         name: tuple(a if a == b else -1 for a, b in zip(first[name], last[name], strict=True))
         for name in engine.outputs

@@ -126,7 +126,9 @@ class StandIn(types.ModuleType):
         super().__init__(name, f"A stand-in of trtdx: {why}.")
         self.__path__: list[str] = []
         self._why = why
-        self._modules = {each.rsplit(".", back)[0] for each in answers for back in range(each.count(".") + 1)}
+        self._modules = {
+            module.rsplit(".", back)[0] for module in answers for back in range(module.count(".") + 1)
+        }
         self.__dict__.update(answers.get(name, {}))
 
     def __getattr__(self, name: str) -> Any:
@@ -135,8 +137,8 @@ class StandIn(types.ModuleType):
         full = f"{self.__name__}.{name}"
         if full in self._modules:
             return importlib.import_module(full)
-        made = self.__dict__[name] = Absent(full, self._why)
-        return made
+        absent = self.__dict__[name] = Absent(full, self._why)
+        return absent
 
 
 class StandInFinder(MetaPathFinder, Loader):
@@ -241,10 +243,10 @@ class _Alone:
     allgather = gather
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(type(self), name.lower(), None)
-        if found is None:
+        method = getattr(type(self), name.lower(), None)
+        if method is None:
             return Absent(f"mpi4py.MPI.COMM_WORLD.{name}", "there is only one rank here")
-        return found.__get__(self)
+        return method.__get__(self)
 
 
 class NVMLError(Exception):

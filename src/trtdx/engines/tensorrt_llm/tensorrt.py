@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import types
 from importlib.machinery import ModuleSpec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trtdx.engines.tensorrt_llm.plugins import Registry
-from trtdx.engines.tensorrt_llm.runtime import Context, Engine, Plan
+from trtdx.engines.tensorrt_llm.runtime import Context, Engine, Plan, World
 from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trtdx.engines.tensorrt_llm.runtime import World
 
 CLAIMED = "10.9.0"  # the classic TensorRT whose interface this is; TensorRT-LLM asks for 10.6 and 10.8
 WEAK = ("FP16", "BF16", "INT8", "FP8", "OBEY_PRECISION_CONSTRAINTS", "PREFER_PRECISION_CONSTRAINTS")
@@ -149,50 +144,36 @@ class Patch(NamedTuple):
 
 def patches(real: Any, world: World) -> list[Patch]:
     """Return what TensorRT-RTX's own classes are given: what classic TensorRT's have."""
-    kept = real.ITensor.dtype
-    location = property(lambda tensor: real.TensorLocation.DEVICE, lambda tensor, value: None)
-    add_plugin = _add_plugin(world)
-    network, tensor, layer = real.INetworkDefinition, real.ITensor, real.ILayer
-    found = [Patch(tensor, "dtype", property(kept.__get__, _dtype_setter(kept, world)))]
-    wanted = [
-        Patch(tensor, "location", location),
-        Patch(tensor, "broadcast_across_batch", property(lambda tensor: False, lambda tensor, value: None)),
-        Patch(network, "add_plugin_v2", add_plugin),
-        Patch(network, "add_plugin_v3", lambda net, inputs, shapes, plugin: add_plugin(net, inputs, plugin)),
-        Patch(
-            layer, "precision", property(lambda layer: layer.get_output(0).dtype, _precision_setter(world))
-        ),
-        Patch(layer, "precision_is_set", False),
-        Patch(layer, "set_output_type", _output_type_setter(world)),
-    ]
-    return found + [each for each in wanted if not hasattr(each.owner, each.name)]
+    dtype_property = real.ITensor.dtype
 
-
-def _add_plugin(world: World) -> Callable[..., Any]:
-    def add_plugin_v2(network: Any, inputs: Any, plugin: Any) -> Any:
-        return world.plugins.add(network, inputs, plugin)
-
-    return add_plugin_v2
-
-
-def _dtype_setter(kept: Any, world: World) -> Callable[[Any, Any], None]:
     def set_dtype(tensor: Any, value: Any) -> None:
-        if value != kept.__get__(tensor):
+        if value != dtype_property.__get__(tensor):
             world.ignored[f"the type {value.name} of tensor {tensor.name}"] = WEAK_WHY
 
-    return set_dtype
-
-
-def _precision_setter(world: World) -> Callable[[Any, Any], None]:
     def set_precision(layer: Any, value: Any) -> None:
         world.ignored["ILayer.precision"] = WEAK_WHY
 
-    return set_precision
-
-
-def _output_type_setter(world: World) -> Callable[..., None]:
     def set_output_type(layer: Any, number: int, value: Any) -> None:
         if layer.get_output(number).dtype != value:
             world.ignored["ILayer.set_output_type"] = WEAK_WHY
 
-    return set_output_type
+    def add_plugin_v2(network: Any, inputs: Any, plugin: Any) -> Any:
+        return world.plugins.add(network, inputs, plugin)
+
+    location = property(lambda tensor: real.TensorLocation.DEVICE, lambda tensor, value: None)
+    precision = property(lambda layer: layer.get_output(0).dtype, set_precision)
+    broadcast = property(lambda tensor: False, lambda tensor, value: None)
+    network, tensor, layer = real.INetworkDefinition, real.ITensor, real.ILayer
+    where_missing = [
+        Patch(tensor, "location", location),
+        Patch(tensor, "broadcast_across_batch", broadcast),
+        Patch(network, "add_plugin_v2", add_plugin_v2),
+        Patch(
+            network, "add_plugin_v3", lambda net, inputs, shapes, plugin: add_plugin_v2(net, inputs, plugin)
+        ),
+        Patch(layer, "precision", precision),
+        Patch(layer, "precision_is_set", False),
+        Patch(layer, "set_output_type", set_output_type),
+    ]
+    always = Patch(tensor, "dtype", property(dtype_property.__get__, set_dtype))
+    return [always, *(patch for patch in where_missing if not hasattr(patch.owner, patch.name))]

@@ -78,8 +78,8 @@ def device_mode(torch: Any) -> Any:
                 kwargs = {**kwargs, "device": "cpu"}
             else:
                 args = (args[0], "cpu", *args[2:])
-            made = func(*args, **kwargs)
-            return moved(made) if made is args[0] else marked(made)
+            result = func(*args, **kwargs)
+            return moved(result) if result is args[0] else marked(result)
 
     return CudaIsCpu()
 
@@ -106,7 +106,7 @@ def patches(torch: Any, capability: tuple[int, int]) -> list[Patch]:
         name="no GPU (trtdx on_cpu)", major=capability[0], minor=capability[1], total_memory=MEMORY_BYTES
     )
 
-    found = {
+    cuda_attributes = {
         "current_stream": lambda *_: stream,
         "default_stream": lambda *_: stream,
         "stream": Stream,
@@ -132,7 +132,7 @@ def patches(torch: Any, capability: tuple[int, int]) -> list[Patch]:
         return "cpu" if is_cuda(torch, device) else device
 
     return [
-        *(Patch(cuda, name, value) for name, value in found.items()),
+        *(Patch(cuda, name, value) for name, value in cuda_attributes.items()),
         Patch(torch, "set_default_device", lambda device: plain_set(cpu_for(device))),
         Patch(
             DeviceContext, "__init__", lambda self, device: plain_init(self, torch.device(cpu_for(device)))

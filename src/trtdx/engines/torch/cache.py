@@ -39,9 +39,9 @@ class KeyValues:
         self._config, self._layers = config, layers
 
     def __str__(self) -> str:
-        windows = sum(each.kind == SLIDING for each in self._layers)
-        told = f"keys and values of {counted(len(self._layers), 'layer')}"
-        return f"{told}, {windows} of them with a window" if windows else told
+        windows = sum(layer.kind == SLIDING for layer in self._layers)
+        text = f"keys and values of {counted(len(self._layers), 'layer')}"
+        return f"{text}, {windows} of them with a window" if windows else text
 
     @staticmethod
     def written(cache: Any) -> set[int]:
@@ -51,13 +51,13 @@ class KeyValues:
     @property
     def inputs(self) -> dict[str, Input]:
         """What goes in, by name."""
-        found = {}
+        inputs = {}
         for layer in self._layers:
             length = "past_window" if layer.kind == SLIDING else "past"
             for part, (_, heads, _, width), dtype in zip(PARTS, layer.shapes, layer.dtypes, strict=True):
                 name = f"past.{layer.number}.{part}"
-                found[name] = Input(name, dtype_of(dtype).name, ("batch", heads, length, width))
-        return found
+                inputs[name] = Input(name, dtype_of(dtype).name, ("batch", heads, length, width))
+        return inputs
 
     @property
     def outputs(self) -> list[str]:
@@ -76,32 +76,32 @@ class KeyValues:
             key, value = (past.get(f"past.{layer.number}.{part}") for part in PARTS)
             if key is None or value is None or not key.shape[LENGTH_AXIS]:
                 continue
-            held = cache.layers[layer.number]
-            held.lazy_initialization(key, value)
-            held.keys, held.values = key, value
+            cache_layer = cache.layers[layer.number]
+            cache_layer.lazy_initialization(key, value)
+            cache_layer.keys, cache_layer.values = key, value
             if layer.kind == SLIDING:
-                held.cumulative_length = key.shape[LENGTH_AXIS] if length is None else length
+                cache_layer.cumulative_length = key.shape[LENGTH_AXIS] if length is None else length
         return cache
 
     def contents(self, cache: Any) -> dict[str, Any]:
         """Return what is in a cache, by the names of the outputs; layers that nothing was written to are left out."""
-        found: dict[str, Any] = {}
+        contents: dict[str, Any] = {}
         for layer in self._layers:
-            held = cache.layers[layer.number]
-            if held.is_initialized:
-                found |= {
-                    f"present.{layer.number}.key": held.keys,
-                    f"present.{layer.number}.value": held.values,
+            cache_layer = cache.layers[layer.number]
+            if cache_layer.is_initialized:
+                contents |= {
+                    f"present.{layer.number}.key": cache_layer.keys,
+                    f"present.{layer.number}.value": cache_layer.values,
                 }
-        return found
+        return contents
 
     def past_length(self, past: Mapping[str, Any], total: int, new: int) -> int:
         """Return how many tokens are in the cache, from the width of the mask, or raise if that cannot be."""
         for layer in self._layers:
-            kept = past[f"past.{layer.number}.key"].shape[LENGTH_AXIS]
-            if kept > total - new or (layer.kind == PLAIN and kept != total - new):
+            cached = past[f"past.{layer.number}.key"].shape[LENGTH_AXIS]
+            if cached > total - new or (layer.kind == PLAIN and cached != total - new):
                 raise InputError(
-                    f"the mask is {total} tokens wide, but there are {new} new ones and {kept} in the cache of "
+                    f"the mask is {total} tokens wide, but there are {new} new ones and {cached} in the cache of "
                     f"layer {layer.number}"
                 )
         return total - new
@@ -115,22 +115,22 @@ def cache_from(model: Any, made: Any) -> KeyValues | str:
     layers = getattr(made, "layers", None)
     if type(made).__name__ != "DynamicCache" or layers is None:
         return f"it is a {type(made).__name__}, which is not known here"
-    strange = [type(each).__name__ for each in layers if type(each).__name__ not in (PLAIN, SLIDING)]
+    strange = [type(layer).__name__ for layer in layers if type(layer).__name__ not in (PLAIN, SLIDING)]
     if strange:
         return f"it has a {strange[0]}, which is not known here"
-    ours = utils.DynamicCache(config=config).layers
-    if [type(each) for each in ours] != [type(each) for each in layers]:
+    configured = utils.DynamicCache(config=config).layers
+    if [type(layer) for layer in configured] != [type(layer) for layer in layers]:
         return "its layers are others than its config tells"
-    used = [(number, each) for number, each in enumerate(layers) if each.is_initialized]
+    used = [(number, layer) for number, layer in enumerate(layers) if layer.is_initialized]
     return KeyValues(
         config,
         [
             Layer(
                 number,
-                type(each).__name__,
-                (each.keys.shape, each.values.shape),
-                (each.keys.dtype, each.values.dtype),
+                type(layer).__name__,
+                (layer.keys.shape, layer.values.shape),
+                (layer.keys.dtype, layer.values.dtype),
             )
-            for number, each in used
+            for number, layer in used
         ],
     )

@@ -43,11 +43,11 @@ class AnyModule:
     def __init__(self, model: Any) -> None:
         self._model, self._device = model, device_of(model)
         parameters = parameters_of(model)
-        self._takes_more = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        self._takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         self.inputs = {
-            name: Input(name, "", None, each.default is not each.empty)
-            for name, each in parameters.items()
-            if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+            name: Input(name, "", None, parameter.default is not parameter.empty)
+            for name, parameter in parameters.items()
+            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         }
         self.outputs: list[str] = []  # known after the first run
 
@@ -58,9 +58,9 @@ class AnyModule:
         more = {name: Input(name, "", None) for name in feeds} if self._takes_more else {}
         checked_feeds(self.inputs | more, dict.fromkeys(feeds))  # their names only: they may be tuples
         result = call(**{name: tensors_from(value, self._device) for name, value in feeds.items()})
-        found = outputs_of(result)
-        self.outputs = list(found)
-        return found
+        arrays = outputs_of(result)
+        self.outputs = list(arrays)
+        return arrays
 
 
 def outputs_of(result: Any) -> dict[str, Array]:
@@ -80,19 +80,19 @@ class Decoder:
         parameters = parameters_of(model)
         self._takes = [name for name in STEP_INPUTS if name in parameters]
         self._says_cache = "use_cache" in parameters or any(
-            each.kind is each.VAR_KEYWORD for each in parameters.values()
+            parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
         )
         order: dict[Place, None] = {}
         watch = Watch(model, parse_selector("**:*"), lambda seen: order.setdefault(seen.place), start=None)
-        made = self.probe(watch)
+        result = self.probe(watch)
         self._places = with_the_rest(list(order), places(model))
-        found = (
-            cache_from(model, getattr(made, "past_key_values", None))
+        cache = (
+            cache_from(model, getattr(result, "past_key_values", None))
             if "past_key_values" in parameters
             else ""
         )
-        self.cache = found if isinstance(found, KeyValues) else None
-        why = found or "the model takes none"
+        self.cache = cache if isinstance(cache, KeyValues) else None
+        why = cache or "the model takes none"
         self.cache_note = str(why) if self.cache else f"none: {why}; each step computes the whole sequence"
 
     def probe(self, watch: Watch | None = None, *, padded: bool = False) -> Any:
@@ -101,7 +101,7 @@ class Decoder:
         mask = torch.ones_like(ids)
         if padded:
             mask[0, 0] = 0
-        known = {
+        step_inputs = {
             "input_ids": ids,
             "attention_mask": mask,
             "position_ids": torch.clamp(mask.cumsum(1) - 1, min=0),
@@ -112,15 +112,15 @@ class Decoder:
             watch.attach()
         try:
             with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-                return plain(self._model)(**{name: known[name] for name in self._takes}, **more)
+                return plain(self._model)(**{name: step_inputs[name] for name in self._takes}, **more)
         finally:
             if watch is not None:
                 watch.detach()
 
     @property
     def inputs(self) -> dict[str, Input]:
-        found = {name: Input(name, "int64", ("batch", STEP_INPUTS[name])) for name in self._takes}
-        return found | self.cache.inputs if self.cache else found
+        inputs = {name: Input(name, "int64", ("batch", STEP_INPUTS[name])) for name in self._takes}
+        return inputs | self.cache.inputs if self.cache else inputs
 
     @property
     def outputs(self) -> list[str]:
@@ -132,18 +132,18 @@ class Decoder:
     def run(self, call: Callable[..., Any], feeds: Mapping[str, Any]) -> dict[str, Array]:
         arrays = checked_feeds(self.inputs, feeds)
         tensors = {name: tensor_from_array(array, self._device) for name, array in arrays.items()}
-        given = {name: tensors.pop(name) for name in self._takes}
+        arguments = {name: tensors.pop(name) for name in self._takes}
         if self._says_cache:
-            given["use_cache"] = self.cache is not None
+            arguments["use_cache"] = self.cache is not None
         if self.cache is None:
-            return {"logits": array_from_tensor(_logits(call(**given)))}
+            return {"logits": array_from_tensor(_logits(call(**arguments)))}
         length = None
-        if "attention_mask" in given:
-            total, new = given["attention_mask"].shape[1], given["input_ids"].shape[1]
+        if "attention_mask" in arguments:
+            total, new = arguments["attention_mask"].shape[1], arguments["input_ids"].shape[1]
             length = self.cache.past_length(tensors, total, new)
-        held = self.cache.filled(tensors, length)
-        found = {"logits": _logits(call(**given, past_key_values=held))} | self.cache.contents(held)
-        return {name: array_from_tensor(tensor) for name, tensor in found.items()}
+        cache = self.cache.filled(tensors, length)
+        results = {"logits": _logits(call(**arguments, past_key_values=cache))} | self.cache.contents(cache)
+        return {name: array_from_tensor(tensor) for name, tensor in results.items()}
 
 
 def _logits(result: Any) -> Any:
@@ -161,5 +161,7 @@ def with_the_rest(seen: list[Place], known: Sequence[Place]) -> list[Place]:
         elif place.op:
             after.setdefault(before, []).append(place)
     return [
-        each for place in (None, *seen) for each in ((place,) if place else ()) + tuple(after.get(place, ()))
+        listed
+        for place in (None, *seen)
+        for listed in ((place,) if place else ()) + tuple(after.get(place, ()))
     ]

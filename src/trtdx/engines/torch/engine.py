@@ -1,8 +1,8 @@
 """A Hugging Face decoder or any other module on torch, as an engine.
 
     engine = TorchEngine("folder", "layers.*.mlp:out", sink=show)      # or a module instead of the folder
-    for step in generate(engine, [[1, 5, 9], [7]], 16): ...            # with its KV cache
-    replay(engine, "layers.3", captured)                               # one module with captured inputs
+    for step in generate_tokens(engine, [[1, 5, 9], [7]], 16): ...     # with its KV cache
+    engine.replay("layers.3", captured)                                # one module with captured inputs
 
 The first time that its inputs or places are asked for, a decoder computes one token: this shows in which order its
 modules are called, and what its cache looks like.
@@ -18,29 +18,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Tapped
+from trtdx.engines.engine import Array, ClosedOnExit, Read, Sink, Tapped
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.torch.call_forms import AnyModule, Decoder, is_decoder
 from trtdx.engines.torch.hooks import Watch, is_compiled, plain
 from trtdx.engines.torch.lazy import torch
-from trtdx.engines.torch.load import load_model, loaded, outline
+from trtdx.engines.torch.load import loaded
 from trtdx.engines.torch.replay import entering, replay
 from trtdx.engines.torch.values import device_of
 from trtdx.errors import InputError, TrtdxError
-from trtdx.tensors.taps import parse_selector
+from trtdx.tensors.taps import Place, Selector, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
 
-    from typing_extensions import Self
-
-    from trtdx.engines.engine import Array, Read, Sink
     from trtdx.tensors.feeds import Input
-    from trtdx.tensors.taps import Place, Selector
 
 
-class TorchEngine:
+class TorchEngine(ClosedOnExit):
     """A module, what to watch in it, and where what is seen goes."""
 
     kind = "torch"
@@ -165,7 +160,7 @@ class TorchEngine:
         return self.form.places()
 
     def reads(self, place: Place) -> Sequence[Read]:
-        """Return nothing: what enters a module comes with what leaves it, as `Seen.given`."""
+        """Return nothing: what enters a module comes with what leaves it, as `TappedTensor.module_arguments`."""
         return ()
 
     def watching(self, selector: Selector | str, sink: Sink) -> TorchEngine:
@@ -184,7 +179,7 @@ class TorchEngine:
     def replay(
         self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
     ) -> dict[str, Array]:
-        """Return what leaves a module that is computed alone; see `torch_replay.replay`."""
+        """Return what leaves a module that is computed alone; see `replay_torch_module`."""
         return replay(self, scope, inputs, call=call, step=step)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
@@ -226,9 +221,9 @@ class TorchEngine:
     def _settled(self) -> Iterator[None]:
         """Compute without gradients, in evaluation mode and with the threads asked for."""
         if not self._trained and self.model.training:
-            self._trained = [each for each in self.model.modules() if each.training]
-            for each in self._trained:
-                each.training = False
+            self._trained = [module for module in self.model.modules() if module.training]
+            for module in self._trained:
+                module.training = False
         before = torch.get_num_threads()
         if self._threads and before != self._threads:
             torch.set_num_threads(self._threads)
@@ -243,20 +238,12 @@ class TorchEngine:
         """Take all hooks away and let go of a model that was loaded from a folder; a later run begins anew."""
         if self._watch is not None:
             self._watch.detach()
-        for each in self._trained:
-            each.training = True
+        for module in self._trained:
+            module.training = True
         self._trained = []
         if self.path is not None:
             self._called = self._watch = None
             self.__dict__.pop("form", None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _failed(model: Any, err: Exception) -> EvaluationError:
@@ -266,11 +253,8 @@ def _failed(model: Any, err: Exception) -> EvaluationError:
     while trace is not None:
         layer = names.get(id(trace.tb_frame.f_locals.get("self")), layer)
         trace = trace.tb_next
-    told = str(err).strip().partition("\n")[0] or type(err).__name__
+    reason = str(err).strip().partition("\n")[0] or type(err).__name__
     where = f"{layer} ({type(model.get_submodule(layer)).__name__})" if layer else type(model).__name__
     rows = getattr(model.get_submodule(layer), "num_embeddings", 0) if isinstance(err, IndexError) else 0
     beyond = f"a token id or position is beyond its {rows} rows: check the ids, or generate fewer tokens"
-    return EvaluationError(f"{where} cannot be computed: {told}", layer=layer, fix=beyond if rows else "")
-
-
-__all__ = ["TorchEngine", "load_model", "outline", "replay"]
+    return EvaluationError(f"{where} cannot be computed: {reason}", layer=layer, fix=beyond if rows else "")

@@ -12,15 +12,13 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Seen, Tapped
+from trtdx.engines.engine import Seen, Sink, Tapped
 from trtdx.optional import need
-from trtdx.tensors.taps import Place
+from trtdx.tensors.taps import Place, Selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.engines.engine import Sink
-    from trtdx.tensors.taps import Selector
 
 MOST_DEPTH = 4  # how deep tuples and dicts of outputs are looked into
 UNKNOWN = Place("")  # of which nobody has decided yet whether it is selected
@@ -28,12 +26,12 @@ UNKNOWN = Place("")  # of which nobody has decided yet whether it is selected
 
 def places(model: Any) -> list[Place]:
     """Return the inputs and outputs of every module; types and numbers show themselves in a run."""
-    found = []
+    listed = []
     for path, module in plain(model).named_modules():
         if is_called(module):
             op = type(module).__name__
-            found += [Place(path, "in", op=op), Place(path, "out", op=op)]
-    return found
+            listed += [Place(path, "in", op=op), Place(path, "out", op=op)]
+    return listed
 
 
 def is_called(module: Any) -> bool:
@@ -96,18 +94,18 @@ class Watch:
             model: any module.
             selector: what to look at; one that cannot hit anything is an error.
             sink: what gets the tensors.
-            start: the first step, if steps are to be counted here; None where somebody calls `begin` before each.
+            start: the first step, if steps are to be counted here; None where somebody calls `begin_step` before each.
         """
-        known = places(model)
-        candidates = selector.candidates(known)
+        all_places = places(model)
+        candidates = selector.candidates(all_places)
         if not candidates:
-            raise selector.nothing_among(known)
-        selector.check_terms(known)
+            raise selector.nothing_among(all_places)
+        selector.check_terms(all_places)
         self.sink, self.failure = sink, None  # type: tuple[Sink | None, BaseException | None]
         self.compiled = is_compiled(model)
         self._model = plain(model)
         self._tensor = need("torch", extra="torch", to="watch a module").Tensor
-        self._chooses = selector.chooser(known)
+        self._chooses = selector.chooser(all_places)
         self._candidates = {(place.path, place.port) for place in candidates}
         self._decided: dict[Place, bool] = {}
         self._counts = start is not None
@@ -193,7 +191,7 @@ class Watch:
                 lone[value.dtype] = place = place if self._chosen(place) else None
             if place is None:
                 return
-            try:  # as `_tell`, without its frame: this runs for every module of every step
+            try:  # as `_emit_tensor`, without its frame: this runs for every module of every step
                 self.sink(Seen(place, value, self._step, call, given))
             except BaseException as error:
                 self.failure = error
@@ -213,10 +211,10 @@ class Watch:
             raise
 
     def _chosen(self, place: Place) -> bool:
-        known = self._decided.get(place)
-        if known is None:
-            known = self._decided[place] = self._chooses(place)
-        return known
+        decision = self._decided.get(place)
+        if decision is None:
+            decision = self._decided[place] = self._chooses(place)
+        return decision
 
     def _operator_hooks(self) -> list[Any]:
         """Put the tap operator into the graphs: hooks that exist at compile time are traced into them."""
@@ -260,13 +258,13 @@ def _operator_hook(module: Any, port: str, operator: Any, tap: int) -> Any:
             number, argument = next(names)
             return operator(tensor, tap, number, argument)
 
-        # As deep as `tensors_in` looks, so that names and tensors go in step.
-        made = [replaced(each, MOST_DEPTH + isinstance(each, Mapping), put) for each in args]
-        return made, {name: replaced(each, MOST_DEPTH, put) for name, each in kwargs.items()}
+        # As deep as `iterate_tensors` looks, so that names and tensors go in step.
+        positional = [replaced(value, MOST_DEPTH + isinstance(value, Mapping), put) for value in args]
+        return positional, {name: replaced(value, MOST_DEPTH, put) for name, value in kwargs.items()}
 
     def before(_: Any, args: Any, kwargs: Any) -> Any:
-        made, named = through(args, kwargs)
-        return tuple(made), named
+        positional, named = through(args, kwargs)
+        return tuple(positional), named
 
     def after(_: Any, __: Any, output: Any) -> Any:
         if isinstance(output, (tuple, list)):
@@ -279,13 +277,13 @@ def _operator_hook(module: Any, port: str, operator: Any, tap: int) -> Any:
 
 
 def replaced(value: Any, depth: int, put: Callable[[Any], Any]) -> Any:
-    """Return a value with every tensor that `tensors_in` finds in it put through a function, in the same order."""
+    """Return a value with every tensor that `iterate_tensors` finds in it put through a function, in the same order."""
     if _is_tensor(value):
         return put(value)
     if depth and isinstance(value, (tuple, list)):
-        return _like(value, [replaced(each, depth - 1, put) for each in value])
+        return _like(value, [replaced(element, depth - 1, put) for element in value])
     if depth and isinstance(value, Mapping):
-        named = {name: replaced(each, depth - 1, put) for name, each in value.items()}
+        named = {name: replaced(element, depth - 1, put) for name, element in value.items()}
         return named if type(value) is dict else type(value)(**named)
     return value
 
@@ -340,17 +338,14 @@ def tensors_in(args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[int, str,
 
 def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        found = list(_flat(value, MOST_DEPTH))
-        for number, tensor in enumerate(found):
-            yield (str(name) if len(found) == 1 else f"{name}.{number}"), tensor
+        tensors = list(_flat(value, MOST_DEPTH))
+        for number, tensor in enumerate(tensors):
+            yield (str(name) if len(tensors) == 1 else f"{name}.{number}"), tensor
 
 
 def _flat(value: Any, depth: int) -> Iterator[Any]:
     if _is_tensor(value):
         yield value
-    elif depth and isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _flat(each, depth - 1)
-    elif depth and isinstance(value, Mapping):
-        for each in value.values():
-            yield from _flat(each, depth - 1)
+    elif depth and isinstance(value, (tuple, list, Mapping)):
+        for element in value.values() if isinstance(value, Mapping) else value:
+            yield from _flat(element, depth - 1)

@@ -1,8 +1,8 @@
-"""torch, imported when something of it is first used."""
+"""numpy, ml_dtypes and torch, each imported when something of it is first used."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtdx.optional import need
 
@@ -21,4 +21,8 @@ class _Lazy:
 
 
 torch: Any = _Lazy("torch", extra="torch", to="compute a network on the CPU")
+if TYPE_CHECKING:
+    import numpy as numpy
+else:
+    numpy = _Lazy("numpy", extra="torch", to="hold arrays")
 ml_dtypes: Any = _Lazy("ml_dtypes", extra="torch", to="hold values of 16, 8 and 4 bit types")

@@ -52,10 +52,10 @@ class _Index(msgspec.Struct, frozen=True):
     weight_map: dict[str, str]
 
 
-def load_model(
+def loaded(
     path: str | Path, *, dtype: str = "auto", attention: str = "", device: str = "cpu", strict: bool = True
-) -> Any:
-    """Return the causal language model of a Hugging Face folder, ready to be run.
+) -> Loaded:
+    """Return the causal language model of a Hugging Face folder, ready to be run, with notes on its weights.
 
     Args:
         path: a local folder with config.json and weights (safetensors, else torch files without code in them).
@@ -68,7 +68,26 @@ def load_model(
         InputError: the folder holds no model that can be computed as it is. A weight that is missing or has
             another size is always an error: transformers would fill it with random numbers.
     """
-    return loaded(path, dtype=dtype, attention=attention, device=device, strict=strict).model
+    transformers = need("transformers", extra="torch", to="load a Hugging Face model")
+    folder = Path(path)
+    options = {
+        "dtype": _dtype(dtype), "use_safetensors": _check(folder), "local_files_only": True, "trust_remote_code": False,
+        "weights_only": True, "output_loading_info": True, "ignore_mismatched_sizes": True,
+    }  # fmt: skip
+    if attention:
+        options["attn_implementation"] = attention
+    with _quiet(transformers):
+        try:
+            model, loading_info = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
+            model = model.to(device).eval()
+        except Exception as err:  # each of the many things transformers checks raises its own kind
+            raise _refused(folder, err) from err
+    notes = (
+        []
+        if options["use_safetensors"]
+        else ["the weights are torch files, read without running code in them"]
+    )
+    return Loaded(model, notes + _judged(folder, model, loading_info, strict=strict))
 
 
 def outline(path: str | Path) -> Any:
@@ -79,47 +98,23 @@ def outline(path: str | Path) -> Any:
     """
     transformers = need("transformers", extra="torch", to="load a Hugging Face model")
     torch = need("torch", extra="torch", to="load a model")
-    at = Path(path)
-    _check_config(at)
+    folder = Path(path)
+    _check_config(folder)
     with _quiet(transformers), torch.device("meta"):
         try:
             config = transformers.AutoConfig.from_pretrained(
-                at, local_files_only=True, trust_remote_code=False
+                folder, local_files_only=True, trust_remote_code=False
             )
             return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False).eval()
         except Exception as err:  # each of the many things transformers checks raises its own kind
-            raise _refused(at, err) from err
-
-
-def loaded(path: str | Path, *, dtype: str, attention: str, device: str, strict: bool) -> Loaded:
-    """Return a folder's model with notes; see `load_model`."""
-    transformers = need("transformers", extra="torch", to="load a Hugging Face model")
-    at = Path(path)
-    options = {
-        "dtype": _dtype(dtype), "use_safetensors": _check(at), "local_files_only": True, "trust_remote_code": False,
-        "weights_only": True, "output_loading_info": True, "ignore_mismatched_sizes": True,
-    }  # fmt: skip
-    if attention:
-        options["attn_implementation"] = attention
-    with _quiet(transformers):
-        try:
-            model, told = transformers.AutoModelForCausalLM.from_pretrained(at, **options)
-            model = model.to(device).eval()
-        except Exception as err:  # each of the many things transformers checks raises its own kind
-            raise _refused(at, err) from err
-    notes = (
-        []
-        if options["use_safetensors"]
-        else ["the weights are torch files, read without running code in them"]
-    )
-    return Loaded(model, notes + _judged(at, model, told, strict=strict))
+            raise _refused(folder, err) from err
 
 
 def _dtype(name: str) -> Any:
     if name == "auto":
         return name
     torch = need("torch", extra="torch", to="load a model")
-    floats = [each for each in ("float32", "bfloat16", "float16", "float64") if hasattr(torch, each)]
+    floats = [dtype for dtype in ("float32", "bfloat16", "float16", "float64") if hasattr(torch, dtype)]
     if name not in floats:
         raise UnknownNameError("type to compute in", name, ["auto", *floats])
     return getattr(torch, name)
@@ -128,9 +123,9 @@ def _dtype(name: str) -> Any:
 def _check(at: Path) -> bool:
     """Raise if something of the model is not there or not whole; returns whether its weights are safetensors."""
     if not at.is_dir():
-        told = "is a file" if at.exists() else "does not exist"
+        state = "is a file" if at.exists() else "does not exist"
         raise InputError(
-            f"{at} {told}, not a Hugging Face folder", fix="name the folder that holds config.json"
+            f"{at} {state}, not a Hugging Face folder", fix="name the folder that holds config.json"
         )
     _check_config(at)
     for name in INDICES:
@@ -138,8 +133,8 @@ def _check(at: Path) -> bool:
             _check_shards(at, name)
             return name == INDICES[0]
     safe = sorted(at.glob("*.safetensors"))
-    for each in safe:
-        _check_whole(each)
+    for file in safe:
+        _check_whole(file)
     if not safe and not sorted(at.glob("*.bin")):
         raise InputError(
             f"{at} holds no weights", fix="put model.safetensors, or all its shards, beside config.json"
@@ -168,9 +163,7 @@ def _check_config(at: Path) -> None:
         )
     for name in ("num_hidden_layers", "num_layers", "n_layer"):
         layers = config.get(name)
-        if (
-            isinstance(layers, int) and not 0 <= layers <= MOST_LAYERS
-        ):  # each would be made before a look at it
+        if isinstance(layers, int) and not 0 <= layers <= MOST_LAYERS:  # transformers would make them all
             raise InputError(
                 f"{at / CONFIG} says {name} is {layers}", fix="use the config the model came with"
             )
@@ -186,8 +179,8 @@ def _check_shards(at: Path, index: str) -> None:
         raise InputError(f"{at / index} names {outside[0]!r}, which is not a file beside it")
     missing = [name for name in names if not (at / name).is_file()]
     if missing:
-        told = f"{counted(len(missing), 'file')} of {len(names)} that {index} names"
-        raise InputError(f"{at} lacks {told}: {listed(missing)}", fix="fetch the missing shards")
+        count_text = f"{counted(len(missing), 'file')} of {len(names)} that {index} names"
+        raise InputError(f"{at} lacks {count_text}: {listed(missing)}", fix="fetch the missing shards")
     for name in names:
         if name.endswith(".safetensors"):
             _check_whole(at / name)
@@ -205,9 +198,11 @@ def _judged(at: Path, model: Any, told: dict[str, Any], *, strict: bool) -> list
     architecture = type(model).__name__
     wrong = sorted(told["mismatched_keys"])
     if wrong:
-        each = [f"{name} is {list(theirs)} and should be {list(ours)}" for name, theirs, ours in wrong]
+        texts = [
+            f"{name} is {list(actual)} and should be {list(expected)}" for name, actual, expected in wrong
+        ]
         raise RefusedWeightsError(
-            f"{counted(len(wrong), 'weight')} in {at} of another size than {CONFIG} says: {listed(each, 3, '; ')}",
+            f"{counted(len(wrong), 'weight')} in {at} of another size than {CONFIG} says: {listed(texts, 3, '; ')}",
             fix="use the config and the weights of one and the same model",
             mismatched=[name for name, _, _ in wrong],
         )
@@ -234,10 +229,10 @@ def _judged(at: Path, model: Any, told: dict[str, Any], *, strict: bool) -> list
 
 
 def _fix_for_missing(model: Any, architecture: str) -> str:
-    said = getattr(model.config, "architectures", None) or [architecture]
-    if architecture not in said:
+    declared = getattr(model.config, "architectures", None) or [architecture]
+    if architecture not in declared:
         return (
-            f"{CONFIG} says that it is a {said[0]}, which does not generate: run it from Python inside "
+            f"{CONFIG} says that it is a {declared[0]}, which does not generate: run it from Python inside "
             "trtdx.capture.session.live.capturing(model, ...), or export it to ONNX"
         )
     return "fetch the whole checkpoint; missing weights would be random numbers"

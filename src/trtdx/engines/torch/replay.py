@@ -9,21 +9,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.torch.cache import PARTS
+from trtdx.engines.engine import Array, find_module_path
+from trtdx.engines.torch.cache import PARTS, KeyValues
 from trtdx.engines.torch.call_forms import Decoder
 from trtdx.engines.torch.hooks import MOST_DEPTH, places, replaced, tensors_in
 from trtdx.engines.torch.values import array_from_tensor, device_of, parameters_of, tensor_from_array
-from trtdx.errors import InputError, UnknownNameError
+from trtdx.errors import InputError
 from trtdx.tensors.dtypes import dtype_of
 from trtdx.tensors.feeds import Input, checked_feeds
-from trtdx.tensors.taps import Place, last_indices, path_matches
+from trtdx.tensors.taps import Place, path_matches
 from trtdx.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trtdx.engines.engine import Array
-    from trtdx.engines.torch.cache import KeyValues
     from trtdx.engines.torch.engine import TorchEngine
 
 _PORT = re.compile(r"(?:([^:]*?)(?:#\d+)?:)?(in(?:\[(\d+)\]|\.([\w.]+))?)")
@@ -40,8 +39,8 @@ class Arguments(NamedTuple):
 
     def names(self) -> dict[str, Any]:
         """Return the tensors in it, by the names a capture gives them: "in", "in[1]", "in.mask"."""
-        found = tensors_in(self.args, self.kwargs)
-        return {Place("", "in", number, name).name[1:]: tensor for number, name, tensor in found}
+        tensors = tensors_in(self.args, self.kwargs)
+        return {Place("", "in", number, name).name[1:]: tensor for number, name, tensor in tensors}
 
 
 def replay(
@@ -68,17 +67,17 @@ def replay(
     from trtdx.engines.torch.engine import TorchEngine
 
     if not isinstance(engine, TorchEngine):
-        with TorchEngine(engine) as made:
-            return replay(made, scope, inputs, call=call, step=step)
+        with TorchEngine(engine) as opened:
+            return replay(opened, scope, inputs, call=call, step=step)
     ready = prepared(engine, scope, inputs, call=call, step=step)
-    arguments, held = ready.arguments()
+    arguments, filled_cache = ready.arguments()
     path, module, cache, past = ready.path, ready.module, ready.cache, ready.past
     with engine.computing(step, {path: call}):
         result = module(*arguments.args, **arguments.kwargs)
-    found = named_outputs(path, result)
-    if cache is not None and held is not None:
-        found |= _present(cache, held, past)
-    return {name: array_from_tensor(tensor) for name, tensor in found.items()}
+    outputs = named_outputs(path, result)
+    if cache is not None and filled_cache is not None:
+        outputs |= _present(cache, filled_cache, past)
+    return {name: array_from_tensor(tensor) for name, tensor in outputs.items()}
 
 
 class Prepared(NamedTuple):
@@ -99,43 +98,35 @@ class Prepared(NamedTuple):
 def prepared(
     engine: TorchEngine, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
 ) -> Prepared:
-    """Return a module ready to be called; the arguments and errors are those of `replay`."""
+    """Return a module ready to be called; the arguments and errors are those of `replay_torch_module`."""
     path = _path(engine.model, scope)
     device = device_of(engine.model)
     past = {name: tensor_from_array(inputs[name], device) for name in inputs if _PAST.fullmatch(name)}
-    given = {_entering(name, path): _array(inputs[name]) for name in inputs if name not in past}
-    shapes = _shapes_of_call(engine, path, call, given)
-    tensors = {name: tensor_from_array(array, device) for name, array in _checked(shapes, given).items()}
+    arrays = {_entering(name, path): _array(inputs[name]) for name in inputs if name not in past}
+    shapes = _shapes_of_call(engine, path, call, arrays)
+    tensors = {name: tensor_from_array(array, device) for name, array in _checked(shapes, arrays).items()}
     cache = engine.form.cache
     _check_past(cache, shapes, past, tensors, step)
     return Prepared(path, engine.model.get_submodule(path), shapes, tensors, cache, past)
 
 
 def _path(model: Any, scope: str) -> str:
-    known = places(model)
-    paths = list(dict.fromkeys(place.path for place in known))
-    last = last_indices(known)
-    found = [path for path in paths if path_matches(scope, path, last)] if scope else [""]
-    if not found:
-        raise UnknownNameError("module", scope, paths)
-    if len(found) > 1:
-        raise InputError(
-            f"{scope!r} names {len(found)} modules: {', '.join(found[:4])}", fix="name one of them"
-        )
-    return found[0]
+    all_places = places(model)
+    paths = list(dict.fromkeys(place.path for place in all_places))
+    return find_module_path(scope, paths, all_places, "module") if scope else ""
 
 
 def _entering(name: str, path: str) -> str:
     """Return a name without the path: "in.mask" of "model.layers.3:in.mask"."""
-    found = _PORT.fullmatch(name)
-    prefix = found[1] if found else None
-    if found is None or (
+    port = _PORT.fullmatch(name)
+    prefix = port[1] if port else None
+    if port is None or (
         prefix is not None and prefix != path and not (prefix and path_matches(prefix, path, {}))
     ):
         raise InputError(
             f"nothing that enters {path or 'the model'} is called {name!r}", fix="name inputs as :in, ..."
         )
-    return "in" if found[2] == "in[0]" else found[2]
+    return "in" if port[2] == "in[0]" else port[2]
 
 
 def _array(value: Any) -> Any:
@@ -149,12 +140,12 @@ def _shapes_of_call(engine: TorchEngine, path: str, call: int, given: Mapping[st
         return _from_names(given)
     best: Arguments | None = None
     for padded in (False, True):  # attention that needs no mask gets none, but gets one with padding
-        seen = _watched_call(engine, form, path, call, padded=padded)
-        if seen is None:
+        observed = _watched_call(engine, form, path, call, padded=padded)
+        if observed is None:
             return _from_names(given)
-        if seen.names().keys() == given.keys():
-            return seen
-        best = best or seen
+        if observed.names().keys() == given.keys():
+            return observed
+        best = best or observed
     assert best is not None
     return best
 
@@ -167,10 +158,12 @@ def entering(engine: TorchEngine, scope: str, call: int = 0) -> dict[str, Input]
     if plain is None or padded is None:
         return _declared(engine.model.get_submodule(path))
     once, twice = plain.names(), padded.names()
-    found = {name: _input(name, once.get(name), twice.get(name)) for name in {**once, **twice}}
+    inputs = {name: _input(name, once.get(name), twice.get(name)) for name in {**once, **twice}}
     past = form.cache.inputs if form.cache else {}
-    wanted = {f"past.{layer}.{part}" for layer in plain.layers for part in PARTS}
-    return found | {name: each._replace(optional=True) for name, each in past.items() if name in wanted}
+    past_names = {f"past.{layer}.{part}" for layer in plain.layers for part in PARTS}
+    return inputs | {
+        name: declared._replace(optional=True) for name, declared in past.items() if name in past_names
+    }
 
 
 def _input(name: str, once: Any, twice: Any) -> Input:
@@ -185,50 +178,47 @@ def _input(name: str, once: Any, twice: Any) -> Input:
 
 def _declared(module: Any) -> dict[str, Input]:
     """Return what a module's forward declares: what it must have by number, the rest by name."""
-    found = {}
-    for number, (argument, each) in enumerate(parameters_of(module).items()):
-        if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL):
+    inputs = {}
+    for number, (argument, parameter) in enumerate(parameters_of(module).items()):
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
-        must = each.default is each.empty and each.kind is not each.KEYWORD_ONLY
+        must = parameter.default is parameter.empty and parameter.kind is not parameter.KEYWORD_ONLY
         name = Place("", "in", number if must else 0, "" if must else argument).name[1:]
-        found[name] = Input(name, "", None, each.default is not each.empty)
-    return found
+        inputs[name] = Input(name, "", None, parameter.default is not parameter.empty)
+    return inputs
 
 
 def _watched_call(
     engine: TorchEngine, form: Decoder, path: str, call: int, *, padded: bool
 ) -> Arguments | None:
     """Return the arguments of one call of a module in a run on a token; none if it is never called."""
-    seen: list[Arguments] = []
+    observed: list[Arguments] = []
     written: list[set[int]] = []
 
     def before(_: Any, args: Any, kwargs: Any) -> None:
-        seen.append(Arguments(args, dict(kwargs)))
-        written.append(_written(seen[-1], form.cache))
+        observed.append(Arguments(args, dict(kwargs)))
+        written.append(_written(observed[-1], form.cache))
 
     def after(_: Any, __: Any, ___: Any) -> None:
-        more = _written(seen[-1], form.cache) - written[-1]
-        seen[-1] = seen[-1]._replace(layers=sorted(more))
+        more = _written(observed[-1], form.cache) - written[-1]
+        observed[-1] = observed[-1]._replace(layers=sorted(more))
 
     module = engine.model.get_submodule(path)
-    hooks = (
-        module.register_forward_pre_hook(before, with_kwargs=True),
-        module.register_forward_hook(after),
-    )
+    hooks = (module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after))
     try:
         form.probe(padded=padded)
     finally:
         for hook in hooks:
             hook.remove()
-    if seen and call >= len(seen):
-        raise InputError(f"{path} is called {counted(len(seen), 'time')}; there is no call {call}")
-    return seen[call] if seen else None
+    if observed and call >= len(observed):
+        raise InputError(f"{path} is called {counted(len(observed), 'time')}; there is no call {call}")
+    return observed[call] if observed else None
 
 
 def _written(arguments: Arguments, cache: KeyValues | None) -> set[int]:
     """Return the layers of the cache among some arguments that something was written to."""
-    held = [each for each in (*arguments.args, *arguments.kwargs.values()) if _is_cache(each)]
-    return cache.written(held[0]) if held and cache else set()
+    caches = [value for value in (*arguments.args, *arguments.kwargs.values()) if _is_cache(value)]
+    return cache.written(caches[0]) if caches and cache else set()
 
 
 def _from_names(given: Mapping[str, Any]) -> Arguments:
@@ -246,13 +236,15 @@ def _from_names(given: Mapping[str, Any]) -> Arguments:
         elif argument:
             named[argument] = tensor_from_array(given[name])
     return Arguments(
-        numbered, {name: tuple(each) if isinstance(each, list) else each for name, each in named.items()}
+        numbered, {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
     )
 
 
 def _checked(shapes: Arguments, given: Mapping[str, Any]) -> dict[str, Array]:
-    wanted = {name: Input(name, dtype_of(each.dtype).name, None) for name, each in shapes.names().items()}
-    return checked_feeds(wanted, given)
+    declared = {
+        name: Input(name, dtype_of(tensor.dtype).name, None) for name, tensor in shapes.names().items()
+    }
+    return checked_feeds(declared, given)
 
 
 def _is_cache(value: Any) -> bool:
@@ -282,25 +274,25 @@ def _rebuilt(
 ) -> tuple[Arguments, Any]:
     """Return the arguments with the given tensors in their places, and the cache among them."""
     names = iter(shapes.names())
-    held = cache.filled(past) if cache is not None else None
+    filled_cache = cache.filled(past) if cache is not None else None
 
     def put(_: Any) -> Any:
         return tensors[next(names)]
 
-    def made(value: Any) -> Any:
-        return held if _is_cache(value) else replaced(value, MOST_DEPTH, put)
+    def fill_value(value: Any) -> Any:
+        return filled_cache if _is_cache(value) else replaced(value, MOST_DEPTH, put)
 
     args, kwargs = (
-        [made(each) for each in shapes.args],
-        {name: made(each) for name, each in shapes.kwargs.items()},
+        [fill_value(value) for value in shapes.args],
+        {name: fill_value(value) for name, value in shapes.kwargs.items()},
     )
-    if not any(each is held for each in (*args, *kwargs.values())):
+    if not any(value is filled_cache for value in (*args, *kwargs.values())):
         if past and "past_key_values" not in parameters_of(module):
             raise InputError(f"{type(module).__name__} takes no cache", fix="leave past.* out")
         if not past:
             return Arguments(args, kwargs), None
-        kwargs["past_key_values"] = held
-    return Arguments(args, kwargs), held
+        kwargs["past_key_values"] = filled_cache
+    return Arguments(args, kwargs), filled_cache
 
 
 def named_outputs(path: str, result: Any) -> dict[str, Any]:
@@ -310,8 +302,8 @@ def named_outputs(path: str, result: Any) -> dict[str, Any]:
 
 def _present(cache: KeyValues, held: Any, past: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is in the cache now, or raise if a layer had to do without its past."""
-    found = cache.contents(held)
-    lacking = [name for name in found if past and name.replace("present", "past") not in past]
+    contents = cache.contents(held)
+    lacking = [name for name in contents if past and name.replace("present", "past") not in past]
     if lacking:
         raise InputError(f"what was in the cache is not given: {lacking[0].replace('present', 'past')}")
-    return found
+    return contents

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 def array_from_tensor(tensor: Any) -> Array:
     """Return an array over a tensor's memory; a copy if that is on another device."""
-    held = tensor.detach()
-    if held.device.type != "cpu":
-        held = held.cpu()
-    held = held.resolve_conj().resolve_neg()
-    dtype = dtype_of(held.dtype)
+    detached = tensor.detach()
+    if detached.device.type != "cpu":
+        detached = detached.cpu()
+    detached = detached.resolve_conj().resolve_neg()
+    dtype = dtype_of(detached.dtype)
     if dtype.npy:
-        array: Array = held.numpy()
+        array: Array = detached.numpy()
         return array
-    view: Array = held.view(getattr(torch, f"uint{8 * dtype.bytes}")).numpy()
+    view: Array = detached.view(getattr(torch, f"uint{8 * dtype.bytes}")).numpy()
     return view.view(numpy_dtype(dtype.name))
 
 
@@ -42,11 +42,11 @@ def tensor_from_array(given: Any, device: Any = "cpu") -> Any:
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
     if not array.flags.writeable:
         array = array.copy()
-    known = DTYPES.get(array.dtype.name)
-    if known is None or known.npy:
+    known_dtype = DTYPES.get(array.dtype.name)
+    if known_dtype is None or known_dtype.npy:
         return torch.from_numpy(array).to(device)
-    raw = torch.from_numpy(array.view(f"uint{8 * known.bytes}"))
-    return raw.view(getattr(torch, known.name)).to(device)
+    raw = torch.from_numpy(array.view(f"uint{8 * known_dtype.bytes}"))
+    return raw.view(getattr(torch, known_dtype.name)).to(device)
 
 
 def tensors_from(given: Any, device: Any) -> Any:
@@ -54,9 +54,9 @@ def tensors_from(given: Any, device: Any) -> Any:
     if isinstance(given, (np.ndarray, np.generic, torch.Tensor)):
         return tensor_from_array(given, device)
     if isinstance(given, (tuple, list)):
-        return type(given)(tensors_from(each, device) for each in given)
+        return type(given)(tensors_from(element, device) for element in given)
     if isinstance(given, Mapping):
-        return {name: tensors_from(each, device) for name, each in given.items()}
+        return {name: tensors_from(element, device) for name, element in given.items()}
     return given
 
 

@@ -21,7 +21,8 @@ from support.onnx_models import FLOAT, INT64, external, model, names, node  # no
 from support.plugin_networks import network_with_plugin  # noqa: E402
 from trtdx.engines.errors import EvaluationError, LayerError, MissingPluginError  # noqa: E402
 from trtdx.engines.generate import generate  # noqa: E402
-from trtdx.engines.tensorrt.evaluate.engine import TrtEngine, replay  # noqa: E402
+from trtdx.engines.onnxruntime.replay import replay  # noqa: E402
+from trtdx.engines.tensorrt.evaluate.engine import TrtEngine  # noqa: E402
 from trtdx.engines.tensorrt.network import parse_onnx  # noqa: E402
 from trtdx.engines.tensorrt.network.places import places_of_network, tensors_at  # noqa: E402
 from trtdx.errors import InputError, UnknownNameError  # noqa: E402

@@ -1,9 +1,9 @@
 """Compiles networks with the real TensorRT, always in a process of its own: some inputs abort the interpreter.
 
-built = build("model.onnx", profiles=["input_ids:1x1,2x32,4x128"], plan="model.plan")
-debug = build("model.onnx", selector="layers.*.mlp:out", variant="outputs", profiles=[...])
-built = build("networks.py:decoder")            # a function that takes the network and adds layers
-built = build(network)                          # an INetworkDefinition of this process: it is forked
+built = build_plan("model.onnx", profiles=["input_ids:1x1,2x32,4x128"], plan="model.plan")
+debug = build_plan("model.onnx", selector="layers.*.mlp:out", variant="outputs", profiles=[...])
+built = build_plan("networks.py:decoder")       # a function that takes the network and adds layers
+built = build_plan(network)                     # an INetworkDefinition of this process: it is forked
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from trtdx.engines.tensorrt.build.errors import BuildError
-from trtdx.engines.tensorrt.build.messages import Job
-from trtdx.engines.tensorrt.build.nouns import BuildOptions, Built, Variant
+from trtdx.engines.tensorrt.build.messages import Done, Job
+from trtdx.engines.tensorrt.build.nouns import BuildOptions, Built, Message, Progress, Variant
 from trtdx.engines.tensorrt.build.parent import Compiler
 from trtdx.engines.tensorrt.execute.output_bounds import with_most_bytes
 from trtdx.engines.tensorrt.network.profiles import profile_from
@@ -31,8 +30,6 @@ from trtdx.formats.tensorrt.kernels import placed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trtdx.engines.tensorrt.build.messages import Done
-    from trtdx.engines.tensorrt.build.nouns import Message, Progress
 
 DEFAULT = BuildOptions()
 FUNCTION = re.compile(r"(?P<path>.+\.py|[A-Za-z_][\w.]*):(?P<function>[A-Za-z_][\w.]*)")
@@ -58,7 +55,7 @@ def build(
         selector: the tensors to mark, beside those that are registered.
         variant: "none" for production, "outputs" or "debug-tensors" to mark the tensors so.
         profiles: optimization profiles, each {input: (min, opt, max)} or "input:1x1,2x32,4x128 other:...".
-        registered: for a live network: what `registering()` collected, names with tensors, or an object with
+        registered: for a live network: what `collect_registered()` collected, names with tensors, or an object with
             TensorRT-LLM's `named_network_outputs()`.
         options: how to compile.
         plan: the file to write; without one the plan stays in memory.
@@ -75,7 +72,7 @@ def build(
         _job(source),
         selector=selector,
         variant=variant,
-        profiles=tuple(profile_from(each) for each in profiles),
+        profiles=tuple(profile_from(profile) for profile in profiles),
         options=options,
     )
     network = getattr(source, "trt_network", source) if job.kind == "network" else None
@@ -100,11 +97,11 @@ def _job(source: Any) -> Job:
             fix="name it, as 'package.module:function' or 'file.py:function', or pass the network it makes",
         )
     text = os.fspath(source)
-    found = FUNCTION.fullmatch(text)
-    if found and not Path(text).exists():
-        if found["path"].endswith(".py") and not Path(found["path"]).is_file():
-            raise InputError(f"there is no file {found['path']}")
-        return Job(kind="function", name=text, path=found["path"], function=found["function"])
+    match = FUNCTION.fullmatch(text)
+    if match and not Path(text).exists():
+        if match["path"].endswith(".py") and not Path(match["path"]).is_file():
+            raise InputError(f"there is no file {match['path']}")
+        return Job(kind="function", name=text, path=match["path"], function=match["function"])
     if not Path(text).is_file():
         raise InputError(
             f"there is no file {text}",
@@ -163,7 +160,7 @@ def _umask() -> int:
 
 def _built(compiler: Compiler, done: Done, seconds: float, plan_path: str, content: bytes) -> Built:
     job = compiler.job
-    told = told_by(compiler.messages)
+    build_log = told_by(compiler.messages)
     return Built(
         source=job.name,
         variant=job.variant,
@@ -177,9 +174,9 @@ def _built(compiler: Compiler, done: Done, seconds: float, plan_path: str, conte
         outputs=with_most_bytes(done, compiler.inputs, job.profiles, compiler.messages),
         marked=done.marked,
         left_out=done.left_out,
-        kernels=tuple(placed(told.kernels)),
-        activation_bytes=tuple(told.facts.get("log.activation_bytes", ())),
-        weights_bytes=told.facts.get("log.weights_bytes"),
+        kernels=tuple(placed(build_log.kernels)),
+        activation_bytes=tuple(build_log.facts.get("log.activation_bytes", ())),
+        weights_bytes=build_log.facts.get("log.weights_bytes"),
         messages=tuple(compiler.messages),
         content=content,
     )
@@ -187,14 +184,10 @@ def _built(compiler: Compiler, done: Done, seconds: float, plan_path: str, conte
 
 def told_by(messages: Sequence[Message]) -> Told:
     """Return what the log tells of kernels and memory; of several attempts the last."""
-    began = [number for number, each in enumerate(messages) if each.text == "SYMBOLIC CHECKS"]
-    told = Told("the compile")
+    began = [number for number, message in enumerate(messages) if message.text == "SYMBOLIC CHECKS"]
+    build_log = Told("the compile")
     for message in messages[began[-1] if began else 0 :]:
-        for line in message.text.split(
-            "\n"
-        ):  # not splitlines: TensorRT puts control characters between names
-            told.take(line)
-    return told
-
-
-__all__ = ["BuildError", "BuildOptions", "Built", "build"]
+        # Not splitlines: TensorRT puts control characters between names.
+        for line in message.text.split("\n"):
+            build_log.take(line)
+    return build_log

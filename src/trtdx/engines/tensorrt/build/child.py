@@ -1,6 +1,6 @@
 """The compiling process: takes a job, compiles, and tells its parent everything on the way.
 
-It may die of what it is given: some inputs abort TensorRT. Whoever wants to compile uses `build`.
+It may die of what it is given: some inputs abort TensorRT. Whoever wants to compile uses `build_plan`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
-from trtdx.engines.tensorrt.build.messages import LENGTH, Defined, Failed, Job, Pipe, Said, Stage
+from trtdx.engines.tensorrt.build.messages import Defined, Failed, Job, Pipe, Said, Stage
 from trtdx.engines.tensorrt.build.nouns import Message
 from trtdx.errors import TrtdxError
 
@@ -52,34 +52,26 @@ def main() -> None:
     """Serve one job: read it from the control pipe, write frames to the other one."""
     control, frames = int(sys.argv[1]), int(sys.argv[2])
     sys.argv[1:] = []  # a user's module may read them
-    (length,) = LENGTH.unpack(_read(control, LENGTH.size))
-    serve(msgspec.json.decode(_read(control, length), type=Job), control, frames)
-
-
-def _read(fd: int, length: int) -> bytes:
-    """Read so many bytes and none of what may follow, which is the wish to stop."""
-    parts = b""
-    while len(parts) < length:
-        piece = os.read(fd, length - len(parts))
-        if not piece:
-            os._exit(1)  # the parent is gone
-        parts += piece
-    return parts
+    with open(control, "rb", buffering=0, closefd=False) as pipe:
+        line = pipe.readline()  # and nothing of what may follow, which is the wish to stop
+    if not line.endswith(b"\n"):
+        os._exit(1)  # the parent is gone
+    serve(msgspec.json.decode(line, type=Job), control, frames)
 
 
 def serve(job: Job, control: int, frames: int, network: Any = None, registry: Any = None) -> None:
     """Compile, and end the process: what TensorRT leaves behind may crash when it is taken down."""
     die_with_parent()
-    teller = Teller(Pipe(frames), control, job.began)
+    parent = Teller(Pipe(frames), control, job.began)
     status = 0
     try:
-        _serve(job, teller, network, registry)
+        _serve(job, parent, network, registry)
     except BrokenPipeError:
         status = 1  # nobody listens any more
     except BaseException as err:
         status = 1
         with contextlib.suppress(BrokenPipeError):
-            teller.send(_failed(err, teller))
+            parent.send(_failed(err, parent))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -109,16 +101,16 @@ def _serve(job: Job, teller: Teller, network: Any, registry: Any) -> None:
     teller.begins("define")
     with registering() as active:
         if network is None:
-            trt, builder, network, kept = _defined(job, teller, active)
+            trt, builder, network, owners = _defined(job, teller, active)
         else:
-            trt, builder, kept = compiler.adopted(network, teller)
+            trt, builder, owners = compiler.adopted(network, teller)
             active = registry
         if job.kind != "onnx":  # the parser tells the nodes itself
             define.name_layers(network)
         inputs = define.bindings_from_inputs(network)
         teller.send(Defined(inputs, network.num_layers))
         compiler.compile_network(trt, builder, network, job, active, inputs, teller)
-    del kept
+    del owners
 
 
 def _defined(job: Job, teller: Teller, registry: Any) -> tuple[Any, Any, Any, Any]:
@@ -132,7 +124,7 @@ def _defined(job: Job, teller: Teller, registry: Any) -> tuple[Any, Any, Any, An
     network = define.new_network(trt, builder, strongly_typed=job.options.strongly_typed)
     if job.kind == "onnx":
         teller.begins("parse")
-        kept = define.parse_onnx(trt, network, logger, job.path)
+        owner = define.parse_onnx(trt, network, logger, job.path)
     else:
-        kept = define.call_function(network, job, registry)
-    return trt, builder, network, (kept, logger)
+        owner = define.call_function(network, job, registry)
+    return trt, builder, network, (owner, logger)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.engines.tensorrt.bindings import bindings_of
 from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
-from trtdx.engines.tensorrt.build.messages import Done, Step, write_all
-from trtdx.engines.tensorrt.build.nouns import ECHO
+from trtdx.engines.tensorrt.build.messages import Done, Job, Step, write_all
+from trtdx.engines.tensorrt.build.nouns import ECHO, Binding, BuildOptions, Profile
 from trtdx.engines.tensorrt.network.define import binding_of
 from trtdx.engines.tensorrt.network.marking import Marks, chosen, makers_of, outputs_of
 from trtdx.engines.tensorrt.network.profiles import check_profiles
@@ -19,13 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trtdx.engines.tensorrt.build.child import Teller
-    from trtdx.engines.tensorrt.build.messages import Job
-    from trtdx.engines.tensorrt.build.nouns import Binding, BuildOptions, Profile
     from trtdx.engines.tensorrt.network.registration import Registry
 
-AT_ONCE = (
-    "is not allowed to be in"  # a loop or conditional: told before anything is compiled, so it costs no time
-)
+# A loop or conditional: told before anything is compiled, so it costs no time.
+AT_ONCE = "is not allowed to be in"
 
 
 def logger_for(trt: Any, teller: Teller) -> Any:
@@ -73,7 +70,7 @@ def adopted(network: Any, teller: Teller) -> tuple[Any, Any, Any]:
     if builder is None:
         raise InputError(
             "this TensorRT does not say which builder a network belongs to",
-            fix="give the network as a function: build('file.py:function')",
+            fix="give the network as a function: build_plan('file.py:function')",
         )
     if isinstance(logger, trt.Logger):
         logger.min_severity = trt.Logger.VERBOSE
@@ -107,22 +104,21 @@ def compile_network(
     teller.begins("compile")
     plan = _compiled(builder, network, config, marks, job.options.most_retries, teller)
     outputs = tuple(
-        binding_of(each, marked=each.name in marks.tensors and each.name not in marks.own)
-        for each in outputs_of(network)
+        binding_of(tensor, marked=tensor.name in marks.tensors and tensor.name not in marks.own)
+        for tensor in outputs_of(network)
     )
     teller.begins("plan")
     size = _written(plan, job.part)
     version = f"{trt.__name__.partition('.')[0]} {trt.__version__}"
-    makers = makers_of(network, {each.name for each in outputs})
+    makers = makers_of(network, {binding.name for binding in outputs})
     teller.send(Done(version, size, outputs, makers, marks.marked(), tuple(marks.left_out)))
 
 
 def configured(trt: Any, builder: Any, network: Any, job: Job, teller: Teller) -> Any:
     """Return the builder's configuration."""
     config, options = builder.create_builder_config(), job.options
-    config.profiling_verbosity = (
-        trt.ProfilingVerbosity.DETAILED
-    )  # the listing of kernels is asked from the log
+    # The listing of kernels is read from the log.
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     if hasattr(trt, "IProgressMonitor"):  # TensorRT before 8.6 has none
         config.progress_monitor = monitor_for(trt, teller)
     for name in options.flags:
@@ -149,8 +145,8 @@ def _set_capabilities(trt: Any, config: Any, options: BuildOptions) -> None:
             fix="leave the compute capability out, or use TensorRT-RTX",
         )
     config.num_compute_capabilities = len(options.compute_capabilities)
-    for number, each in enumerate(options.compute_capabilities):
-        name = f"SM{each.replace('.', '')}"
+    for number, capability in enumerate(options.compute_capabilities):
+        name = f"SM{capability.replace('.', '')}"
         if not hasattr(trt.ComputeCapability, name):
             raise UnknownNameError("compute capability", name, list(trt.ComputeCapability.__members__))
         config.set_compute_capability(getattr(trt.ComputeCapability, name), number)
@@ -159,18 +155,18 @@ def _set_capabilities(trt: Any, config: Any, options: BuildOptions) -> None:
 def _add_profile(
     builder: Any, config: Any, network: Any, number: int, profile: Profile, teller: Teller
 ) -> None:
-    made = builder.create_optimization_profile()
-    tensors = {network.get_input(each).name: network.get_input(each) for each in range(network.num_inputs)}
+    trt_profile = builder.create_optimization_profile()
+    tensors = {network.get_input(index).name: network.get_input(index) for index in range(network.num_inputs)}
     for name, shapes in profile.items():
-        setter = made.set_shape_input if tensors[name].is_shape_tensor else made.set_shape
+        setter = trt_profile.set_shape_input if tensors[name].is_shape_tensor else trt_profile.set_shape
         try:
             setter(name, *shapes)
         except (TypeError, ValueError, RuntimeError) as err:
             raise BuildError(f"profile {number} is refused for {name}: {err}", stage="profile") from err
     before = len(teller.errors)
-    if config.add_optimization_profile(made) < 0:
-        told = _reason(teller.errors[before:])
-        raise BuildError(f"TensorRT refuses profile {number}: {told}", stage="profile")
+    if config.add_optimization_profile(trt_profile) < 0:
+        reason = _reason(teller.errors[before:])
+        raise BuildError(f"TensorRT refuses profile {number}: {reason}", stage="profile")
 
 
 def _compiled(

@@ -40,11 +40,7 @@ class BuildError(TrtdxError):
         self.profiles: tuple[Profile, ...] = ()
 
     def with_what_was_said(
-        self,
-        source: str,
-        messages: Sequence[Message],
-        inputs: Sequence[Binding],
-        profiles: Sequence[Profile],
+        self, source: str, messages: Sequence[Message], inputs: Sequence[Binding], profiles: Sequence[Profile]
     ) -> BuildError:
         """Return itself, knowing what came before."""
         self.source = source

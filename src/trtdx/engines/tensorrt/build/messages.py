@@ -1,11 +1,10 @@
-"""What a compiling process and its parent tell each other: JSON, each piece with its length before it."""
+"""What a compiling process and its parent tell each other: JSON, a line each."""
 
 from __future__ import annotations
 
 import os
-import struct
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,9 +20,6 @@ from trtdx.engines.tensorrt.build.nouns import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-LENGTH = struct.Struct("<I")
-LONGEST_FRAME = 1 << 30
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,15 +90,13 @@ class Pipe:
         self._lock = threading.Lock()
 
     def send(self, frame: Frame) -> None:
-        data = packed(frame)
         with self._lock:
-            write_all(self._fd, data)
+            write_all(self._fd, packed(frame))
 
 
 def packed(thing: Frame | Job) -> bytes:
-    """Return a piece with its length before it."""
-    data = msgspec.json.encode(thing)
-    return LENGTH.pack(len(data)) + data
+    """Return a piece as a line; JSON has no line breaks inside."""
+    return msgspec.json.encode(thing) + b"\n"
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -115,19 +109,14 @@ def write_all(fd: int, data: bytes) -> None:
 class Frames:
     """Puts frames together from the pieces in which a pipe gives them."""
 
-    def __init__(self, kind: Any = Frame) -> None:
-        self._decoder = msgspec.json.Decoder(kind)
-        self._held = bytearray()
+    def __init__(self) -> None:
+        self._decoder = msgspec.json.Decoder(Frame)
+        self._held: list[bytes] = []
 
-    def add(self, piece: bytes) -> Iterator[Any]:
+    def add(self, piece: bytes) -> Iterator[Frame]:
         """Yield the frames that are complete with this piece; what was cut off by a death is dropped."""
-        self._held += piece
-        begin = 0
-        while len(self._held) - begin >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._held, begin)
-            end = begin + LENGTH.size + length
-            if length > LONGEST_FRAME or end > len(self._held):
-                break
-            yield self._decoder.decode(self._held[begin + LENGTH.size : end])
-            begin = end
-        del self._held[:begin]
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            yield self._decoder.decode(b"".join((*self._held, end)))
+            self._held.clear()
+        self._held.append(rest)

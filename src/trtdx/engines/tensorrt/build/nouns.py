@@ -11,7 +11,6 @@ import msgspec
 from trtdx.formats.tensorrt.nouns import Kernel
 
 Variant = Literal["none", "outputs", "debug-tensors"]
-VARIANTS: tuple[Variant, ...] = ("none", "outputs", "debug-tensors")
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]  # input: (min, opt, max)
 REASON_CHARS = 300  # of an error, in the reason why a tensor was left out
@@ -97,7 +96,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def output_bytes(self) -> int | None:
         """Return what all outputs take at the largest shapes, None where one of them is unknown."""
-        sizes = [each.most_bytes for each in self.outputs]
+        sizes = [binding.most_bytes for binding in self.outputs]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
     def plan(self) -> bytes:

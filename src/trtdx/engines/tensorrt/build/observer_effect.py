@@ -10,13 +10,12 @@ import msgspec
 
 from trtdx.engines.tensorrt.build.nouns import Built  # msgspec reads it at run time
 from trtdx.formats.tensorrt.nouns import Kernel
-from trtdx.model import Section
+from trtdx.model import Cell, Section
 from trtdx.words import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trtdx.model import Cell
 
 MOST_ROWS = 200
 COUNTER = re.compile(r"\d+")
@@ -81,10 +80,10 @@ def _identity(kernel: Kernel) -> Identity:
 
 
 def _added(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Kernel]:
-    known = Counter(_identity(kernel) for kernel in before)
+    remaining = Counter(_identity(kernel) for kernel in before)
     for kernel in after:
-        if known[_identity(kernel)]:
-            known[_identity(kernel)] -= 1
+        if remaining[_identity(kernel)]:
+            remaining[_identity(kernel)] -= 1
         else:
             yield kernel
 
@@ -96,7 +95,7 @@ def _all_splits(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[S
             where.setdefault((kernel.profile, node), set()).add(number)
     for kernel in before:
         homes = {node: where.get((kernel.profile, node), set()) for node in kernel.nodes}
-        present = [found for found in homes.values() if found]
+        present = [numbers for numbers in homes.values() if numbers]
         if len(present) < 2 or set.intersection(*present):
             continue
         numbers = sorted(set.union(*present))
@@ -152,39 +151,31 @@ def _kinds(effect: Effect) -> Section:
 
 
 def _splits(effect: Effect) -> Iterator[Section]:
-    if not effect.splits:
-        return
-    rows = tuple(
-        (each.profile, each.kind, listed(each.layers, NAMED), len(each.now), listed(each.now, NAMED))
-        for each in effect.splits[:MOST_ROWS]
-    )
-    left = len(effect.splits) - len(rows)
-    yield Section(
-        "observer-fusions",
-        "fusions lost",
-        ("profile", "type", "layers that were in one kernel", "kernels now", "which"),
-        rows,
-        note=f"{left} more are not shown" if left else "",
-    )
+    rows = [
+        (split.profile, split.kind, listed(split.layers, NAMED), len(split.now), listed(split.now, NAMED))
+        for split in effect.splits
+    ]
+    columns = ("profile", "type", "layers that were in one kernel", "kernels now", "which")
+    return _first_rows("observer-fusions", "fusions lost", columns, rows)
 
 
 def _new(effect: Effect) -> Iterator[Section]:
-    if not effect.added:
-        return
-    rows = tuple(
-        (each.profile, each.kind, each.name, listed(each.nodes, NAMED)) for each in effect.added[:MOST_ROWS]
-    )
-    left = len(effect.added) - len(rows)
-    yield Section(
-        "observer-added",
-        f"kernels that only {effect.debug.variant} has",
-        ("profile", "type", "kernel", "layers"),
-        rows,
-        note=f"{left} more are not shown" if left else "",
-    )
+    rows = [(added.profile, added.kind, added.name, listed(added.nodes, NAMED)) for added in effect.added]
+    title = f"kernels that only {effect.debug.variant} has"
+    return _first_rows("observer-added", title, ("profile", "type", "kernel", "layers"), rows)
+
+
+def _first_rows(
+    key: str, title: str, columns: tuple[str, ...], rows: Sequence[tuple[Cell, ...]]
+) -> Iterator[Section]:
+    """Yield a table if it has rows; of many only the first are shown."""
+    if rows:
+        left = len(rows) - MOST_ROWS
+        note = f"{left} more are not shown" if left > 0 else ""
+        yield Section(key, title, columns, tuple(rows[:MOST_ROWS]), note=note)
 
 
 def _left_out(effect: Effect) -> Iterator[Section]:
     if effect.debug.left_out:
-        rows = tuple((each.name, each.reason) for each in effect.debug.left_out[:MOST_ROWS])
+        rows = tuple((tensor.name, tensor.reason) for tensor in effect.debug.left_out[:MOST_ROWS])
         yield Section("left-out", "tensors that could not be marked", ("tensor", "reason"), rows)

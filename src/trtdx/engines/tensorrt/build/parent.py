@@ -28,12 +28,11 @@ from trtdx.engines.tensorrt.build.messages import (
     packed,
     write_all,
 )
-from trtdx.engines.tensorrt.build.nouns import LETTERS, Message, Progress
+from trtdx.engines.tensorrt.build.nouns import LETTERS, Binding, Message, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trtdx.engines.tensorrt.build.nouns import Binding
     from trtdx.engines.tensorrt.network.registration import Registry
 
 ALIVE_S = 0.1  # how often somebody who waits looks whether anything is still wanted
@@ -88,15 +87,15 @@ class Compiler:
         control, to_child = os.pipe()
         frames, from_child = os.pipe()
         printed, output = os.pipe()
-        theirs, ours = [control, from_child, output], [to_child, frames, printed]
+        child_fds, parent_fds = [control, from_child, output], [to_child, frames, printed]
         process: host.Child | None = None
         try:
             if network is None:
                 process = self._started(control, from_child, output)
             else:
-                process = host.fork(lambda: self._forked(theirs, ours, network, registry))
-            while theirs:
-                os.close(theirs.pop())
+                process = host.fork(lambda: self._forked(child_fds, parent_fds, network, registry))
+            while child_fds:
+                os.close(child_fds.pop())
             if network is None:
                 with contextlib.suppress(BrokenPipeError):  # it died already, which is told below
                     write_all(to_child, packed(self.job))
@@ -106,7 +105,7 @@ class Compiler:
             if process is not None:
                 process.kill()
                 process.wait(REAPED_S)
-            for fd in (*theirs, *ours):
+            for fd in (*child_fds, *parent_fds):
                 os.close(fd)
         self._output.end()
         return self._ended(status)
@@ -149,17 +148,15 @@ class Compiler:
             if isinstance(frame, Said):
                 self.messages.append(frame.message)
             elif isinstance(frame, Step):
-                self._tell(self._bar.take(frame))
+                progress = self._bar.take(frame)
+                if self._progress is not None:
+                    self._progress(progress)
             elif isinstance(frame, Stage):
                 self.stage = frame.name
             elif isinstance(frame, Defined):
                 self.inputs, self.layers = frame.inputs, frame.layers
             else:
                 self._end = frame
-
-    def _tell(self, progress: Progress) -> None:
-        if self._progress is not None:
-            self._progress(progress)
 
     def _ended(self, status: int | None) -> Done:
         if isinstance(self._end, Done):
@@ -184,8 +181,10 @@ class Compiler:
         if killed:
             how = f"was ended by {killed}" if killed in ("SIGKILL", "SIGTERM") else f"crashed with {killed}"
         doing = DOING.get(self.stage, "when it started")
-        said = [message.text.strip() for message in self.messages if message.severity != "VERBOSE"]
-        last = f"; the last it said: {' | '.join(said[-LAST_SAID:])}" if said else "; it said nothing before"
+        texts = [message.text.strip() for message in self.messages if message.severity != "VERBOSE"]
+        last = (
+            f"; the last it said: {' | '.join(texts[-LAST_SAID:])}" if texts else "; it said nothing before"
+        )
         return BuildCrashedError(
             f"the process that builds {self.job.name} {how} {doing}{last}",
             stage=self.stage,
@@ -271,7 +270,7 @@ class _Bar:
 
     def _whole(self) -> float:
         inner = 0.0
-        for done, of in reversed(self._open.values()):
-            inner = min((done + inner * (done < of)) / of, 1.0)
+        for done, steps in reversed(self._open.values()):
+            inner = min((done + inner * (done < steps)) / steps, 1.0)
         self._fraction = max(self._fraction, inner)
         return self._fraction

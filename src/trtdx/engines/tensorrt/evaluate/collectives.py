@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.engines.errors import EvaluationError, LayerError
-from trtdx.engines.tensorrt.evaluate.walk import Exchange
-from trtdx.engines.tensorrt.network.values import from_torch, to_torch
+from trtdx.engines.tensorrt.evaluate.walk import Exchange, Run
+from trtdx.engines.tensorrt.network.values import Array, from_torch, to_torch
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from trtdx.engines.tensorrt.evaluate.network import Plugins, Prepared, Taps
-    from trtdx.engines.tensorrt.evaluate.walk import Run
     from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 
 class Collective(msgspec.Struct, frozen=True):
@@ -70,9 +68,9 @@ def told(layer: Layer, value: Any, collectives: Mapping[str, Collective]) -> Col
 def exchanged(brought: Sequence[Exchange | None], how: Collective) -> list[Any]:
     """Return what each rank gets; None for one that does not take part."""
     ranks = how.ranks or tuple(range(len(brought)))
-    there = [each for rank in ranks if (each := brought[rank]) is not None]
+    there = [exchange for rank in ranks if (exchange := brought[rank]) is not None]
     dtype = there[0].layer.outputs[0].dtype
-    values = [to_torch(dtype)(each.value) for each in there]
+    values = [to_torch(dtype)(exchange.value) for exchange in there]
     root = ranks.index(how.root) if how.root in ranks else 0
     results: list[Any] = [None] * len(brought)
     for rank, value in zip(ranks, _exchanged(values, how, root), strict=True):
@@ -87,12 +85,12 @@ def _exchanged(values: list[Any], how: Collective, root: int) -> list[Any]:
         if operation == "REDUCE_SCATTER":
             return list(total.chunk(count, 0))
         return [
-            total if operation == "ALL_REDUCE" or rank == root else each for rank, each in enumerate(values)
+            total if operation == "ALL_REDUCE" or rank == root else value for rank, value in enumerate(values)
         ]
     if operation in ("ALL_GATHER", "GATHER"):
-        whole = torch.cat(values, 0)
+        gathered = torch.cat(values, 0)
         return [
-            whole if operation == "ALL_GATHER" or rank == root else torch.zeros_like(whole)
+            gathered if operation == "ALL_GATHER" or rank == root else torch.zeros_like(gathered)
             for rank in range(count)
         ]
     if operation == "BROADCAST":
@@ -101,7 +99,7 @@ def _exchanged(values: list[Any], how: Collective, root: int) -> list[Any]:
         return list(values[root].chunk(count, 0))
     if operation == "ALL_TO_ALL":
         parts = [value.chunk(count, 0) for value in values]
-        return [torch.cat([each[rank] for each in parts], 0) for rank in range(count)]
+        return [torch.cat([chunks[rank] for chunks in parts], 0) for rank in range(count)]
     raise LayerError(f"{operation} is not a collective of TensorRT")
 
 
@@ -123,7 +121,7 @@ def evaluate_ranks(
     """Return the outputs and tapped tensors of every rank, computed in step with each other.
 
     Args:
-        networks: each rank's network definition, or what `prepare` made of it.
+        networks: each rank's network definition, or what `prepare_network` made of it.
         inputs: each rank's inputs.
         taps: as for `evaluate`.
         plugins: as for `evaluate`.
@@ -131,12 +129,14 @@ def evaluate_ranks(
     """
     from trtdx.engines.tensorrt.evaluate.network import prepare, quietly
 
-    ready = [prepare(network, plugins=plugins) for network in networks]
-    tapped = [each.tapped(taps) for each in ready]
-    started = [each.start(given, wanted) for each, given, wanted in zip(ready, inputs, tapped, strict=True)]
+    prepared = [prepare(network, plugins=plugins) for network in networks]
+    tapped = [network.tapped(taps) for network in prepared]
+    runs = [
+        network.start(feeds, slots) for network, feeds, slots in zip(prepared, inputs, tapped, strict=True)
+    ]
     with quietly():
-        _together(ready, started, collectives or {})
-    return [each.finish(run) for each, (run, _) in zip(ready, started, strict=True)]
+        _together(prepared, runs, collectives or {})
+    return [network.finish(run) for network, (run, _) in zip(prepared, runs, strict=True)]
 
 
 def _together(
@@ -145,18 +145,18 @@ def _together(
     collectives: Mapping[str, Collective],
 ) -> None:
     """Run all ranks from collective to collective."""
-    answers: list[Any] = [None] * len(started)
+    received: list[Any] = [None] * len(started)
     waiting: list[Exchange | None] = [None] * len(started)
     running = set(range(len(started)))
     while running:
         for rank in sorted(running):
             if waiting[rank] is None:
-                waiting[rank] = _until_collective(ready[rank], *started[rank], answers[rank], rank)
-                answers[rank] = None
+                waiting[rank] = _until_collective(ready[rank], *started[rank], received[rank], rank)
+                received[rank] = None
             if waiting[rank] is None:
                 running.discard(rank)
         if running:
-            _meet(waiting, answers, collectives)
+            _meet(waiting, received, collectives)
 
 
 def _until_collective(
@@ -181,15 +181,15 @@ def _meet(waiting: list[Exchange | None], answers: list[Any], collectives: Mappi
     for exchange in waiting:
         if exchange is None:
             continue
-        how = told(exchange.layer, exchange.value, collectives)
-        ranks = how.ranks or tuple(range(len(waiting)))
+        collective = told(exchange.layer, exchange.value, collectives)
+        ranks = collective.ranks or tuple(range(len(waiting)))
         absent = [
             rank for rank in ranks if (at := waiting[rank]) is None or at.layer.name != exchange.layer.name
         ]
         if absent:
             missing[exchange.layer.name] = absent
             continue
-        for rank, value in zip(range(len(waiting)), exchanged(waiting, how), strict=True):
+        for rank, value in zip(range(len(waiting)), exchanged(waiting, collective), strict=True):
             if rank in ranks:
                 answers[rank], waiting[rank] = value, None
         return

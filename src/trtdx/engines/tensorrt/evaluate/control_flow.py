@@ -24,11 +24,11 @@ class Step(msgspec.Struct, eq=False):
 
     def touched(self) -> set[int]:
         """Return every slot that this step, or anything inside it, reads or writes."""
-        found = {*self.ins, *self.outs}
+        slots = {*self.ins, *self.outs}
         for block in self.part.blocks() if self.part else ():
             for step in block.steps:
-                found |= step.touched()
-        return found
+                slots |= step.touched()
+        return slots
 
 
 class Block(msgspec.Struct, eq=False):
@@ -72,13 +72,9 @@ class BranchPart(msgspec.Struct, eq=False):
         return self.taken, self.other
 
 
-def _all_touched(block: Block) -> set[int]:
-    return set().union(*(step.touched() for step in block.steps))
-
-
 def freed(block: Block, fixed: set[int]) -> Block:
     """Return a block whose steps let go of values that nobody needs any more, but for the fixed ones."""
-    _free(block, _all_touched(block) - fixed)
+    _free(block, set().union(*(step.touched() for step in block.steps)) - fixed)
     block.close()
     return block
 
@@ -97,11 +93,11 @@ def _free(block: Block, owned: set[int]) -> None:
     for number, step in enumerate(block.steps):
         step.frees = tuple(frees.get(number, ()))
         if isinstance(step.part, BranchPart):
-            kept = set(step.ins)
+            branch_inputs = set(step.ins)
             for branch in step.part.blocks():
-                made = set().union(*(set(each.outs) for each in branch.steps)) - kept
-                _free(branch, {slot for slot in made & owned if times.get(slot) == 1})
+                produced = set().union(*(set(inner.outs) for inner in branch.steps)) - branch_inputs
+                _free(branch, {slot for slot in produced & owned if times.get(slot) == 1})
         elif isinstance(step.part, LoopPart):
-            wanted = {*step.part.loop.targets(), *step.part.loop.input_slots()}
-            given = {layer.outputs[0].slot for layer in step.part.loop.given()}
-            _free(step.part.body, set(step.part.varying) - wanted - given)
+            needed = {*step.part.loop.targets(), *step.part.loop.input_slots()}
+            entries = {layer.outputs[0].slot for layer in step.part.loop.given()}
+            _free(step.part.body, set(step.part.varying) - needed - entries)

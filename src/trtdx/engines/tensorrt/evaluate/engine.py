@@ -2,8 +2,8 @@
 
     engine = TrtEngine("model.onnx", "layers.*.mlp:out", sink=show)
     engine.run({"input_ids": ids, ...})             # one step; `show` gets every selected tensor
-    for step in generate(engine, ids, 16): ...      # many steps with a KV cache
-    replay(engine, "layers.3", captured)            # one module with captured inputs
+    for step in generate_tokens(engine, ids, 16): ...  # many steps with a KV cache
+    engine.replay("layers.3", captured)             # one module with captured inputs
 
 What is computed is the network definition, layer by layer in the types it states. No plan is executed: what a
 builder would fuse or round otherwise is not in these values, and watching changes none of them.
@@ -15,12 +15,12 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Read, Seen, Tapped
+from trtdx.engines.engine import Array, Read, Sink, Tapped
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.onnxruntime.replay import replay, replay_of
+from trtdx.engines.onnxruntime.replay import InParts
 from trtdx.engines.onnxruntime.segments import extracted
 from trtdx.engines.tensorrt.bindings import bindings_of
-from trtdx.engines.tensorrt.evaluate.network import Prepared, prepare
+from trtdx.engines.tensorrt.evaluate.network import Plugins, Prepared, prepare
 from trtdx.engines.tensorrt.evaluate.ordered_sink import Line, unsure_tensors
 from trtdx.engines.tensorrt.network.parse_onnx import Parsed, parsed
 from trtdx.engines.tensorrt.network.places import Spot, places_of_network
@@ -33,21 +33,15 @@ from trtdx.tensors.feeds import Input, checked_feeds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
-    from typing_extensions import Self
-
-    from trtdx.engines.engine import Array, Sink
     from trtdx.engines.tensorrt.evaluate.collectives import Collective
-    from trtdx.engines.tensorrt.evaluate.network import Plugins
-    from trtdx.formats.onnx.places import Tap
     from trtdx.tensors.taps import Place, Selector
 
 COMPUTED = "on the CPU from the network definition; no plan was executed"
 NOTE = "the network definition is computed layer by layer, as it stands; watching changed nothing"
 
 
-class TrtEngine:
+class TrtEngine(InParts):
     """A network, what to watch in it, and where what is seen goes."""
 
     kind = "tensorrt"
@@ -80,7 +74,6 @@ class TrtEngine:
         self.sink = sink
         self.step = 0  # the number that the next run has
         self._told = (plugins or {}, collectives or {})
-        self.graph: Any  # what the places are told by: the file's graph, or the network's own
         if self.path is None:
             self._parsed: Parsed | None = Parsed(source, None, None)
             self._prepared: Prepared | None = prepare(source, plugins=plugins, collectives=collectives)
@@ -88,19 +81,20 @@ class TrtEngine:
         else:
             self.graph = Graph(open_model(self.path))
             self._parsed = self._prepared = None
-        ready = self._ready()
-        self.placed = places_of_network(ready.graph, self.graph)
-        trt = bindings_of(ready.graph.network)
+        prepared = self._ready()
+        self.placed = places_of_network(prepared.graph, self.graph)
+        trt = bindings_of(prepared.graph.network)
         self._package = f"{trt.__name__} {getattr(trt, '__version__', '')}".strip()
-        self.inputs = self._inputs(ready)
-        self._results = self._named_results(ready)
+        self.inputs = self._inputs(prepared)
+        self._results = self._named_results(prepared)
         self.outputs = list(self._results)
-        self._unsure = unsure_tensors(ready.graph, ready.kernels)
-        self.spots: list[Spot] = []
+        self._unsure = unsure_tensors(prepared.graph, prepared.kernels)
+        self.all_taps = [spot.tap for spot in self.placed.spots]
         self._select(selector)
 
     def _select(self, selector: Selector | str) -> None:
-        self.spots = self.placed.select(selector) if selector else []
+        self.spots: list[Spot] = self.placed.select(selector) if selector else []
+        self.taps = [spot.tap for spot in self.spots]
 
     def _ready(self) -> Prepared:
         """Return the network with its kernels made; a file is parsed again after `close`."""
@@ -114,68 +108,59 @@ class TrtEngine:
     def _inputs(self, ready: Prepared) -> dict[str, Input]:
         """Return what is fed: sizes as the file names them, types as TensorRT has them."""
         network = ready.graph.network
-        found = {}
+        inputs = {}
         for number, tensor in enumerate(ready.graph.inputs):
             dtype = dtype_name(tensor.dtype)
             if self.path is None:
-                found[tensor.name] = Input(tensor.name, dtype, _dims(network.get_input(number)))
+                inputs[tensor.name] = Input(tensor.name, dtype, _dims(network.get_input(number)))
             else:
-                found[tensor.name] = declared(self.graph.values[tensor.name])._replace(dtype=dtype)
-        return found
+                inputs[tensor.name] = declared(self.graph.values[tensor.name])._replace(dtype=dtype)
+        return inputs
 
     def _named_results(self, ready: Prepared) -> dict[str, str]:
         """Return the outputs by the names the file gives them, and TensorRT's names for these."""
-        made = [tensor.name for tensor in ready.graph.outputs]
-        told = [str(each.name) for each in self.graph.outputs]
+        tensor_names = [tensor.name for tensor in ready.graph.outputs]
+        output_names = [str(value.name) for value in self.graph.outputs]
         return (
-            dict(zip(told, made, strict=True))
-            if len(told) == len(made)
-            else dict(zip(made, made, strict=True))
+            dict(zip(output_names, tensor_names, strict=True))
+            if len(output_names) == len(tensor_names)
+            else dict(zip(tensor_names, tensor_names, strict=True))
         )
-
-    @property
-    def taps(self) -> list[Tap]:
-        """What is watched, as taps of the graph."""
-        return [spot.tap for spot in self.spots]
-
-    @property
-    def all_taps(self) -> list[Tap]:
-        """Every place there is, as taps of the graph."""
-        return [spot.tap for spot in self.placed.spots]
 
     @property
     def details(self) -> dict[str, Any]:
         """What a reader of the capture has to know to repeat the run."""
         model = str(self.path) if self.path is not None else self._ready().graph.network.name
-        found: dict[str, Any] = {
+        details: dict[str, Any] = {
             "tensorrt": self._package,
             "model": model,
             "computed": COMPUTED,
             "optimisation": "none",
         }
         renamed, lost = self.placed.renamed, self.placed.lost
-        return found | ({"renamed": renamed} if renamed else {}) | ({"lost": lost} if lost else {})
+        return details | ({"renamed": renamed} if renamed else {}) | ({"lost": lost} if lost else {})
 
     @property
     def tapped(self) -> Tapped:
         """What watching changed: nothing."""
         return Tapped(False, len({spot.tensor for spot in self.spots}), NOTE)
 
-    def places(self) -> list[Place]:
-        """Return every place there is, in the order of the data's flow."""
-        return self.placed.places()
-
     def reads(self, place: Place) -> list[Read]:
         """Return what the layer behind a place reads; nothing for what is fed."""
         name = next((spot.tensor for spot in self.placed.spots if spot.place == place), "")
-        ready = self._ready()
+        prepared = self._ready()
         layer = next(
-            (each for each in ready.graph.layers if name in {made.name for made in each.outputs}), None
+            (
+                candidate
+                for candidate in prepared.graph.layers
+                if name in {output.name for output in candidate.outputs}
+            ),
+            None,
         )
         if layer is None or place.port != "out":
             return []
-        values = ready.kernels.constants
-        return [Read(each.name, values.get(each.slot)) for each in layer.inputs if each is not None]
+        values = prepared.kernels.constants
+        return [Read(tensor.name, values.get(tensor.slot)) for tensor in layer.inputs if tensor is not None]
 
     def watching(self, selector: Selector | str, sink: Sink) -> TrtEngine:
         """Return the same network with another selector and sink; weights and kernels are shared."""
@@ -193,65 +178,41 @@ class TrtEngine:
             EvaluationError: a layer cannot be computed; what was selected before it has reached the sink.
         """
         arrays = checked_feeds(self.inputs, feeds)
-        ready = self._ready()
+        prepared = self._ready()
         step, self.step = self.step, self.step + 1
         if self.sink is None or not self.spots:
-            found = ready(arrays)
+            values = prepared(arrays)
         else:
-            found = self._watched(ready, arrays, Line(self.spots, self._unsure, self.sink, step))
-        return {name: found[tensor] for name, tensor in self._results.items()}
+            values = self._watched(prepared, arrays, Line(self.spots, self._unsure, self.sink, step))
+        return {name: values[tensor] for name, tensor in self._results.items()}
 
     def _watched(self, ready: Prepared, arrays: Mapping[str, Array], line: Line) -> dict[str, Array]:
         taps = {spot.tensor for spot in self.spots}
         try:
-            found = ready.watch(arrays, taps, line.show)
+            values = ready.watch(arrays, taps, line.show)
         except EvaluationError:
             line.end()
             raise
         line.end()
-        return found
-
-    def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
-        """Return what has to be given to replay a module."""
-        return {name: declared(self.graph.values[name]) for name in replay_of(self, scope, call).inputs}
-
-    def replay(
-        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
-    ) -> dict[str, Array]:
-        """Return what leaves a module that is given its inputs; see `onnx_replay.replay`."""
-        return replay(self, scope, inputs, call=call, step=step)
+        return values
 
     def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return some tensors of the graph, computed from others."""
-        ready = self._ready()
+        prepared = self._ready()
         if self.path is None:
-            return ready.compute(feeds, names)
+            return prepared.compute(feeds, names)
         piece = parsed(self.graph, extracted(self.graph, feeds, names))
         plugins, collectives = self._told
-        found = prepare(piece.network, plugins=plugins, collectives=collectives)
-        made = [piece.network.get_output(number).name for number in range(piece.network.num_outputs)]
-        values = found({name: feeds[name] for name in _fed(piece.network)})
-        return {name: values[tensor] for name, tensor in zip(names, made, strict=True)}
-
-    def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
-        """Hand the values of some taps to the sink."""
-        if self.sink is not None:
-            for tap in taps:
-                self.sink(Seen(tap.place, values[tap.value], step, tap.call))
+        part = prepare(piece.network, plugins=plugins, collectives=collectives)
+        tensor_names = [piece.network.get_output(number).name for number in range(piece.network.num_outputs)]
+        values = part({name: feeds[name] for name in _fed(piece.network)})
+        return {name: values[tensor] for name, tensor in zip(names, tensor_names, strict=True)}
 
     def close(self) -> None:
         """Let go of weights and kernels; a later run makes them again."""
         self._prepared = None
         if self.path is not None:
             self._parsed = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _fed(network: Any) -> list[str]:
@@ -264,6 +225,3 @@ def _dims(tensor: Any) -> tuple[int | str, ...]:
         size if size >= 0 else tensor.get_dimension_name(axis) or f"dim{axis}"
         for axis, size in enumerate(tensor.shape)
     )
-
-
-__all__ = ["TrtEngine", "replay", "replay_of"]

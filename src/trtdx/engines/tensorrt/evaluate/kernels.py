@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from trtdx.engines.errors import LayerError, MissingPluginError, UnsupportedLayerError
-from trtdx.engines.tensorrt.layers.table import MAKERS, SHORTCUTS, TORCH, on_arrays, read
+from trtdx.engines.tensorrt.layers.table import MAKERS, SHORTCUTS, TORCH, Kernel, on_arrays, read
 from trtdx.engines.tensorrt.network.values import value_from_given
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trtdx.engines.tensorrt.layers.table import Kernel
     from trtdx.engines.tensorrt.network.graph import Graph, Layer
 
 FAMILIES = (
-    "activations",
-    "arithmetic",
-    "attention",
-    "casts",
-    "convolutions",
-    "gathers",
-    "making",
-    "products",
-    "quantization",
-    "reductions",
-    "sampling",
-    "shapes",
-    "slices",
-)
+    "activations", "arithmetic", "attention", "casts", "convolutions", "gathers", "making", "products",
+    "quantization", "reductions", "sampling", "shapes", "slices",
+)  # fmt: skip
 PLUGINS = ("PLUGIN", "PLUGIN_V2", "PLUGIN_V3")
 NEVER_FOLDED = (*PLUGINS, "ASSERTION", "DIST_COLLECTIVE")
 MOST_GROWTH = 8  # times its inputs' elements that a folded value may have
@@ -92,16 +82,9 @@ class Kernels:
     def _can_fold(self, layer: Layer) -> bool:
         if layer.kind in NEVER_FOLDED or not layer.outputs or self.is_missing(layer):
             return False
-        return not self.is_random(layer) and self._all_constant(layer)
-
-    def is_random(self, layer: Layer) -> bool:
-        if layer.kind != "FILL":
-            return False
-        with layer.typed() as trt:
-            return bool(trt.operation.name != "LINSPACE")
-
-    def _all_constant(self, layer: Layer) -> bool:
-        return all(each is None or each.slot in self.constants for each in layer.inputs)
+        return not layer.is_random() and all(
+            tensor is None or tensor.slot in self.constants for tensor in layer.inputs
+        )
 
     def _fold(self, layer: Layer) -> bool:
         inputs = [self.constants.get(slot) for slot in layer.input_slots()]
@@ -110,12 +93,12 @@ class Kernels:
         except Exception:  # it is told when, and if, the layer is run
             return False
         results = result if isinstance(result, tuple) else (result,)
-        given = sum(each.size for each in inputs if each is not None)
-        size = sum(each.size for each in results)
-        if layer.kind != "CONSTANT" and size > max(SMALL, MOST_GROWTH * given):
+        input_size = sum(value.size for value in inputs if value is not None)
+        size = sum(value.size for value in results)
+        if layer.kind != "CONSTANT" and size > max(SMALL, MOST_GROWTH * input_size):
             return False
         self.constants.update(
-            (tensor.slot, each) for tensor, each in zip(layer.outputs, results, strict=True)
+            (tensor.slot, value) for tensor, value in zip(layer.outputs, results, strict=True)
         )
         return True
 
@@ -138,11 +121,11 @@ class Kernels:
                     f"{len(layer.outputs)} outputs of layer {layer.name!r}",
                     layer=layer.name,
                 )
-            made = [
-                value_from_given(each, tensor.dtype, tensor.name)
-                for each, tensor in zip(results, layer.outputs, strict=True)
+            values = [
+                value_from_given(value, tensor.dtype, tensor.name)
+                for value, tensor in zip(results, layer.outputs, strict=True)
             ]
-            return made[0] if len(made) == 1 else tuple(made)
+            return values[0] if len(values) == 1 else tuple(values)
 
         return compute
 
@@ -159,11 +142,10 @@ def plugin_name(layer: Layer) -> tuple[str, str]:
     with layer.typed() as trt:
         plugin = read(lambda: trt.plugin)
         core = read(lambda: plugin.get_capability_interface(layer.bindings.PluginCapabilityType.CORE))
-        for told in (core, plugin):
-            for name, version in (("plugin_name", "plugin_version"), ("plugin_type", "plugin_version")):
-                found = read(lambda told=told, name=name: getattr(told, name))  # type: ignore[misc]
-                if isinstance(found, str) and found:
-                    return found, str(read(lambda told=told, version=version: getattr(told, version)) or "")  # type: ignore[misc]
+        for source, attribute in product((core, plugin), ("plugin_name", "plugin_type")):
+            name = read(partial(getattr, source, attribute))
+            if isinstance(name, str) and name:
+                return name, str(read(partial(getattr, source, "plugin_version")) or "")
     return layer.name, ""
 
 

@@ -7,31 +7,27 @@ engine built from it may fuse layers and round less often, or more coarsely (TF3
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.errors import EvaluationError, LayerError
-from trtdx.engines.tensorrt.evaluate.collectives import alone
+from trtdx.engines.errors import EvaluationError
+from trtdx.engines.tensorrt.evaluate.collectives import Collective, alone
 from trtdx.engines.tensorrt.evaluate.kernels import Kernels
 from trtdx.engines.tensorrt.evaluate.schedule import Planner
 from trtdx.engines.tensorrt.evaluate.shape_values import Plan, plan_with_foresight
 from trtdx.engines.tensorrt.evaluate.walk import Exchange, Run
-from trtdx.engines.tensorrt.network.graph import graph_from_network
-from trtdx.engines.tensorrt.network.values import owner, value_from_given
+from trtdx.engines.tensorrt.network.graph import Layer, Tensor, graph_from_network
+from trtdx.engines.tensorrt.network.values import Array, owner, shape_matches, value_from_given
 from trtdx.engines.torch.lazy import torch
 from trtdx.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-
-    from trtdx.engines.tensorrt.evaluate.collectives import Collective
     from trtdx.engines.tensorrt.evaluate.control_flow import Block
-    from trtdx.engines.tensorrt.network.graph import Layer, Tensor
-    from trtdx.engines.tensorrt.network.values import Array
 
-    Taps = Collection[str] | str | None
-    Plugins = Mapping[str | tuple[str, str], Callable[..., Any]]
+Taps = Collection[str] | str | None
+Plugins = Mapping[str | tuple[str, str], Callable[..., Any]]
 
 
 def evaluate(
@@ -45,7 +41,7 @@ def evaluate(
     """Return a network's outputs, and the tensors tapped, by name.
 
     Args:
-        network: an INetworkDefinition of `tensorrt` or `tensorrt_rtx`, or what `prepare` made of one.
+        network: an INetworkDefinition of `tensorrt` or `tensorrt_rtx`, or what `prepare_network` made of one.
         inputs: an array for each input of the network, in the network's types.
         taps: names of tensors or layers to see as well, or "all". A tensor inside a loop comes back as it was in
             the last iteration; one inside a branch that was not taken does not come back.
@@ -73,10 +69,7 @@ def steps(
 
 
 def prepare(
-    network: Any,
-    *,
-    plugins: Plugins | None = None,
-    collectives: Mapping[str, Collective] | None = None,
+    network: Any, *, plugins: Plugins | None = None, collectives: Mapping[str, Collective] | None = None
 ) -> Prepared:
     """Return a network ready to be computed many times; it must not be changed afterwards."""
     if isinstance(network, Prepared):
@@ -114,13 +107,8 @@ class Prepared:
     def steps(self, inputs: Mapping[str, Any], taps: Taps = None) -> Iterator[tuple[Layer, dict[str, Array]]]:
         """Yield each layer and its outputs by name, as they are computed."""
         run, events = self.start(inputs, self.tapped(taps), watched=True)
-        layers = self._layers(run, events)
-        while True:
-            with quietly():  # and not while the caller has its turn
-                layer = next(layers, None)
-            if layer is None:
-                return
-            yield layer, {each.name: contiguous(run.values[each.slot]) for each in layer.outputs}
+        for layer in self._quiet_layers(run, events):
+            yield layer, {tensor.name: contiguous(run.values[tensor.slot]) for tensor in layer.outputs}
 
     def watch(
         self, inputs: Mapping[str, Any], taps: Taps, show: Callable[[str, Array], None]
@@ -155,21 +143,21 @@ class Prepared:
         for slot, value in slots.items():
             run.values[slot] = value
         self._show(run, block, show or (lambda name, value: None))
-        held = {slot: self._value(run, self.graph.tensors[slot]) for slot in tapped}
-        found = {slot: value for slot, value in held.items() if value is not None}
-        return self._handed_out(run, found, slots.values())
+        values = {slot: self._value(run, self.graph.tensors[slot]) for slot in tapped}
+        present = {slot: value for slot, value in values.items() if value is not None}
+        return self._handed_out(run, present, slots.values())
 
     def _values_of(self, given: Mapping[str, Any]) -> dict[int, Array]:
         """Return values by slot of tensors of any kind, checked for their types."""
-        found = {}
+        values = {}
         for name, array in given.items():
             (slot,) = self.tapped([name])
-            found[slot] = value_from_given(array, self.graph.tensors[slot].dtype, name)
-        return found
+            values[slot] = value_from_given(array, self.graph.tensors[slot].dtype, name)
+        return values
 
     def _check_enough(self, block: Block, slots: Collection[int]) -> None:
-        made = {slot for step in block.steps for slot in step.outs}
-        given_anew = made & set(slots)
+        computed = {slot for step in block.steps for slot in step.outs}
+        given_anew = computed & set(slots)
         if given_anew:  # a layer with several outputs of which one is given and another is needed
             name = self.graph.tensors[min(given_anew)].name
             raise InputError(f"{name} is given, but its layer has to be computed for another of its outputs")
@@ -187,12 +175,7 @@ class Prepared:
         for slot in sorted(run.tapped):
             if run.values[slot] is not None:
                 show(self.graph.tensors[slot].name, contiguous(run.values[slot]))
-        layers = self._layers(run, run.walk(block))
-        while True:
-            with quietly():
-                layer = next(layers, None)
-            if layer is None:
-                return
+        for layer in self._quiet_layers(run, run.walk(block)):
             for tensor in layer.outputs:
                 if tensor.slot in run.tapped:
                     show(tensor.name, contiguous(run.values[tensor.slot]))
@@ -209,8 +192,8 @@ class Prepared:
         """Return what a finished computation kept, outputs first."""
         self._plan(run.tapped).remember(self._shapes_in(run), run)
         tensors = (*self.graph.outputs, *(self.graph.tensors[slot] for slot in sorted(run.tapped)))
-        held = {tensor.slot: self._value(run, tensor) for tensor in tensors}
-        return self._handed_out(run, {slot: value for slot, value in held.items() if value is not None})
+        values = {tensor.slot: self._value(run, tensor) for tensor in tensors}
+        return self._handed_out(run, {slot: value for slot, value in values.items() if value is not None})
 
     def _value(self, run: Run, tensor: Tensor) -> Any:
         if tensor.slot in run.kept:
@@ -219,19 +202,26 @@ class Prepared:
 
     def _handed_out(self, run: Run, held: dict[int, Array], given: Iterable[Array] = ()) -> dict[str, Array]:
         """Return values by name, each in memory that is nobody else's: no input's, no weight's, no other's."""
-        fed = (run.values[each.slot] for each in self.graph.inputs)
-        taken = {id(owner(value)) for value in (*fed, *given) if value is not None}
-        taken |= self._owners | self._known_owners(run)
-        found = {}
-        for slot, value in held.items():
-            own = id(owner(value)) not in taken
-            taken.add(id(owner(value)))
-            found[self.graph.tensors[slot].name] = contiguous(value) if own else value.copy()
-        return found
-
-    def _known_owners(self, run: Run) -> set[int]:
+        fed = (run.values[tensor.slot] for tensor in self.graph.inputs)
+        owners = {id(owner(value)) for value in (*fed, *given) if value is not None}
         plan = self._plans.get(run.tapped)
-        return plan.owners if plan else set()
+        owners |= self._owners | (plan.owners if plan else set())
+        unshared = {}
+        for slot, value in held.items():
+            is_unshared = id(owner(value)) not in owners
+            owners.add(id(owner(value)))
+            unshared[self.graph.tensors[slot].name] = contiguous(value) if is_unshared else value.copy()
+        return unshared
+
+    def _quiet_layers(self, run: Run, events: Generator[Layer | Exchange, Any, None]) -> Iterator[Layer]:
+        """Yield the layers of a computation, quiet only while it computes and not while the caller has its turn."""
+        layers = self._layers(run, events)
+        while True:
+            with quietly():
+                layer = next(layers, None)
+            if layer is None:
+                return
+            yield layer
 
     def _layers(self, run: Run, events: Generator[Layer | Exchange, Any, None]) -> Iterator[Layer]:
         """Yield the layers of a computation that is alone in the world, told what it had when it fails."""
@@ -252,10 +242,10 @@ class Prepared:
 
     def partial(self, run: Run) -> dict[str, Array]:
         """Return all that is there of a computation that did not end."""
-        held = {slot: value for slot, value in enumerate(run.values) if value is not None}
-        for slot in (*self.kernels.constants, *(each.slot for each in self.graph.inputs)):
-            held.pop(slot, None)
-        return self._handed_out(run, held | run.kept)
+        values = {slot: value for slot, value in enumerate(run.values) if value is not None}
+        for slot in (*self.kernels.constants, *(tensor.slot for tensor in self.graph.inputs)):
+            values.pop(slot, None)
+        return self._handed_out(run, values | run.kept)
 
     def _shapes_in(self, run: Run) -> tuple[tuple[int, ...], ...]:
         return tuple(run.values[tensor.slot].shape for tensor in self.graph.inputs)
@@ -263,10 +253,10 @@ class Prepared:
     def _plan(self, tapped: frozenset[int]) -> Plan:
         """Return how to compute the outputs and what is tapped; made once."""
         if tapped not in self._plans:
-            wanted = {tensor.slot for tensor in self.graph.outputs} | tapped
+            targets = {tensor.slot for tensor in self.graph.outputs} | tapped
             with quietly():
-                block = Planner(self.graph, self.kernels, wanted).block()
-            self._plans[tapped] = plan_with_foresight(self.graph, self.kernels, block, wanted)
+                block = Planner(self.graph, self.kernels, targets).block()
+            self._plans[tapped] = plan_with_foresight(self.graph, self.kernels, block, targets)
             self._note_constants()
         return self._plans[tapped]
 
@@ -285,27 +275,25 @@ class Prepared:
             if tensor.name not in inputs:
                 raise InputError(f"the network's input {tensor.name!r} is not given")
             value = value_from_given(inputs[tensor.name], tensor.dtype, tensor.name)
-            self._check_shape(tensor.name, value.shape)
+            declared = self._shapes[tensor.name]
+            if not shape_matches(declared, value.shape):
+                raise InputError(
+                    f"{tensor.name} has shape {list(value.shape)}, but the network wants {list(declared)}"
+                )
             values[tensor.slot] = value
         return values
-
-    def _check_shape(self, name: str, given: tuple[int, ...]) -> None:
-        wanted = self._shapes[name]
-        fits = len(given) == len(wanted) and all(a in (-1, b) for a, b in zip(wanted, given, strict=True))
-        if not fits:
-            raise InputError(f"{name} has shape {list(given)}, but the network wants {list(wanted)}")
 
     def tapped(self, taps: Taps) -> frozenset[int]:
         if taps is None:
             return frozenset()
         if taps == "all":
             return frozenset(tensor.slot for layer in self.graph.layers for tensor in layer.outputs)
-        found: set[int] = set()
+        slots: set[int] = set()
         for name in [taps] if isinstance(taps, str) else taps:
             if name not in self._names:
                 raise UnknownNameError("tensor or layer", name, self._names)
-            found |= self._names[name]
-        return frozenset(found)
+            slots |= self._names[name]
+        return frozenset(slots)
 
 
 @contextlib.contextmanager
@@ -325,6 +313,3 @@ def _names(layers: list[Layer], inputs: list[Tensor]) -> dict[str, set[int]]:
     for tensor in (*inputs, *(tensor for layer in layers for tensor in layer.outputs)):
         names[tensor.name] = {tensor.slot}
     return names
-
-
-__all__ = ["LayerError", "Prepared", "evaluate", "prepare", "steps"]

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from trtdx.engines.engine import Seen
+from trtdx.engines.engine import Array, Seen, Sink
 from trtdx.engines.tensorrt.evaluate.schedule import slots_in_branches, varying_slots
-from trtdx.engines.tensorrt.network.graph import IN_CONDITIONAL, IN_LOOP
+from trtdx.engines.tensorrt.network.graph import IN_CONDITIONAL, IN_LOOP, Graph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.engines.engine import Array, Sink
     from trtdx.engines.tensorrt.evaluate.kernels import Kernels
-    from trtdx.engines.tensorrt.network.graph import Graph
     from trtdx.engines.tensorrt.network.places import Spot
 
 
@@ -73,11 +71,11 @@ def unsure_tensors(graph: Graph, kernels: Kernels) -> set[str]:
 
 def _behind(graph: Graph, missing: set[int]) -> set[int]:
     """Return what needs the result of some layers."""
-    found: set[int] = set()
+    slots: set[int] = set()
     before = -1
-    while len(found) != before:
-        before = len(found)
+    while len(slots) != before:
+        before = len(slots)
         for layer in graph.layers:
-            if layer.index in missing or any(slot in found for slot in layer.input_slots()):
-                found.update(layer.output_slots())
-    return found
+            if layer.index in missing or any(slot in slots for slot in layer.input_slots()):
+                slots.update(layer.output_slots())
+    return slots

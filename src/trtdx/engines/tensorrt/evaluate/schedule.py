@@ -45,11 +45,11 @@ class Planner:
         """Return the steps that compute the network's outputs and what is tapped from the network's inputs."""
         outputs = () if self.partly else (tensor.slot for tensor in self.graph.outputs)
         targets = [*outputs, *(self.tapped - self.in_branches)]
-        wanted = [slot for slot in targets if not self.varies.get(slot)]
+        outer_targets = [slot for slot in targets if not self.varies.get(slot)]
         inside = {loop for slot in targets for loop in self.varies.get(slot, ()) if not self._around(loop)}
         assertions = (layer for layer in self.graph.layers if layer.kind == "ASSERTION" and not self.partly)
         checks = [layer for layer in assertions if self._is_outermost(layer)]
-        units, _ = self._needed(wanted, None, [*checks, *(self.graph.loops[loop] for loop in inside)])
+        units, _ = self._needed(outer_targets, None, [*checks, *(self.graph.loops[loop] for loop in inside)])
         block = Block(self._steps(units))
         if self.doomed:  # then it will stop, and whoever looks at what there was wants all of it
             block.close()
@@ -88,7 +88,7 @@ class Planner:
     def _needs(self, unit: Unit) -> list[int]:
         """Return what has to be there before a unit can start."""
         if isinstance(unit, Layer):
-            return [each.slot for each in unit.inputs if each]
+            return [tensor.slot for tensor in unit.inputs if tensor]
         if isinstance(unit, Conditional):
             return unit.input_slots()
         number = self.graph.loops.index(unit)
@@ -100,10 +100,18 @@ class Planner:
         if number not in self.bodies:
             loop = self.graph.loops[number]
             tapped = [slot for slot in self.tapped - self.in_branches if number in self.varies.get(slot, ())]
-            inner = {each: self._inside(each, number) for slot in tapped for each in self.varies[slot]}
-            own = [slot for slot in tapped if not any(inner[each] for each in self.varies[slot])]
-            nested = [self.graph.loops[each] for each, is_inside in inner.items() if is_inside]
-            self.bodies[number] = self._needed([*loop.targets(), *own], number, nested)
+            inner = {
+                varying_loop: self._inside(varying_loop, number)
+                for slot in tapped
+                for varying_loop in self.varies[slot]
+            }
+            direct = [
+                slot for slot in tapped if not any(inner[varying_loop] for varying_loop in self.varies[slot])
+            ]
+            nested = [
+                self.graph.loops[varying_loop] for varying_loop, is_inside in inner.items() if is_inside
+            ]
+            self.bodies[number] = self._needed([*loop.targets(), *direct], number, nested)
         return self.bodies[number]
 
     def _around(self, number: int) -> frozenset[int]:
@@ -201,9 +209,9 @@ def varying_slots(graph: Graph) -> dict[int, frozenset[int]]:
         return varies
     borders = {id(layer): number for number, loop in enumerate(graph.loops) for layer in loop.given()}
     ends = {id(layer): number for number, loop in enumerate(graph.loops) for layer, _, _ in loop.outputs}
-    branches = {id(layer): each for each in graph.conditionals for layer in each.outputs}
+    branches = {id(layer): conditional for conditional in graph.conditionals for layer in conditional.outputs}
 
-    def found(layer: Layer) -> frozenset[int]:
+    def loops_around(layer: Layer) -> frozenset[int]:
         slots = list(layer.input_slots())
         if id(layer) in ends:
             slots += graph.loops[ends[id(layer)]].input_slots()
@@ -218,7 +226,7 @@ def varying_slots(graph: Graph) -> dict[int, frozenset[int]]:
     while changed:
         changed = False
         for layer in graph.layers:
-            loops = found(layer)
+            loops = loops_around(layer)
             for tensor in layer.outputs:
                 if loops - varies.get(tensor.slot, frozenset()):
                     varies[tensor.slot] = varies.get(tensor.slot, frozenset()) | loops
@@ -229,17 +237,17 @@ def varying_slots(graph: Graph) -> dict[int, frozenset[int]]:
 def slots_in_branches(graph: Graph) -> set[int]:
     """Return the slots that only a branch of a conditional needs."""
     makers = {tensor.slot: layer for layer in graph.layers for tensor in layer.outputs}
-    branches = {id(layer): each for each in graph.conditionals for layer in each.outputs}
+    branches = {id(layer): conditional for conditional in graph.conditionals for layer in conditional.outputs}
     loops = {id(layer): loop for loop in graph.loops for layer, _, _ in loop.outputs}
 
     def behind(slots: Iterable[int], into_branches: bool) -> set[int]:
-        seen: set[int] = set()
+        visited: set[int] = set()
         waiting = list(slots)
         while waiting:
             slot = waiting.pop()
-            if slot in seen:
+            if slot in visited:
                 continue
-            seen.add(slot)
+            visited.add(slot)
             layer = makers.get(slot)
             if layer is None:
                 continue
@@ -250,24 +258,29 @@ def slots_in_branches(graph: Graph) -> set[int]:
                 waiting += layer.input_slots()
             if id(layer) in loops:
                 waiting += loops[id(layer)].input_slots()
-        return seen
+        return visited
 
-    sources = [slot for each in graph.conditionals for layer in each.outputs for slot in layer.input_slots()]
+    sources = [
+        slot
+        for conditional in graph.conditionals
+        for layer in conditional.outputs
+        for slot in layer.input_slots()
+    ]
     outputs = [tensor.slot for tensor in graph.outputs]
     return behind(sources, into_branches=True) - behind(outputs, into_branches=False)
 
 
 def _producers(graph: Graph) -> dict[int, Unit]:
-    found: dict[int, Unit] = {}
+    producers: dict[int, Unit] = {}
     for layer in graph.layers:
-        found.update((tensor.slot, layer) for tensor in layer.outputs)
+        producers.update((tensor.slot, layer) for tensor in layer.outputs)
     for loop in graph.loops:
         for layer in loop.given():  # the loop itself puts these in place
-            found.pop(layer.outputs[0].slot)
-        found.update((slot, loop) for slot in loop.output_slots())
+            producers.pop(layer.outputs[0].slot)
+        producers.update((slot, loop) for slot in loop.output_slots())
     for conditional in graph.conditionals:
-        found.update((slot, conditional) for slot in conditional.output_slots())
-    return found
+        producers.update((slot, conditional) for slot in conditional.output_slots())
+    return producers
 
 
 def _index(unit: Unit) -> int:

@@ -10,26 +10,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.engines.tensorrt.evaluate.control_flow import Block, Step, freed
-from trtdx.engines.tensorrt.evaluate.kernels import NEVER_FOLDED
+from trtdx.engines.tensorrt.evaluate.kernels import NEVER_FOLDED, Kernels
 from trtdx.engines.tensorrt.network.graph import Graph, Layer
 from trtdx.engines.tensorrt.network.values import owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trtdx.engines.tensorrt.evaluate.kernels import Kernels
     from trtdx.engines.tensorrt.evaluate.walk import Run
 
 SHAPED_BY = {  # inputs whose values decide the output's shape
-    "FILL": (0,),
-    "ONE_HOT": (2,),
-    "RESIZE": (1,),
-    "SHUFFLE": (1,),
-    "SLICE": (1, 2, 3, 5),
-    "SQUEEZE": (1,),
-    "TOPK": (1,),
-    "UNSQUEEZE": (1,),
-}
+    "FILL": (0,), "ONE_HOT": (2,), "RESIZE": (1,), "SHUFFLE": (1,), "SLICE": (1, 2, 3, 5), "SQUEEZE": (1,),
+    "TOPK": (1,), "UNSQUEEZE": (1,),
+}  # fmt: skip
 SHAPED_BY_DATA = (*NEVER_FOLDED, "NON_ZERO", "NMS")
 MOST_SHAPES = 64  # that are remembered
 MOST_ELEMENTS = 1 << 16  # in all values for one of them
@@ -46,10 +39,10 @@ class Plan(msgspec.Struct, eq=False):
 
     def recall(self, shapes: tuple[tuple[int, ...], ...], values: list[Any]) -> Block:
         """Return the block to run, having put in place what is known for inputs of these shapes."""
-        found = self.known.get(shapes)
-        if self.rest is None or found is None:
+        remembered = self.known.get(shapes)
+        if self.rest is None or remembered is None:
             return self.whole
-        for slot, value in zip(self.foreseen, found, strict=True):
+        for slot, value in zip(self.foreseen, remembered, strict=True):
             values[slot] = value
         return self.rest
 
@@ -57,12 +50,12 @@ class Plan(msgspec.Struct, eq=False):
         """Keep what the whole has computed of the foreseen values."""
         if self.rest is None or shapes in self.known:
             return
-        found = [run.kept[slot] for slot in self.foreseen]
-        if sum(each.size for each in found) > MOST_ELEMENTS:
+        shape_values = [run.kept[slot] for slot in self.foreseen]
+        if sum(value.size for value in shape_values) > MOST_ELEMENTS:
             return
         if len(self.known) >= MOST_SHAPES:
             self.known.pop(next(iter(self.known)))
-        self.known[shapes] = found
+        self.known[shapes] = shape_values
         self.owners = {id(owner(value)) for values in self.known.values() for value in values}
 
 
@@ -71,8 +64,8 @@ def plan_with_foresight(graph: Graph, kernels: Kernels, block: Block, tapped: It
     if any(not isinstance(step.unit, Layer) or kernels.is_missing(step.unit) for step in block.steps):
         return Plan(block)
     following = _following(graph, kernels, block)
-    wanted = set(tapped)
-    rest = [step for step in block.steps if not (set(step.outs) <= following) or wanted & set(step.outs)]
+    targets = set(tapped)
+    rest = [step for step in block.steps if not (set(step.outs) <= following) or targets & set(step.outs)]
     left_out = {slot for step in block.steps for slot in step.outs} - {
         slot for step in rest for slot in step.outs
     }
@@ -96,11 +89,11 @@ def _following(graph: Graph, kernels: Kernels, block: Block) -> set[int]:
         assert isinstance(layer, Layer)
         if layer.kind in SHAPED_BY_DATA:
             continue
-        known = [not slot or slot in values or slot in kernels.constants for slot in step.ins]
-        deciding = [known[number] for number in SHAPED_BY.get(layer.kind, ()) if number < len(known)]
+        has_value = [not slot or slot in values or slot in kernels.constants for slot in step.ins]
+        deciding = [has_value[number] for number in SHAPED_BY.get(layer.kind, ()) if number < len(has_value)]
         if all(deciding) and all(not slot or slot in shaped for slot in step.ins):
             shaped.update(step.outs)
-        asked = layer.kind == "SHAPE" and step.ins[0] in shaped
-        if asked or (known and all(known) and not kernels.is_random(layer)):
+        is_known_shape = layer.kind == "SHAPE" and step.ins[0] in shaped
+        if is_known_shape or (has_value and all(has_value) and not layer.is_random()):
             values.update(step.outs)
     return values

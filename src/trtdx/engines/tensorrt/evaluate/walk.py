@@ -8,15 +8,12 @@ import msgspec
 import numpy as np
 
 from trtdx.engines.errors import EvaluationError, LayerError
-from trtdx.engines.tensorrt.evaluate.control_flow import BranchPart, LoopPart
-from trtdx.engines.tensorrt.network.graph import Layer
+from trtdx.engines.tensorrt.evaluate.control_flow import Block, BranchPart, LoopPart, Step
+from trtdx.engines.tensorrt.network.graph import Layer, Loop
 from trtdx.engines.tensorrt.network.values import numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
-
-    from trtdx.engines.tensorrt.evaluate.control_flow import Block, Step
-    from trtdx.engines.tensorrt.network.graph import Loop
 
 
 class Exchange(msgspec.Struct, eq=False):
@@ -56,11 +53,11 @@ class Run:
                 if kernel is None:
                     yield from self.special(step)
                     continue
-                made = kernel(*[values[slot] for slot in ins])
+                output = kernel(*[values[slot] for slot in ins])
                 if out:
-                    values[out] = made
+                    values[out] = output
                 else:
-                    self.put(step, made)
+                    self.put(step, output)
                 if taps:
                     self.keep(step)
                 if watched or (passing and taps):
@@ -102,10 +99,10 @@ class Run:
     def branch(self, step: Step, part: BranchPart) -> Generator[Layer | Exchange, Any, None]:
         """Run the branch that the condition chooses."""
         values = self.values
-        taken = all(values[tensor.slot].item() for tensor in part.conditional.conditions)
-        yield from self.walk(part.taken if taken else part.other)
+        is_true = all(values[tensor.slot].item() for tensor in part.conditional.conditions)
+        yield from self.walk(part.taken if is_true else part.other)
         for layer in part.conditional.outputs:
-            values[layer.outputs[0].slot] = values[layer.input_slots()[0 if taken else 1]]
+            values[layer.outputs[0].slot] = values[layer.input_slots()[0 if is_true else 1]]
         self.keep(step)
         yield from part.conditional.outputs
 
@@ -117,7 +114,7 @@ class Run:
         )
         state = [values[layer.input_slots()[0]] for layer in loop.recurrences]
         sources = [values[layer.input_slots()[0]] for layer, _, _ in loop.iterators]
-        given: list[list[Any]] = [[] for _ in loop.outputs]
+        collected: list[list[Any]] = [[] for _ in loop.outputs]
         trip = 0
         while True:
             self.start_iteration(part, state)
@@ -130,14 +127,14 @@ class Run:
             yield from loop.recurrences
             yield from (layer for layer, _, _ in loop.iterators)
             yield from self.walk(part.body)
-            for (layer, kind, _), parts in zip(loop.outputs, given, strict=True):
+            for (layer, kind, _), parts in zip(loop.outputs, collected, strict=True):
                 if kind == "LAST_VALUE":
                     parts.clear()
                 parts.append(values[layer.input_slots()[0]])
             state = [values[layer.input_slots()[1]] for layer in loop.recurrences]
             trip += 1
         recurring = {layer.outputs[0].slot for layer in loop.recurrences}
-        for (layer, kind, axis), parts in zip(loop.outputs, given, strict=True):
+        for (layer, kind, axis), parts in zip(loop.outputs, collected, strict=True):
             if kind == "LAST_VALUE" and layer.input_slots()[0] in recurring:
                 parts = [values[layer.input_slots()[0]]]
             values[layer.outputs[0].slot] = self.gathered(layer, kind, axis, parts)
@@ -155,8 +152,8 @@ class Run:
         for (layer, axis, backward), source in zip(loop.iterators, sources, strict=True):
             place = (count or source.shape[axis]) - 1 - trip if backward else trip
             self.values[layer.outputs[0].slot] = np.asarray(source[(*[slice(None)] * axis, place)])
-        given = (layer.outputs[0].slot for layer in loop.given())
-        self.keep_slots(slot for slot in given if slot in self.tapped)
+        entries = (layer.outputs[0].slot for layer in loop.given())
+        self.keep_slots(slot for slot in entries if slot in self.tapped)
 
     def gathered(self, layer: Layer, kind: str, axis: int, parts: list[Any]) -> Any:
         """Return what a loop hands out: the last value, or all of them along a new axis."""
@@ -187,8 +184,8 @@ def _located(err: Exception, step: Step | None, values: list[Any]) -> Evaluation
     if step is None or not isinstance(step.unit, Layer):
         return LayerError(f"the network cannot be computed: {err}")
     layer = step.unit
-    told = [list(values[slot].shape) if values[slot] is not None else None for slot in layer.input_slots()]
+    shapes = [list(values[slot].shape) if values[slot] is not None else None for slot in layer.input_slots()]
     return LayerError(
-        f"layer {layer.name!r} ({layer.kind}) cannot be computed from inputs of shape {told}: {err}",
+        f"layer {layer.name!r} ({layer.kind}) cannot be computed from inputs of shape {shapes}: {err}",
         layer=layer.name,
     )

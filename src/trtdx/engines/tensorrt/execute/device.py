@@ -9,14 +9,13 @@ import ctypes
 import importlib.util
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trtdx.engines.torch.lazy import numpy as np
 from trtdx.errors import MissingExtraError, TrtdxError
 from trtdx.installation import install_packages
 from trtdx.optional import need
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+    from trtdx.engines.engine import Array
 
 DRIVER = "libcuda.so.1"
 VERIFY = "nvidia-smi -L"
@@ -29,7 +28,7 @@ class NoDriverError(TrtdxError):
         super().__init__(
             f"a plan is executed by a GPU, and here {problem}",
             fix="run it where a GPU is (in a container: start it with --gpus all), or compute the network definition on "
-            f"the CPU with trtdx.engines.tensorrt.evaluate.network; `{VERIFY}` shows whether there is a GPU",
+            f"the CPU with trtdx.engines.tensorrt.evaluate; `{VERIFY}` shows whether there is a GPU",
         )
         self.verify = VERIFY
 
@@ -47,9 +46,9 @@ def driver_problem(library: str = DRIVER) -> str:
     status = driver.cuInit(0)
     if not status:
         return ""
-    told = ctypes.c_char_p()
-    driver.cuGetErrorString(status, ctypes.byref(told))
-    return f"the NVIDIA driver does not start: {(told.value or b'').decode()} (CUDA error {status})"
+    message = ctypes.c_char_p()
+    driver.cuGetErrorString(status, ctypes.byref(message))
+    return f"the NVIDIA driver does not start: {(message.value or b'').decode()} (CUDA error {status})"
 
 
 class Memory(Protocol):
@@ -77,10 +76,10 @@ def memory() -> Memory:
         if torch.cuda.is_available():
             return TorchMemory(torch)
     try:
-        found = importlib.util.find_spec("cuda.bindings.runtime")
+        spec = importlib.util.find_spec("cuda.bindings.runtime")
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise MissingExtraError(
             "a torch with CUDA or cuda-python is needed to hold a GPU's memory",
             fix=install_packages("cuda-python"),
@@ -119,8 +118,8 @@ class TorchMemory:
     def read(self, address: int, count: int, stream: int) -> Array:
         cuda = self._torch.cuda
         with cuda.stream(cuda.ExternalStream(stream)):
-            found: Array = self._torch.as_tensor(_Bytes(address, count), device="cuda").cpu().numpy()
-        return found
+            data: Array = self._torch.as_tensor(_Bytes(address, count), device="cuda").cpu().numpy()
+        return data
 
     def wait(self) -> None:
         self._stream.synchronize()
@@ -136,8 +135,10 @@ class CudaMemory:
     def _done(self, result: tuple[Any, ...]) -> Any:
         status, *values = result
         if int(status):
-            told = self._cuda.cudaGetErrorString(status)[1]
-            raise DeviceError(f"the GPU refuses: {told.decode() if isinstance(told, bytes) else told}")
+            message = self._cuda.cudaGetErrorString(status)[1]
+            raise DeviceError(
+                f"the GPU refuses: {message.decode() if isinstance(message, bytes) else message}"
+            )
         return values[0] if values else None
 
     def hold(self, count: int) -> tuple[Any, int]:
@@ -149,12 +150,10 @@ class CudaMemory:
         self._copy(held.address, array.ctypes.data, array.nbytes, kind, self.stream)
 
     def read(self, address: int, count: int, stream: int) -> Array:
-        import numpy as np
-
-        found = np.empty(count, np.uint8)
+        data = np.empty(count, np.uint8)
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        self._copy(found.ctypes.data, address, count, kind, stream)
-        return found
+        self._copy(data.ctypes.data, address, count, kind, stream)
+        return data
 
     def _copy(self, target: int, source: int, count: int, kind: Any, stream: int) -> None:
         self._done(self._cuda.cudaMemcpyAsync(target, source, count, kind, stream))

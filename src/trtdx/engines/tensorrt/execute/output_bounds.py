@@ -26,9 +26,8 @@ MOST_WORDS = 200
 _BOUND = re.compile(r"\s*(?:\[-?\d+,)?(?P<most>\d+)\]?(?:\t(?P<told>.*))?")
 _SHAPE = re.compile(r"\(# (\d+) \(SHAPE (\S+)\)\)")
 _COMPUTED: dict[str, Callable[[list[int]], int]] = {"+": sum, "*": math.prod, "MAX": max, "MIN": min}
-Dims = list[
-    tuple[int | None, str]
-]  # of each dimension: the largest size over all profiles, and the expression
+# Of each dimension: the largest size over all profiles, and the expression.
+Dims = list[tuple[int | None, str]]
 Sizes = dict[str, int]  # of a profile, at its largest: by the dimension's name, and by "x#0"
 
 
@@ -36,24 +35,24 @@ def with_most_bytes(
     done: Done, inputs: Sequence[Binding], profiles: Sequence[Profile], messages: Sequence[Message]
 ) -> tuple[Binding, ...]:
     """Return the outputs with the bytes they take in the profile that needs most, where that is known."""
-    told = dims_from(messages)
+    bounds = dims_from(messages)
     sizes = [largest(inputs, profile) for profile in profiles] or [{}]
     return tuple(
-        msgspec.structs.replace(each, most_bytes=_bytes(each, told.get(done.makers.get(each.name, ("", 0)), []), sizes))
-        for each in done.outputs
+        msgspec.structs.replace(output, most_bytes=_bytes(output, bounds.get(done.makers.get(output.name, ("", 0)), []), sizes))
+        for output in done.outputs
     )  # fmt: skip
 
 
 def largest(inputs: Sequence[Binding], profile: Profile) -> Sizes:
     """Return the largest size of each dynamic dimension."""
-    found: Sizes = {}
-    for each in inputs:
-        most = profile.get(each.name, ((), (), ()))[2]
-        for axis, (dim, size) in enumerate(zip(each.dims, most, strict=False)):
-            found[f"{each.name}#{axis}"] = size
+    sizes: Sizes = {}
+    for binding in inputs:
+        most = profile.get(binding.name, ((), (), ()))[2]
+        for axis, (dim, size) in enumerate(zip(binding.dims, most, strict=False)):
+            sizes[f"{binding.name}#{axis}"] = size
             if isinstance(dim, str):
-                found[dim] = max(size, found.get(dim, 0))
-    return found
+                sizes[dim] = max(size, sizes.get(dim, 0))
+    return sizes
 
 
 def _bytes(binding: Binding, told: Dims, profiles: Sequence[Sizes]) -> int | None:
@@ -64,8 +63,10 @@ def _bytes(binding: Binding, told: Dims, profiles: Sequence[Sizes]) -> int | Non
     if len(told) != len(binding.dims):
         return None
     counts = [_count(told, sizes) for sizes in profiles]
-    known = [count for count in counts if count is not None]
-    return math.ceil(max(known) * BITS[binding.dtype] / 8) if len(known) == len(counts) else None
+    known_counts = [count for count in counts if count is not None]
+    return (
+        math.ceil(max(known_counts) * BITS[binding.dtype] / 8) if len(known_counts) == len(counts) else None
+    )
 
 
 def _count(told: Dims, sizes: Sizes) -> int | None:
@@ -102,17 +103,19 @@ def computed_size(expression: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def _applied(form: list[str | int]) -> int | None:
-    operator, values = form[:1], [each for each in form[1:] if isinstance(each, int)]
+    operator, values = form[:1], [operand for operand in form[1:] if isinstance(operand, int)]
     computed = _COMPUTED.get(str(operator[0])) if operator else None
     return computed(values) if computed and values and len(values) == len(form) - 1 else None
 
 
 def dims_from(messages: Sequence[Message]) -> dict[tuple[str, int], Dims]:
     """Return what the lines after "GRAPH NODES" say of each output, by layer and number."""
-    found: dict[tuple[str, int], Dims] = {}
+    bounds: dict[tuple[str, int], Dims] = {}
     dims: Dims | None = None
     layer, inside = "", False
-    for line in (line for each in messages if each.severity != "INFO" for line in each.text.split("\n")):
+    for line in (
+        line for message in messages if message.severity != "INFO" for line in message.text.split("\n")
+    ):
         if line == "GRAPH NODES":
             inside = True
         elif not inside or line.startswith("Graph construction completed"):
@@ -120,10 +123,10 @@ def dims_from(messages: Sequence[Message]) -> dict[tuple[str, int], Dims]:
         elif not line.startswith(" "):
             layer, dims = line.partition(" ")[2], None
         elif line.startswith("    Output "):
-            dims = found[layer, int(line.split()[1])] = []
+            dims = bounds[layer, int(line.split()[1])] = []
         elif line.startswith("    Input "):
             dims = None
         elif dims is not None:
             bound = _BOUND.fullmatch(line)
             dims.append((int(bound["most"]), bound["told"] or "") if bound else (None, ""))
-    return found
+    return bounds

@@ -1,12 +1,12 @@
 """A plan executed by a GPU, its debug tensors handed on as they are written.
 
-    execute("model.plan", {"x": array}, sink=show)          # what was marked with mark_debug reaches `show`
+    execute_plan("model.plan", {"x": array}, sink=show)     # what was marked with mark_debug reaches `show`
     with open_plan("model.plan", sink=show) as engine:      # many steps: it can be generated with, too
         engine.run({"x": array})
 
 A plan is looked at in plain Python first (what it is, whether it is whole), then the driver is asked, and only then
 is TensorRT. On a machine without a GPU that ends in one `NoDriverError`. Nothing after that has run where trtdx is made:
-`tests/engines/tensorrt/test_execute.py` proves that all it uses of TensorRT and torch exists.
+`tests/engines/tensorrt/execute/test_plan.py` proves that all it uses of TensorRT and torch exists.
 """
 
 from __future__ import annotations
@@ -17,24 +17,20 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Seen
+from trtdx.engines.engine import Array, ClosedOnExit, Seen, Sink
 from trtdx.engines.errors import EvaluationError
 from trtdx.engines.tensorrt.bindings import bindings
-from trtdx.engines.tensorrt.execute.device import NoDriverError, driver_problem, memory
+from trtdx.engines.tensorrt.execute.device import Memory, NoDriverError, driver_problem, memory
 from trtdx.engines.tensorrt.network.scopes import path_of
 from trtdx.engines.tensorrt.network.values import byte_count, dtype_name, value_from_bytes
+from trtdx.engines.torch.lazy import numpy as np
 from trtdx.errors import InputError
 from trtdx.tensors.feeds import Input, checked_feeds
 from trtdx.tensors.taps import Place
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from types import ModuleType, TracebackType
-
-    from typing_extensions import Self
-
-    from trtdx.engines.engine import Array, Sink
-    from trtdx.engines.tensorrt.execute.device import Memory
+    from types import ModuleType
 
     Places = Mapping[str, Sequence[Place]]
 
@@ -71,7 +67,7 @@ def open_plan(
         sink: called with each debug tensor.
         debug_tensors: "all" that were marked when it was built, "unfused" for all that were not fused away
             (the network was built with mark_unfused_tensors_as_debug_tensors), or some by name.
-        places: for a tensor, the places it is known by (`places.tensors_at`); else it is known by its name.
+        places: for a tensor, the places it is known by (`places_by_tensor`); else it is known by its name.
         profile: the number of the optimization profile.
 
     Raises:
@@ -84,14 +80,14 @@ def open_plan(
     if problem:
         raise NoDriverError(problem)
     trt = bindings()
-    found = Execution(trt, loaded(trt, data), memory(), sink, places or {})
-    found.choose(profile)
+    execution = Execution(trt, loaded(trt, data), memory(), sink, places or {})
+    execution.choose(profile)
     if sink is not None:
-        found.watch(debug_tensors)
-    return found
+        execution.watch(debug_tensors)
+    return execution
 
 
-class Execution:
+class Execution(ClosedOnExit):
     """A plan on a GPU, executed step by step."""
 
     kind = "tensorrt"
@@ -154,41 +150,39 @@ class Execution:
         """
         context = self._context
         arrays = checked_feeds(self.inputs, feeds)
-        held = [self._feed(name, array) for name, array in arrays.items()]
+        allocations = [self._feed(name, array) for name, array in arrays.items()]
         short = context.infer_shapes()
         if short:
             raise InputError(f"the shapes of {', '.join(short)} do not follow from what is fed")
-        made = {name: self._room(name) for name in self.outputs}
+        buffers = {name: self._room(name) for name in self.outputs}
         fine = context.execute_async_v3(self._memory.stream)
         self._memory.wait()
         self.step += 1
-        del held  # not before the stream is done with it
+        del allocations  # not before the stream is done with it
         if self._listener.error is not None:
             error, self._listener.error = self._listener.error, None
             raise error
         if not fine:
             raise EvaluationError(f"TensorRT does not execute the plan: {_said(self._trt)}")
-        return {name: self._fetched(name, *room) for name, room in made.items()}
+        return {name: self._fetched(name, *room) for name, room in buffers.items()}
 
     def _feed(self, name: str, array: Array) -> Any:
         """Give one input to the context; what comes back keeps its memory alive."""
-        import numpy as np
-
         context = self._context
-        whole = np.ascontiguousarray(array).reshape(array.shape)
-        if not context.set_input_shape(name, whole.shape):
+        packed = np.ascontiguousarray(array).reshape(array.shape)
+        if not context.set_input_shape(name, packed.shape):
             raise InputError(
-                f"the plan does not take {name} of shape {list(whole.shape)}: {_said(self._trt)}",
+                f"the plan does not take {name} of shape {list(packed.shape)}: {_said(self._trt)}",
                 fix="stay within the optimization profile, or build with a wider one; trtdx inspect shows it",
             )
-        raw = whole.reshape(-1).view(np.uint8)
+        raw = packed.reshape(-1).view(np.uint8)
         if self._engine.get_tensor_location(name) == self._trt.TensorLocation.HOST:
             self._check(context.set_tensor_address(name, raw.ctypes.data), name)
             return raw
-        held, address = self._memory.hold(raw.nbytes)
-        self._memory.write(held, raw)
+        allocation, address = self._memory.hold(raw.nbytes)
+        self._memory.write(allocation, raw)
         self._check(context.set_tensor_address(name, address), name)
-        return held
+        return allocation
 
     def _room(self, name: str) -> tuple[Any, int, tuple[int, ...]]:
         """Give an output its memory."""
@@ -196,12 +190,12 @@ class Execution:
         if min(shape, default=0) < 0:
             raise InputError(
                 f"the shape of the output {name} depends on the data, which cannot be executed here",
-                fix="leave that output out, or compute the network definition with trtdx.engines.tensorrt.evaluate.network",
+                fix="leave that output out, or compute the network definition with trtdx.engines.tensorrt.evaluate",
             )
         dtype = self._engine.get_tensor_dtype(name).name
-        held, address = self._memory.hold(byte_count(dtype, math.prod(shape)))
+        allocation, address = self._memory.hold(byte_count(dtype, math.prod(shape)))
         self._check(self._context.set_tensor_address(name, address), name)
-        return held, address, shape
+        return allocation, address, shape
 
     def _fetched(self, name: str, held: Any, address: int, shape: tuple[int, ...]) -> Array:
         dtype = self._engine.get_tensor_dtype(name).name
@@ -211,8 +205,8 @@ class Execution:
         """Hand a debug tensor on, at each of its places."""
         if self.sink is None:
             return
-        own = Place(".".join(path_of(name)), "out", tensor=name, dtype=dtype_name(dtype))
-        for place in self._places.get(name, (own,)):
+        default_place = Place(".".join(path_of(name)), "out", tensor=name, dtype=dtype_name(dtype))
+        for place in self._places.get(name, (default_place,)):
             self.sink(Seen(place, value, self.step, 0))
 
     def _check(self, fine: bool, what: str) -> None:
@@ -223,19 +217,9 @@ class Execution:
         """Let go of the plan and its memory."""
         self._context = self._engine = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _value(held: Any, address: int, dtype: str, shape: tuple[int, ...], stream: int) -> Array:
     """Return a tensor of any type from memory on either side."""
-    import numpy as np
-
     count = math.prod(shape)
     size = byte_count(dtype, count)
     raw = held.read(address, size, stream) if size else np.zeros(0, np.uint8)
@@ -247,9 +231,9 @@ def listener_class(trt: ModuleType) -> Any:
     """Return TensorRT's debug listener that reads each tensor and passes it on."""
 
     class Listener(trt.IDebugListener):  # type: ignore[misc,name-defined]
-        def __init__(self, passed: Any, held: Memory) -> None:
+        def __init__(self, passed: Any, memory: Memory) -> None:
             trt.IDebugListener.__init__(self)
-            self._pass, self._memory = passed, held
+            self._pass, self._memory = passed, memory
             self.error: BaseException | None = None
 
         def process_debug_tensor(
@@ -263,9 +247,9 @@ def listener_class(trt: ModuleType) -> Any:
         ) -> bool:
             if self.error is not None:
                 return False
-            held = HostMemory() if location == trt.TensorLocation.HOST else self._memory
+            memory = HostMemory() if location == trt.TensorLocation.HOST else self._memory
             try:  # TensorRT ends the process when something is raised through it
-                self._pass(name, type.name, _value(held, _address(addr), type.name, tuple(shape), stream))
+                self._pass(name, type.name, _value(memory, _address(addr), type.name, tuple(shape), stream))
             except BaseException as err:
                 self.error = err
                 return False
@@ -288,8 +272,6 @@ class HostMemory:
     """What is not on the GPU at all: shapes."""
 
     def read(self, address: int, count: int, stream: int) -> Array:
-        import numpy as np
-
         source: Any = (ctypes.c_uint8 * count).from_address(address)
         return np.frombuffer(source, np.uint8).copy()
 
@@ -317,11 +299,11 @@ def loaded(trt: ModuleType, data: bytes) -> Any:
     from trtdx.formats.tensorrt.plan import START_BYTES, parse_header
 
     header = parse_header(data[:START_BYTES], len(data))
-    own = "TensorRT-RTX" if trt.__name__ == "tensorrt_rtx" else "TensorRT"
-    if header.product != own:
+    installed = "TensorRT-RTX" if trt.__name__ == "tensorrt_rtx" else "TensorRT"
+    if header.product != installed:
         raise InputError(
-            f"the plan is {header.product}'s, and this is {own} {trt.__version__}",
-            fix=f"build it with {own}, or install {header.product}",
+            f"the plan is {header.product}'s, and this is {installed} {trt.__version__}",
+            fix=f"build it with {installed}, or install {header.product}",
         )
     log = logger(trt)
     log.told.clear()
@@ -329,13 +311,13 @@ def loaded(trt: ModuleType, data: bytes) -> Any:
     engine = runtime.deserialize_cuda_engine(data)
     if engine is not None:
         return engine
-    said = _said(trt)
-    if any(mark in said for mark in NO_USABLE_DRIVER):
-        raise NoDriverError(f"TensorRT finds none that it can use: {said}")
+    reason = _said(trt)
+    if any(mark in reason for mark in NO_USABLE_DRIVER):
+        raise NoDriverError(f"TensorRT finds none that it can use: {reason}")
     versions = f"; the plan is of {header.version}, this is {trt.__version__}"
     raise EvaluationError(
-        f"TensorRT does not load the plan: {said}{versions if header.version != trt.__version__ else ''}",
-        fix=f"build it with {own} {trt.__version__} for this GPU",
+        f"TensorRT does not load the plan: {reason}{versions if header.version != trt.__version__ else ''}",
+        fix=f"build it with {installed} {trt.__version__} for this GPU",
     )
 
 
@@ -357,8 +339,5 @@ def logger(trt: ModuleType) -> Any:
 
 def _said(trt: ModuleType) -> str:
     """Return the last error; where another logger was first in this process, TensorRT tells that one."""
-    told = logger(trt).told
-    return told[-1] if told else "it says why to the logger that was made first in this process"
-
-
-__all__ = ["Execution", "NoDriverError", "execute", "open_plan"]
+    errors = logger(trt).told
+    return errors[-1] if errors else "it says why to the logger that was made first in this process"

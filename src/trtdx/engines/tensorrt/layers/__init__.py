@@ -1,1 +1,1 @@
-"""Kernels by kind of layer, one file a family; `table.py` holds the one table of them."""
+"""Kernels by kind of layer, one file a family; `kernel_registry.py` holds the one table of them."""

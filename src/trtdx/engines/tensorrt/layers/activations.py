@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import in_float32, input_dtype, kernel_of, on_arrays, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import (
+    Kernel,
+    Layer,
+    in_float32,
+    input_dtype,
+    kernel_of,
+    on_arrays,
+    shape_along,
+    torch_kernel_of,
+)
 from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, to_torch, value_from_weights
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 SMALL = 1 << 13  # elements up to which several calls of numpy are quicker than one of torch
 
@@ -66,11 +71,13 @@ def parametric_relu(layer: Layer, trt: Any) -> Kernel:
 def scale(layer: Layer, trt: Any) -> Kernel:
     dtype = input_dtype(layer)
     mode, axis = trt.mode.name, trt.channel_axis
-    found = [value_from_weights(weights, dtype) for weights in (trt.scale, trt.shift, trt.power)]
-    held = [None if each is None else to_torch(dtype)(np.ascontiguousarray(each)) for each in found]
+    arrays = [value_from_weights(weights, dtype) for weights in (trt.scale, trt.shift, trt.power)]
+    coefficients = [
+        None if array is None else to_torch(dtype)(np.ascontiguousarray(array)) for array in arrays
+    ]
 
     def compute(value: Any) -> Any:
-        factor, shift, power = (_against(each, value, mode, axis) for each in held)
+        factor, shift, power = (_against(weights, value, mode, axis) for weights in coefficients)
         value = value if factor is None else value * factor
         value = value if shift is None else value + shift
         return value if power is None else torch.pow(value, power)
@@ -86,7 +93,7 @@ def _against(weights: Any, value: Any, mode: str, axis: int) -> Any:
     if mode == "UNIFORM":
         return weights.reshape(())
     if mode == "CHANNEL":
-        return weights.reshape([-1 if each == axis else 1 for each in range(value.dim())])
+        return weights.reshape(shape_along(axis, value.dim()))
     return weights.reshape(value.shape[axis:])
 
 

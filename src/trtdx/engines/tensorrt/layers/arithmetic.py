@@ -2,92 +2,66 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import in_float32, input_dtype, kernel_of, on_arrays, unchanged
+from trtdx.engines.tensorrt.layers.table import (
+    Kernel,
+    Layer,
+    in_float32,
+    input_dtype,
+    kernel_of,
+    on_arrays,
+    unchanged,
+)
 from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, Array
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 LARGE = 1 << 18  # elements from which torch's several threads pay
 SMALL = 1 << 12  # elements up to which numpy's functions without vector code are quicker than a call of torch
 
 # On NaN: in MAX and MIN a number wins, NVIDIA/TensorRT#4758.
 NUMPY_FLOAT: dict[str, Any] = {
-    "SUM": np.add,
-    "PROD": np.multiply,
-    "SUB": np.subtract,
-    "DIV": np.divide,
-    "MAX": np.fmax,
-    "MIN": np.fmin,
-    "EQUAL": np.equal,
-    "GREATER": np.greater,
-    "LESS": np.less,
-    "POW": np.power,
+    "SUM": np.add, "PROD": np.multiply, "SUB": np.subtract, "DIV": np.divide, "MAX": np.fmax, "MIN": np.fmin,
+    "EQUAL": np.equal, "GREATER": np.greater, "LESS": np.less, "POW": np.power,
     "FLOOR_DIV": lambda left, right: np.floor(np.divide(left, right)),
-}
+}  # fmt: skip
 NUMPY_INTEGER: dict[str, Any] = {
-    "SUM": np.add,  # wraps around
-    "PROD": np.multiply,
-    "SUB": np.subtract,
+    "SUM": np.add, "PROD": np.multiply, "SUB": np.subtract,  # these wrap around
     "DIV": lambda left, right: divide(left, right, truncate=True),
     "FLOOR_DIV": lambda left, right: divide(left, right, truncate=False),
-    "MAX": np.maximum,
-    "MIN": np.minimum,
     "POW": lambda left, right: integer_power(left, right),
-    "EQUAL": np.equal,
-    "GREATER": np.greater,
-    "LESS": np.less,
-    "AND": np.logical_and,
-    "OR": np.logical_or,
-    "XOR": np.logical_xor,
-}
+    "MAX": np.maximum, "MIN": np.minimum, "EQUAL": np.equal, "GREATER": np.greater, "LESS": np.less,
+    "AND": np.logical_and, "OR": np.logical_or, "XOR": np.logical_xor,
+}  # fmt: skip
 TORCH_FLOAT = {
-    "SUM": "add",
-    "PROD": "mul",
-    "SUB": "sub",
-    "DIV": "div",
-    "MAX": "fmax",
-    "MIN": "fmin",
-    "EQUAL": "eq",
-    "GREATER": "gt",
-    "LESS": "lt",
-    "POW": "pow",
-}
+    "SUM": "add", "PROD": "mul", "SUB": "sub", "DIV": "div", "MAX": "fmax", "MIN": "fmin", "EQUAL": "eq",
+    "GREATER": "gt", "LESS": "lt", "POW": "pow",
+}  # fmt: skip
 
 
 @kernel_of("ELEMENTWISE")
 def elementwise(layer: Layer, trt: Any) -> Kernel:
     operation = trt.op.name
     if input_dtype(layer) not in FLOATS:
-        return _of_two(NUMPY_INTEGER[operation])
+        return _array_result_kernel(NUMPY_INTEGER[operation])
     large = on_arrays(_torch_elementwise(operation, layer), layer)
     if input_dtype(layer) not in PLAIN:
         return large
-    small = NUMPY_FLOAT[operation]
+    small = _array_result_kernel(NUMPY_FLOAT[operation])
     if operation == "POW":
         return _power(large)
 
-    def compute(left: Array, right: Array) -> Any:
-        if left.size > LARGE or right.size > LARGE:
-            return large(left, right)
-        made = small(left, right)
-        return made if made.__class__ is np.ndarray else np.asarray(made)
-
-    return compute
+    return lambda left, right: (large if left.size > LARGE or right.size > LARGE else small)(left, right)
 
 
-def _of_two(function: Any) -> Kernel:
+def _array_result_kernel(function: Any) -> Kernel:
     """Return a numpy function that gives an array also where numpy would give a scalar."""
 
-    def compute(left: Array, right: Array) -> Any:
-        made = function(left, right)
-        return made if made.__class__ is np.ndarray else np.asarray(made)
+    def compute(*values: Array) -> Any:
+        result = function(*values)
+        return result if result.__class__ is np.ndarray else np.asarray(result)
 
     return compute
 
@@ -141,30 +115,12 @@ def integer_power(base: Array, exponent: Array) -> Any:
 
 
 NUMPY_UNARY: dict[str, Any] = {
-    "EXP": np.exp,
-    "LOG": np.log,
-    "SQRT": np.sqrt,
-    "RECIP": np.reciprocal,
-    "ABS": np.abs,
-    "NEG": np.negative,
-    "SIN": np.sin,
-    "COS": np.cos,
-    "TAN": np.tan,
-    "SINH": np.sinh,
-    "COSH": np.cosh,
-    "ASIN": np.arcsin,
-    "ACOS": np.arccos,
-    "ATAN": np.arctan,
-    "ASINH": np.arcsinh,
-    "ACOSH": np.arccosh,
-    "ATANH": np.arctanh,
-    "CEIL": np.ceil,
-    "FLOOR": np.floor,
-    "SIGN": np.sign,
+    "EXP": np.exp, "LOG": np.log, "SQRT": np.sqrt, "RECIP": np.reciprocal, "ABS": np.abs, "NEG": np.negative,
+    "SIN": np.sin, "COS": np.cos, "TAN": np.tan, "SINH": np.sinh, "COSH": np.cosh,
+    "ASIN": np.arcsin, "ACOS": np.arccos, "ATAN": np.arctan, "ASINH": np.arcsinh, "ACOSH": np.arccosh,
+    "ATANH": np.arctanh, "CEIL": np.ceil, "FLOOR": np.floor, "SIGN": np.sign,
     "ROUND": np.rint,  # ties to even
-}
-
-
+}  # fmt: skip
 QUICK = ("SQRT", "RECIP", "ABS", "NEG", "CEIL", "FLOOR", "SIGN", "ROUND", "EXP")
 
 
@@ -179,16 +135,10 @@ def unary(layer: Layer, trt: Any) -> Kernel:
     large = on_arrays(_torch_unary(operation, layer), layer)
     if dtype not in PLAIN or operation not in NUMPY_UNARY:
         return large
-    small = NUMPY_UNARY[operation]
+    small = _array_result_kernel(NUMPY_UNARY[operation])
     most = LARGE if operation in QUICK else SMALL
 
-    def compute(value: Array) -> Any:
-        if value.size > most:
-            return large(value)
-        made = small(value)
-        return made if made.__class__ is np.ndarray else np.asarray(made)
-
-    return compute
+    return lambda value: (large if value.size > most else small)(value)
 
 
 def _torch_unary(operation: str, layer: Layer) -> Kernel:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trtdx.engines.errors import LayerError
 from trtdx.engines.tensorrt.layers.quantization import quantized
-from trtdx.engines.tensorrt.layers.table import in_float32, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, in_float32, torch_kernel_of
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 
 @torch_kernel_of("ATTENTION_INPUT")
 def attention(layer: Layer, trt: Any) -> Kernel:
     """Return the kernel of a whole attention; its output layer passes the result on."""
-    whole = trt.attention
-    if getattr(whole, "num_ranks", 1) > 1:
+    trt_attention = trt.attention
+    if getattr(trt_attention, "num_ranks", 1) > 1:
         raise LayerError(f"layer {layer.name!r} is split over ranks, which is not computed", layer=layer.name)
-    rules = _Rules(layer, whole)
+    rules = _Rules(layer, trt_attention)
     packed = [
-        getattr(whole, name, None) is not None and getattr(whole, name).name == "PACKED_NHD"
+        getattr(trt_attention, name, None) is not None and getattr(trt_attention, name).name == "PACKED_NHD"
         for name in ("query_form", "key_value_form")
     ]
 
@@ -103,17 +99,19 @@ class _Rules:
         """Return the attention of sequences laid end to end, one after the other."""
         count = (len(starts) if packed[0] else len(lengths)) - 1 if any(packed) else query.shape[0]
         result = torch.zeros_like(query)
-        for each in range(count):
-            queries = _sequence(query, each, starts, packed[0])
-            keys, values = (_sequence(part, each, lengths, packed[1]) for part in (key, value))
-            limit = lengths[each].reshape(1, 1, 1, 1) if lengths is not None and not packed[1] else None
-            own = None if mask is None else mask[min(each, mask.shape[0] - 1)].unsqueeze(0)
-            own = None if own is None else own[..., : queries.shape[2], : keys.shape[2]]
-            done = self.attend(queries, keys, values, own, scale, limit)[0]
+        for number in range(count):
+            queries = _sequence(query, number, starts, packed[0])
+            keys, values = (_sequence(part, number, lengths, packed[1]) for part in (key, value))
+            limit = lengths[number].reshape(1, 1, 1, 1) if lengths is not None and not packed[1] else None
+            sequence_mask = None if mask is None else mask[min(number, mask.shape[0] - 1)].unsqueeze(0)
+            sequence_mask = (
+                None if sequence_mask is None else sequence_mask[..., : queries.shape[2], : keys.shape[2]]
+            )
+            done = self.attend(queries, keys, values, sequence_mask, scale, limit)[0]
             if packed[0]:
-                result[int(starts[each]) : int(starts[each + 1])] = done.transpose(0, 1)
+                result[int(starts[number]) : int(starts[number + 1])] = done.transpose(0, 1)
             else:
-                result[each] = done
+                result[number] = done
         return result
 
 
@@ -154,9 +152,7 @@ def kv_cache_update(layer: Layer, trt: Any) -> Kernel:
         result = cache.clone()
         for number, begin in enumerate(where.tolist()):
             new = _sequence(update, number, starts, packed)[0]
-            if (
-                begin >= 0 and begin + new.shape[1] <= cache.shape[2]
-            ):  # TensorRT ignores one that does not fit
+            if begin >= 0 and begin + new.shape[1] <= cache.shape[2]:  # TensorRT ignores others
                 result[number, :, begin : begin + new.shape[1]] = new
         return result
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trtdx.engines.tensorrt.layers.table import input_dtype, kernel_of, on_arrays, unchanged
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, input_dtype, kernel_of, on_arrays, unchanged
 from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, WIDENED, numpy_dtype, torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 INTEGER_LIMITS = {
     "INT8": (-128, 127),
@@ -27,8 +23,8 @@ def cast(layer: Layer, trt: Any) -> Kernel:
     if source == target:
         return unchanged
     if source in PLAIN and target in PLAIN and (source != "FLOAT" or target == "BOOL"):
-        wanted = numpy_dtype(target)
-        return lambda value: value.astype(wanted)
+        target_dtype = numpy_dtype(target)
+        return lambda value: value.astype(target_dtype)
     return on_arrays(_torch_cast(source, target), layer)
 
 
@@ -53,11 +49,11 @@ def integers_from_floats(value: Any, target: str) -> Any:
     """Return floats cut towards zero; a NaN is 0 and what is too large the limit: NVIDIA/TensorRT#4775."""
     low, high = INTEGER_LIMITS[target]
     wide = torch.nan_to_num(value.to(torch.float64), nan=0.0)
-    whole = torch.clamp(wide, float(low), float(high))
+    clamped = torch.clamp(wide, float(low), float(high))
     if target != "INT64":
-        return whole.to(torch_dtype(target))
+        return clamped.to(torch_dtype(target))
     too_large = wide >= 2.0**63
-    return torch.where(too_large, high, torch.where(too_large, 0.0, whole).to(torch.int64))
+    return torch.where(too_large, high, torch.where(too_large, 0.0, clamped).to(torch.int64))
 
 
 def four_bits(value: Any) -> Any:

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.engines.tensorrt.layers.table import dims, in_float32, input_dtype, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, in_float32, input_dtype, torch_kernel_of
 from trtdx.engines.tensorrt.network.values import to_torch, torch_dtype, value_from_weights
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -79,7 +76,7 @@ def _parameters(layer: Layer, trt: Any) -> tuple[Any, Any]:
     kernel = None if layer.has_input(1) else value_from_weights(trt.kernel, dtype)
     bias = None if layer.has_input(2) else value_from_weights(trt.bias, dtype)
     kernel, bias = (
-        None if each is None else to_torch(dtype)(each).to(torch.float32) for each in (kernel, bias)
+        None if weights is None else to_torch(dtype)(weights).to(torch.float32) for weights in (kernel, bias)
     )
     return kernel, bias
 
@@ -109,7 +106,7 @@ def deconvolution(layer: Layer, trt: Any) -> Kernel:
     fixed, fixed_bias = _parameters(layer, trt)
     rank = len(window.size)
     convolve = torch.nn.functional.conv_transpose2d if rank == 2 else torch.nn.functional.conv_transpose3d
-    sides = _sides([tuple(-each for each in window.trimming(axis)) for axis in range(rank)])  # type: ignore[misc]
+    sides = _sides([tuple(-size for size in window.trimming(axis)) for axis in range(rank)])  # type: ignore[misc]
 
     def compute(value: Any, kernel: Any = None, bias: Any = None) -> Any:
         kernel = fixed if kernel is None else kernel

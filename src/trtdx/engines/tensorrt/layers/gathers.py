@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import kernel_of, on_arrays, torch_kernel_of
-from trtdx.engines.tensorrt.network.values import torch_dtype
+from trtdx.engines.tensorrt.layers.table import (
+    Kernel,
+    Layer,
+    kernel_of,
+    on_arrays,
+    shape_along,
+    torch_kernel_of,
+)
+from trtdx.engines.tensorrt.network.values import Array, torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 BYTES = ("FP8", "FP4", "E8M0")  # torch does not move these everywhere
 
@@ -26,7 +28,8 @@ def as_bits(kernel: Kernel, layer: Layer) -> Kernel:
 
     def compute(*values: Any) -> Any:
         raw = [
-            each.view(torch.uint8) if each is not None and each.dtype == dtype else each for each in values
+            value.view(torch.uint8) if value is not None and value.dtype == dtype else value
+            for value in values
         ]
         return kernel(*raw).view(dtype)
 
@@ -38,13 +41,23 @@ def in_bounds(index: Any, length: int) -> tuple[Any, Any]:
     index = index.to(torch.int64)
     if not index.numel():
         return index, None
-    low, high = (each.item() for each in torch.aminmax(index))
+    low, high = (limit.item() for limit in torch.aminmax(index))
     if low < 0:
         index = torch.where(index < 0, index + length, index)
     if high < length and low >= -length:
         return index, None
     outside = (index < 0) | (index >= length)
     return torch.where(outside, torch.zeros_like(index), index), outside
+
+
+def _tuples_in_bounds(index: Any, lengths: tuple[int, ...]) -> tuple[list[Any], Any]:
+    """Return the parts of the tuples along the last axis, as `wrap_indices` does with each of them."""
+    parts, outside = [], None
+    for number in range(index.shape[-1]):
+        inside, missed = in_bounds(index[..., number], lengths[number])
+        parts.append(inside)
+        outside = missed if outside is None else outside if missed is None else outside | missed
+    return parts, outside
 
 
 @kernel_of("GATHER")
@@ -81,13 +94,13 @@ def gather_in_batch(data: Array, index: Array, axis: int) -> Array:
     count = max(data.shape[0], index.shape[0]) if data.shape[0] and index.shape[0] else 0
     if not count:
         return np.zeros((0, *data.shape[1:axis], *index.shape[1:], *data.shape[axis + 1 :]), data.dtype)
-    each = [
+    gathered = [
         gather_default(
             data[min(number, len(data) - 1)], np.asarray(index[min(number, len(index) - 1)]), axis - 1
         )
         for number in range(count)
     ]
-    return np.stack(each)
+    return np.stack(gathered)
 
 
 def gather_elements(data: Any, index: Any, axis: int) -> Any:
@@ -104,28 +117,16 @@ def gather_nd(data: Array, index: Array, batch: int, anywhere: Kernel) -> Array:
         flat = index.reshape(-1, width)
         least, most = flat.min(0).tolist(), flat.max(0).tolist()
         if min(least) >= 0 and all(a < b for a, b in zip(most, lengths, strict=True)):
-            place = flat @ np.array(_steps(lengths), index.dtype)
+            place = np.ravel_multi_index(tuple(flat.T), lengths)
             picked = data.reshape(-1, *data.shape[width:]).take(place, 0)
             return np.reshape(picked, (*index.shape[:-1], *data.shape[width:]))
-    found: Array = anywhere(data, index)
-    return found
-
-
-def _steps(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how far apart neighbours along each axis are."""
-    steps = [1]
-    for length in reversed(lengths[1:]):
-        steps.append(steps[-1] * length)
-    return tuple(reversed(steps))
+    picked_anywhere: Array = anywhere(data, index)
+    return picked_anywhere
 
 
 def gather_tuples(data: Any, index: Any, batch: int) -> Any:
     """Return the same with torch: batch axes, negative indices, zeros for what is out of bounds."""
-    parts, outside = [], None
-    for number in range(index.shape[-1]):
-        inside, missed = in_bounds(index[..., number], data.shape[batch + number])
-        parts.append(inside)
-        outside = missed if outside is None else outside if missed is None else outside | missed
+    parts, outside = _tuples_in_bounds(index, data.shape[batch:])
     picked = data[(*_batch_places(index, batch), *parts)]
     if outside is None:
         return picked
@@ -135,10 +136,7 @@ def gather_tuples(data: Any, index: Any, batch: int) -> Any:
 def _batch_places(index: Any, batch: int) -> list[Any]:
     """Return, for each batch axis, every place's own number along it."""
     rank = index.dim() - 1
-    return [
-        torch.arange(index.shape[axis]).reshape([-1 if each == axis else 1 for each in range(rank)])
-        for axis in range(batch)
-    ]
+    return [torch.arange(index.shape[axis]).reshape(shape_along(axis, rank)) for axis in range(batch)]
 
 
 @torch_kernel_of("SCATTER")
@@ -161,11 +159,7 @@ def scatter_nd(data: Any, index: Any, updates: Any) -> Any:
     """Return data with slices replaced; what is out of bounds is left out."""
     tuples = index.reshape(-1, index.shape[-1])
     slices = updates.reshape(tuples.shape[0], *data.shape[index.shape[-1] :])
-    parts, outside = [], None
-    for number in range(index.shape[-1]):
-        inside, missed = in_bounds(tuples[:, number], data.shape[number])
-        parts.append(inside)
-        outside = missed if outside is None else outside if missed is None else outside | missed
+    parts, outside = _tuples_in_bounds(tuples, data.shape)
     if outside is not None:
         parts = [part[~outside] for part in parts]
         slices = slices[~outside]
@@ -179,7 +173,7 @@ def one_hot(layer: Layer, trt: Any) -> Kernel:
     def compute(index: Any, values: Any, depth: Any) -> Any:
         count = int(depth.item())
         where = axis % (index.dim() + 1)
-        classes = torch.arange(count).reshape([-1 if each == where else 1 for each in range(index.dim() + 1)])
+        classes = torch.arange(count).reshape(shape_along(where, index.dim() + 1))
         index = torch.where(index < 0, index + count, index).unsqueeze(where)
         return torch.where(index == classes, values[1], values[0])
 

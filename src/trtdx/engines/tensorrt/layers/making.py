@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import dims, kernel_of, torch_kernel_of
-from trtdx.engines.tensorrt.network.values import numpy_dtype, torch_dtype
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of, shape_along, torch_kernel_of
+from trtdx.engines.tensorrt.network.values import Array, numpy_dtype, torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 
 @kernel_of("FILL")
@@ -49,9 +44,9 @@ def _affine(sizes: list[int], start: float, steps: list[float], dtype: np.dtype[
     value: Any = np.full([1] * len(sizes), start, wide)
     for axis, (size, step) in enumerate(zip(sizes, steps, strict=True)):
         along: Any = np.arange(size, dtype=wide) * np.array(step, wide)
-        value = value + along.reshape([-1 if each == axis else 1 for each in range(len(sizes))])
-    made: Array = value.astype(dtype)
-    return made
+        value = value + along.reshape(shape_along(axis, len(sizes)))
+    filled: Array = value.astype(dtype)
+    return filled
 
 
 @torch_kernel_of("NMS")
@@ -64,11 +59,13 @@ def suppression(layer: Layer, trt: Any) -> Kernel:
         boxes: Any, scores: Any, count: Any, overlap: Any = None, least: Any = None
     ) -> tuple[Any, Any]:
         corners = _corners(boxes.to(torch.float32).numpy(), centred)
-        shared, low = (0.0 if each is None else float(each.item()) for each in (overlap, least))
+        shared, low = (
+            0.0 if threshold is None else float(threshold.item()) for threshold in (overlap, least)
+        )
         rules = Rules(int(count.item()), shared, low, most)
-        found = _selected(corners, scores.to(torch.float32).numpy(), rules)
-        rows = np.array(found, np.int64).reshape(-1, 3)
-        return torch.from_numpy(rows).to(dtype), torch.tensor(len(found), dtype=torch.int32)
+        selected = _selected(corners, scores.to(torch.float32).numpy(), rules)
+        rows = np.array(selected, np.int64).reshape(-1, 3)
+        return torch.from_numpy(rows).to(dtype), torch.tensor(len(selected), dtype=torch.int32)
 
     return compute
 
@@ -92,20 +89,20 @@ class Rules(NamedTuple):
 
 def _selected(boxes: Array, scores: Array, rules: Rules) -> list[tuple[int, int, int]]:
     """Return (batch, class, box) of what is kept, by batch and then by falling score."""
-    found: list[tuple[int, int, int]] = []
+    selected: list[tuple[int, int, int]] = []
     for batch in range(scores.shape[0]):
         order = np.argsort(-scores[batch].T.reshape(-1), kind="stable")
-        kept: dict[int, list[int]] = {}
+        boxes_by_class: dict[int, list[int]] = {}
         for place in order[: rules.most_seen if rules.most_seen > 0 else None].tolist():
             kind, box = divmod(place, scores.shape[1])
-            rivals = kept.setdefault(kind, [])
+            rivals = boxes_by_class.setdefault(kind, [])
             if scores[batch, box, kind] <= rules.least or len(rivals) >= rules.most_kept:
                 continue
-            own = boxes[batch] if boxes.ndim == 3 else boxes[batch, :, kind]
-            if all(_overlap(own[box], own[rival]) <= rules.overlap for rival in rivals):
+            class_boxes = boxes[batch] if boxes.ndim == 3 else boxes[batch, :, kind]
+            if all(_overlap(class_boxes[box], class_boxes[rival]) <= rules.overlap for rival in rivals):
                 rivals.append(box)
-                found.append((batch, kind, box))
-    return found
+                selected.append((batch, kind, box))
+    return selected
 
 
 def _overlap(left: Array, right: Array) -> float:

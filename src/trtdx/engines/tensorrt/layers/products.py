@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trtdx.engines.errors import LayerError
 from trtdx.engines.tensorrt.layers.quantization import quantized
 from trtdx.engines.tensorrt.layers.table import (
+    Kernel,
+    Layer,
     dims,
     in_float32,
     input_dtype,
@@ -16,13 +18,8 @@ from trtdx.engines.tensorrt.layers.table import (
     shortcut_of,
     torch_kernel_of,
 )
-from trtdx.engines.tensorrt.network.values import FLOATS, torch_dtype
+from trtdx.engines.tensorrt.network.values import FLOATS, Array, torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 ROWS = 2  # up to which a matrix is better gone through once from front to end
 ONE_THREAD = 1 << 20  # elements of a matrix up to which one thread is enough
@@ -134,7 +131,9 @@ def mixture_of_experts(layer: Layer, trt: Any) -> Kernel:
         total = torch.zeros_like(tokens)
         for expert in torch.unique(experts).tolist():
             token, place = torch.nonzero(experts == expert, as_tuple=True)
-            gate, up, down = (_linear(expert, each, bias) for each, bias in zip(weights, biases, strict=True))
+            gate, up, down = (
+                _linear(expert, weight, bias) for weight, bias in zip(weights, biases, strict=True)
+            )
             inner = between(gate(tokens[token]), up(tokens[token]))
             if scale is not None:
                 inner = _through(inner, scale.reshape(-1)[expert if scale.numel() > 1 else 0], to_type)

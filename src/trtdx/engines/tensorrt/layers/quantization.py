@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trtdx.engines.tensorrt.layers.casts import INTEGER_LIMITS, nearest_fp4
-from trtdx.engines.tensorrt.layers.table import dims, read, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, read, shape_along, torch_kernel_of
 from trtdx.engines.tensorrt.network.values import torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 LARGEST = {"FP8": 448.0, "FP4": 6.0, "INT8": 127.0, "INT4": 7.0}
 
@@ -23,10 +19,10 @@ def quantized(value: Any, dtype: str, zero: Any = None) -> Any:
     if dtype == "FP4":
         return nearest_fp4(value).to(torch.float8_e4m3fn)
     low, high = INTEGER_LIMITS[dtype]
-    whole = torch.round(value)
+    rounded = torch.round(value)
     if zero is not None:
-        whole = whole + zero.to(torch.float32)
-    return torch.clamp(torch.nan_to_num(whole, nan=0.0), low, high).to(torch_dtype(dtype))
+        rounded = rounded + zero.to(torch.float32)
+    return torch.clamp(torch.nan_to_num(rounded, nan=0.0), low, high).to(torch_dtype(dtype))
 
 
 def spread(scale: Any, value: Any, axis: int) -> Any:
@@ -34,11 +30,11 @@ def spread(scale: Any, value: Any, axis: int) -> Any:
     if scale is None or scale.numel() == 1:
         return None if scale is None else scale.reshape(())
     if scale.dim() == 1 and value.dim() != 1:
-        return scale.reshape([-1 if each == axis % value.dim() else 1 for each in range(value.dim())])
-    for each in range(value.dim()):
-        if scale.shape[each] not in (1, value.shape[each]):
-            block = -(-value.shape[each] // scale.shape[each])
-            scale = scale.repeat_interleave(block, each).narrow(each, 0, value.shape[each])
+        return scale.reshape(shape_along(axis % value.dim(), value.dim()))
+    for dim in range(value.dim()):
+        if scale.shape[dim] not in (1, value.shape[dim]):
+            block = -(-value.shape[dim] // scale.shape[dim])
+            scale = scale.repeat_interleave(block, dim).narrow(dim, 0, value.shape[dim])
     return scale
 
 
@@ -79,7 +75,7 @@ def dynamic_quantize(layer: Layer, trt: Any) -> Kernel:
 
     def compute(value: Any, outer: Any = None) -> tuple[Any, Any]:
         value = value.to(torch.float32)
-        blocks = shape or tuple(size if each == axis % value.dim() else 1 for each in range(value.dim()))
+        blocks = shape or tuple(size if number == axis % value.dim() else 1 for number in range(value.dim()))
         largest = _block_max(value, blocks)
         second = 1.0 if outer is None else outer.to(torch.float32).reshape(())
         scale = rounded_scale(largest / LARGEST[dtype] / second, scale_dtype)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import numpy as np
 
 from trtdx.engines.tensorrt.layers.arithmetic import LARGE, SMALL
 from trtdx.engines.tensorrt.layers.table import (
+    Kernel,
+    Layer,
     axes_from_mask,
     in_float32,
     input_dtype,
@@ -17,13 +20,8 @@ from trtdx.engines.tensorrt.layers.table import (
     torch_kernel_of,
     unchanged,
 )
-from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, torch_dtype
+from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, Array, torch_dtype
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 
 @kernel_of("REDUCE")
@@ -33,8 +31,10 @@ def reduce(layer: Layer, trt: Any) -> Kernel:
     if not axes:
         return unchanged
     if dtype not in FLOATS:
-        held = torch_dtype(layer.outputs[0].dtype)
-        return on_arrays(lambda value: INTEGER_REDUCTIONS[operation](value, axes, keep).to(held), layer)
+        output_dtype = torch_dtype(layer.outputs[0].dtype)
+        return on_arrays(
+            lambda value: INTEGER_REDUCTIONS[operation](value, axes, keep).to(output_dtype), layer
+        )
     large = on_arrays(in_float32(lambda value: FLOAT_REDUCTIONS[operation](value, axes, keep), layer), layer)
     if dtype not in PLAIN or operation not in ("SUM", "AVG"):
         return large
@@ -63,10 +63,6 @@ def _largest(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
     return torch.where(torch.isnan(value).all(axes, keep), torch.nan, numbers)
 
 
-def _smallest(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
-    return -_largest(-value, axes, keep)
-
-
 def _product(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
     for axis in sorted(axes, reverse=True):
         value = torch.prod(value, axis, keep)
@@ -86,7 +82,7 @@ FLOAT_REDUCTIONS: dict[str, Any] = {
     "AVG": lambda value, axes, keep: torch.mean(value, axes, keep),
     "PROD": _product,
     "MAX": _largest,
-    "MIN": _smallest,
+    "MIN": lambda value, axes, keep: -_largest(-value, axes, keep),
 }
 
 
@@ -98,9 +94,7 @@ def _integer_limit(value: Any, axes: tuple[int, ...], keep: bool, name: str) -> 
 
 
 def _integer_mean(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
-    count = 1
-    for axis in axes:
-        count *= value.shape[axis]
+    count = math.prod(value.shape[axis] for axis in axes)
     total = torch.sum(value, axes, keep)
     return torch.div(total, count, rounding_mode="trunc") if count else torch.zeros_like(total)
 
@@ -216,7 +210,7 @@ def normalization(layer: Layer, trt: Any) -> Kernel:
         else:
             result = _normalized(value, axes, epsilon)
         if per_group and scale.shape[1] == groups:
-            scale, bias = (each.repeat_interleave(shape[1] // groups, 1) for each in (scale, bias))
+            scale, bias = (weights.repeat_interleave(shape[1] // groups, 1) for weights in (scale, bias))
         return result * scale + bias
 
     return in_float32(compute, layer)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from trtdx.engines.tensorrt.layers.table import dims, in_float32, torch_kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, in_float32, shape_along, torch_kernel_of
 from trtdx.engines.tensorrt.network.values import FLOATS
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
 
 
 class Resizing(msgspec.Struct, frozen=True):
@@ -52,14 +48,14 @@ class Resizing(msgspec.Struct, frozen=True):
         base = torch.floor(places)
         part = places - base
         if self.mode == "LINEAR":
-            found = [(base, 1 - part), (base + 1, part)]
+            weighted = [(base, 1 - part), (base + 1, part)]
         else:
-            found = [(base + step, self._cubic(torch.abs(part - step))) for step in (-1, 0, 1, 2)]
+            weighted = [(base + step, self._cubic(torch.abs(part - step))) for step in (-1, 0, 1, 2)]
         if self.exclude:
-            found = [(at, torch.where((at < 0) | (at >= length), 0.0, weight)) for at, weight in found]
-            total = sum(weight for _, weight in found)
-            found = [(at, weight / total) for at, weight in found]
-        return [(at.to(torch.int64).clamp(0, length - 1), weight) for at, weight in found]
+            weighted = [(at, torch.where((at < 0) | (at >= length), 0.0, weight)) for at, weight in weighted]
+            total = sum(weight for _, weight in weighted)
+            weighted = [(at, weight / total) for at, weight in weighted]
+        return [(at.to(torch.int64).clamp(0, length - 1), weight) for at, weight in weighted]
 
     def _cubic(self, x: Any) -> Any:
         a = self.cubic
@@ -70,7 +66,7 @@ class Resizing(msgspec.Struct, frozen=True):
 
 @torch_kernel_of("RESIZE")
 def resize(layer: Layer, trt: Any) -> Kernel:
-    how = Resizing(
+    rules = Resizing(
         trt.resize_mode.name,
         trt.coordinate_transformation.name,
         trt.nearest_rounding.name,
@@ -82,13 +78,13 @@ def resize(layer: Layer, trt: Any) -> Kernel:
     fixed = None if layer.has_input(1) or scales else dims(trt.shape)
 
     def compute(value: Any, shape: Any = None) -> Any:
-        wanted = list(fixed or ()) if shape is None else shape.tolist()
+        sizes = list(fixed or ()) if shape is None else shape.tolist()
         if shape is None and scales:
-            wanted = [math.floor(size * scale) for size, scale in zip(value.shape, scales, strict=True)]
-        for axis, size in enumerate(wanted):
+            sizes = [math.floor(size * scale) for size, scale in zip(value.shape, scales, strict=True)]
+        for axis, size in enumerate(sizes):
             scale = scales[axis] if scales and shape is None else None
             if size != value.shape[axis] or (scale is not None and scale != 1):
-                value = _resized(value, axis, size, scale, how)
+                value = _resized(value, axis, size, scale, rules)
         return value
 
     if layer.outputs[0].dtype in FLOATS:
@@ -101,7 +97,7 @@ def _resized(value: Any, axis: int, size: int, scale: float | None, how: Resizin
     places = how.places(length, size, scale)
     if how.mode == "NEAREST":
         return value.index_select(axis, how.nearest(places, length))
-    shape = [-1 if each == axis else 1 for each in range(value.dim())]
+    shape = shape_along(axis, value.dim())
     parts = [value.index_select(axis, at) * weight.reshape(shape) for at, weight in how.taps(places, length)]
     return sum(parts[1:], parts[0])
 

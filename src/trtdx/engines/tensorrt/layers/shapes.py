@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt.layers.table import dims, kernel_of, torch_kernel_of, unchanged
-from trtdx.engines.tensorrt.network.values import value_from_weights
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of, torch_kernel_of, unchanged
+from trtdx.engines.tensorrt.network.values import Array, value_from_weights
 from trtdx.engines.torch.lazy import torch
-
-if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
-    from trtdx.engines.tensorrt.network.values import Array
 
 
 @kernel_of("CONSTANT")
@@ -59,21 +54,21 @@ def _reshape(layer: Layer, trt: Any) -> Kernel | None:
     placeholder = trt.zero_is_placeholder
     if layer.has_input(1):
         return lambda value, shape: reshaped(value, shape.tolist(), placeholder)
-    wanted = dims(trt.reshape_dims)
-    if wanted is None:
+    sizes = dims(trt.reshape_dims)
+    if sizes is None:
         return None
-    if 0 in wanted:
-        return lambda value, *_: reshaped(value, list(wanted), placeholder)
-    return lambda value, *_: value.reshape(wanted)
+    if 0 in sizes:
+        return lambda value, *_: reshaped(value, list(sizes), placeholder)
+    return lambda value, *_: value.reshape(sizes)
 
 
 def reshaped(value: Array, wanted: list[int], placeholder: bool) -> Array:
     """Return a value in another shape; a zero may stand for the length of the same axis of the value."""
     if 0 in wanted and placeholder:
-        wanted = [value.shape[axis] if each == 0 else each for axis, each in enumerate(wanted)]
+        wanted = [value.shape[axis] if size == 0 else size for axis, size in enumerate(wanted)]
     if not value.size and -1 in wanted:  # numpy has no answer where lengths are zero
-        others = math.prod(each for each in wanted if each != -1)
-        wanted = [0 if each == -1 and others else each for each in wanted]
+        others = math.prod(size for size in wanted if size != -1)
+        wanted = [0 if size == -1 and others else size for size in wanted]
     return value.reshape(wanted)
 
 

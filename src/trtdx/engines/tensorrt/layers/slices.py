@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt.layers.table import dims, kernel_of
+from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of, shape_along
 
 if TYPE_CHECKING:
-    from trtdx.engines.tensorrt.layers.table import Kernel
-    from trtdx.engines.tensorrt.network.graph import Layer
     from trtdx.engines.tensorrt.network.values import Array
 
 MOST_KNOWN = 256  # slices of one layer that are remembered
@@ -43,7 +41,7 @@ def slices(layer: Layer, trt: Any) -> Kernel:
     inputs = (("start", 1), ("shape", 2), ("stride", 3), ("axes", 5))
     # Asking for what an input gives makes TensorRT log a warning.
     fixed = [None if layer.has_input(number) else dims(getattr(trt, name, None)) for name, number in inputs]
-    known: dict[Any, Plan] = {}
+    plans: dict[Any, Plan] = {}
 
     def compute(
         value: Array,
@@ -60,19 +58,19 @@ def slices(layer: Layer, trt: Any) -> Kernel:
             fixed[3] if axes is None else tuple(axes.tolist()),
             value.shape,
         )
-        plan = known.get(key)
+        plan = plans.get(key)
         if plan is None:
-            if len(known) >= MOST_KNOWN:
-                known.clear()
-            plan = known[key] = _planned(*key)  # type: ignore[arg-type]
+            if len(plans) >= MOST_KNOWN:
+                plans.clear()
+            plan = plans[key] = _planned(*key)  # type: ignore[arg-type]
         if plan.places is None:
             if mode == "STRICT_BOUNDS":
                 raise LayerError(f"the slice {plan.window.told()} leaves {list(value.shape)}")
             return _picked(value, plan.window, mode, fill)
-        taken = value[plan.places]
+        sliced = value[plan.places]
         if plan.backward:  # torch knows no negative strides
-            taken = taken.copy()
-        return taken if plan.repeated is None else repeated(taken, plan.repeated)
+            sliced = sliced.copy()
+        return sliced if plan.repeated is None else repeated(sliced, plan.repeated)
 
     return compute
 
@@ -130,13 +128,13 @@ def _picked(value: Array, window: Window, mode: str, fill: Array | None) -> Arra
     outside: Any = None
     for axis, (begin, count, step) in enumerate(zip(*window, strict=True)):
         length = value.shape[axis]
-        wanted = begin + step * np.arange(count)
+        indices = begin + step * np.arange(count)
         if mode == "FILL":
-            shape = [-1 if each == axis else 1 for each in range(value.ndim)]
-            missed = ((wanted < 0) | (wanted >= length)).reshape(shape)
+            shape = shape_along(axis, value.ndim)
+            missed = ((indices < 0) | (indices >= length)).reshape(shape)
             outside = missed if outside is None else outside | missed
             value = _padded(value, axis) if not length and count else value
-        value = value.take(_within(wanted, length, mode), axis)
+        value = value.take(_within(indices, length, mode), axis)
     if outside is None:
         return value
     blank = np.zeros((), value.dtype) if fill is None else fill.astype(value.dtype).reshape(())

@@ -3,7 +3,7 @@
 A maker reads a layer's attributes once and returns a kernel: a function from the layer's inputs (None for one
 that is not there) to its output, or to a tuple where the layer has several. Kernels of light layers compute with
 numpy, whose calls cost a third of torch's. Those of heavy layers compute with torch tensors and are entered with
-`torch_kernel_of`.
+`register_torch_kernel`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trtdx.engines.tensorrt.network.graph import Layer
+from trtdx.engines.tensorrt.network.graph import Layer as Layer
 from trtdx.engines.tensorrt.network.values import WIDENED, Array, from_torch, to_torch, torch_dtype
 from trtdx.engines.torch.lazy import torch
 
@@ -20,9 +20,8 @@ Maker = Callable[[Layer, Any], Kernel]  # the record, and TensorRT's layer with 
 
 MAKERS: dict[str, Maker] = {}
 TORCH: set[str] = set()  # kinds whose kernels take and give torch tensors
-Shortcut = Callable[
-    [Layer, Any, Kernel], Kernel
-]  # also gets the kernel on arrays for what it does not do itself
+# Also gets the kernel on arrays for what it does not do itself.
+Shortcut = Callable[[Layer, Any, Kernel], Kernel]
 SHORTCUTS: dict[str, Shortcut] = {}
 
 
@@ -54,7 +53,7 @@ def shortcut_of(kind: str) -> Callable[[Shortcut], Shortcut]:
 
 def on_arrays(kernel: Kernel, layer: Layer, fixed: dict[int, Array] | None = None) -> Kernel:
     """Return a kernel on torch tensors as one on arrays; inputs that never change are converted once."""
-    into = [to_torch(each.dtype) if each else None for each in layer.inputs]
+    into = [to_torch(tensor.dtype) if tensor else None for tensor in layer.inputs]
     back = [from_torch(tensor.dtype) for tensor in layer.outputs]
     ready = {number: to_torch(input_dtype(layer, number))(array) for number, array in (fixed or {}).items()}
     if len(into) == 2 and len(back) == 1 and set(ready) == {1} and into[0]:
@@ -64,7 +63,8 @@ def on_arrays(kernel: Kernel, layer: Layer, fixed: dict[int, Array] | None = Non
         only = back[0]
         return lambda *values: only(kernel(*_converted(values, into, ready)))
     return lambda *values: tuple(
-        each(made) for each, made in zip(back, kernel(*_converted(values, into, ready)), strict=True)
+        convert(output)
+        for convert, output in zip(back, kernel(*_converted(values, into, ready)), strict=True)
     )
 
 
@@ -85,11 +85,16 @@ def axes_from_mask(mask: int) -> tuple[int, ...]:
     return tuple(axis for axis in range(32) if mask >> axis & 1)
 
 
+def shape_along(axis: int, rank: int) -> list[int]:
+    """Return the shape with all elements along one axis, to meet a value of this rank."""
+    return [-1 if number == axis else 1 for number in range(rank)]
+
+
 def input_dtype(layer: Layer, number: int = 0) -> str:
     """Return TensorRT's type of an input that must be there."""
-    found = layer.inputs[number]
-    assert found is not None, f"{layer.name} has no input {number}"
-    return found.dtype
+    tensor = layer.inputs[number]
+    assert tensor is not None, f"{layer.name} has no input {number}"
+    return tensor.dtype
 
 
 def in_float32(function: Kernel, layer: Layer) -> Kernel:
@@ -99,13 +104,12 @@ def in_float32(function: Kernel, layer: Layer) -> Kernel:
     rounded, wide = torch_dtype(layer.outputs[0].dtype), torch.float32
 
     def compute(*inputs: Any) -> Any:
-        return function(*[wide_of(each, wide) for each in inputs]).to(rounded)
+        widened = [
+            value.to(wide) if value is not None and value.is_floating_point() else value for value in inputs
+        ]
+        return function(*widened).to(rounded)
 
     return compute
-
-
-def wide_of(value: Any, wide: Any) -> Any:
-    return value.to(wide) if value is not None and value.is_floating_point() else value
 
 
 def read(getter: Callable[[], Any]) -> Any:
@@ -118,4 +122,4 @@ def read(getter: Callable[[], Any]) -> Any:
 
 def dims(found: Any) -> tuple[int, ...] | None:
     """Return TensorRT's Dims as a tuple; None for dimensions that were never set."""
-    return None if found is None or len(found) < 0 else tuple(int(each) for each in found)
+    return None if found is None or len(found) < 0 else tuple(int(size) for size in found)

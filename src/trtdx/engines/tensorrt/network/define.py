@@ -25,8 +25,8 @@ MOST_ERRORS = 5
 def new_network(trt: Any, builder: Any, *, strongly_typed: bool) -> Any:
     """Return an empty network; TensorRT before 10 wants to be told that the batch is a dimension."""
     flags = trt.NetworkDefinitionCreationFlag
-    wanted = ["EXPLICIT_BATCH", "STRONGLY_TYPED"] if strongly_typed else ["EXPLICIT_BATCH"]
-    bits = [1 << int(getattr(flags, name)) for name in wanted if hasattr(flags, name)]
+    flag_names = ["EXPLICIT_BATCH", "STRONGLY_TYPED"] if strongly_typed else ["EXPLICIT_BATCH"]
+    bits = [1 << int(getattr(flags, name)) for name in flag_names if hasattr(flags, name)]
     return builder.create_network(sum(bits))
 
 
@@ -36,8 +36,8 @@ def parse_onnx(trt: Any, network: Any, logger: Any, path: str) -> Any:
     parsed = parser.parse_from_file(path)
     errors = [parser.get_error(number) for number in range(parser.num_errors)]
     if not parsed or errors:
-        told = "; ".join(_told(error) for error in errors[:MOST_ERRORS]) or "the parser gave no reason"
-        raise BuildError(f"TensorRT's parser refuses {path}: {told}", stage="parse")
+        reasons = "; ".join(_told(error) for error in errors[:MOST_ERRORS]) or "the parser gave no reason"
+        raise BuildError(f"TensorRT's parser refuses {path}: {reasons}", stage="parse")
     if not network.num_layers and not network.num_outputs:
         # TensorRT-RTX 1.7 returns True for an empty file, and for bytes that can be read as an empty message.
         problem = "holds nothing that TensorRT's parser can see: it is empty, or no ONNX model"
@@ -63,22 +63,22 @@ def call_function(network: Any, job: Job, registry: Registry) -> Any:
         takes = inspect.signature(function).parameters
     except (TypeError, ValueError):
         takes = {}  # type: ignore[assignment]
-    made = function(network, register=registry.register) if "register" in takes else function(network)
-    registry.register_all(made)
-    return made  # it may hold the weights
+    returned = function(network, register=registry.register) if "register" in takes else function(network)
+    registry.register_all(returned)
+    return returned  # it may hold the weights
 
 
 def _function(path: str, name: str) -> Callable[..., Any]:
-    found: Any = _module_of_file(Path(path)) if path.endswith(".py") else _module_by_name(path)
+    target: Any = _module_of_file(Path(path)) if path.endswith(".py") else _module_by_name(path)
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise UnknownNameError(
-                "function in " + path, part, [each for each in dir(found) if each[0] != "_"]
+                "function in " + path, part, [attribute for attribute in dir(target) if attribute[0] != "_"]
             )
-        found = getattr(found, part)
-    if not callable(found):
-        raise BuildError(f"{name} in {path} is a {type(found).__name__}, not a function", stage="define")
-    return found  # type: ignore[no-any-return]
+        target = getattr(target, part)
+    if not callable(target):
+        raise BuildError(f"{name} in {path} is a {type(target).__name__}, not a function", stage="define")
+    return target  # type: ignore[no-any-return]
 
 
 def _module_by_name(name: str) -> Any:

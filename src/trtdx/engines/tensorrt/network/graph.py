@@ -15,18 +15,11 @@ if TYPE_CHECKING:
 
 NOTHING = 0  # the slot of an input that is not there
 CLASSES = {
-    "LRN": "ILRNLayer",
-    "NMS": "INMSLayer",
-    "MOE": "IMoELayer",
-    "TOPK": "ITopKLayer",
-    "SOFTMAX": "ISoftMaxLayer",
-    "ELEMENTWISE": "IElementWiseLayer",
-    "RAGGED_SOFTMAX": "IRaggedSoftMaxLayer",
-    "PARAMETRIC_RELU": "IParametricReLULayer",
-    "KV_CACHE_UPDATE": "IKVCacheUpdateLayer",
-    "CONDITIONAL_INPUT": "IIfConditionalInputLayer",
-    "CONDITIONAL_OUTPUT": "IIfConditionalOutputLayer",
-}
+    "LRN": "ILRNLayer", "NMS": "INMSLayer", "MOE": "IMoELayer", "TOPK": "ITopKLayer", "SOFTMAX": "ISoftMaxLayer",
+    "ELEMENTWISE": "IElementWiseLayer", "RAGGED_SOFTMAX": "IRaggedSoftMaxLayer",
+    "PARAMETRIC_RELU": "IParametricReLULayer", "KV_CACHE_UPDATE": "IKVCacheUpdateLayer",
+    "CONDITIONAL_INPUT": "IIfConditionalInputLayer", "CONDITIONAL_OUTPUT": "IIfConditionalOutputLayer",
+}  # fmt: skip
 IN_LOOP = ("TRIP_LIMIT", "RECURRENCE", "ITERATOR", "LOOP_OUTPUT")
 IN_CONDITIONAL = ("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT")
 
@@ -52,13 +45,20 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
     bindings: Any  # the module it comes from
 
     def input_slots(self) -> tuple[int, ...]:
-        return tuple(each.slot if each else NOTHING for each in self.inputs)
+        return tuple(tensor.slot if tensor else NOTHING for tensor in self.inputs)
 
     def output_slots(self) -> tuple[int, ...]:
         return tuple(tensor.slot for tensor in self.outputs)
 
     def has_input(self, number: int) -> bool:
         return len(self.inputs) > number and self.inputs[number] is not None
+
+    def is_random(self) -> bool:
+        """Whether the layer gives other values in each run."""
+        if self.kind != "FILL":
+            return False
+        with self.typed() as trt:
+            return bool(trt.operation.name != "LINSPACE")
 
     @contextlib.contextmanager
     def typed(self) -> Iterator[Any]:
@@ -67,8 +67,8 @@ class Layer(msgspec.Struct, frozen=True, eq=False):
         The bindings hand out a plain ILayer, and the same object to everyone who asks.
         """
         before = type(self.trt)
-        wanted = getattr(self.bindings, _class_name(self.kind), before)
-        self.trt.__class__ = wanted
+        layer_class = getattr(self.bindings, _class_name(self.kind), before)
+        self.trt.__class__ = layer_class
         try:
             yield self.trt
         finally:
@@ -151,12 +151,10 @@ class _Reader:
     def __init__(self, network: Any, bindings: Any) -> None:
         self.network = network
         self.bindings = bindings
-        self.kind_of = (
-            bindings.ILayer.type.fget
-        )  # subclasses hide it: an activation's `type` is another thing
-        self.slots: dict[
-            Any, Tensor
-        ] = {}  # by TensorRT's object, which is the same as long as someone holds it
+        # Subclasses hide it: an activation's `type` is another thing.
+        self.kind_of = bindings.ILayer.type.fget
+        # By TensorRT's object, which is the same as long as someone holds it.
+        self.slots: dict[Any, Tensor] = {}
         self.tensors = [Tensor("", "FLOAT", NOTHING)]
         self.loops: dict[Any, Loop] = {}
         self.conditionals: dict[Any, Conditional] = {}
@@ -167,51 +165,37 @@ class _Reader:
         layers = [self.layer(number) for number in range(network.num_layers)]
         outputs = [self.tensor(network.get_output(number)) for number in range(network.num_outputs)]
         for layer in layers:
-            self.note_border(layer)
-        return Graph(
-            network,
-            layers,
-            self.tensors,
-            inputs,
-            outputs,
-            list(self.loops.values()),
-            list(self.conditionals.values()),
-        )
+            if layer.kind in IN_LOOP or layer.kind in IN_CONDITIONAL:
+                with layer.typed() as trt:
+                    note = self.note_loop if layer.kind in IN_LOOP else self.note_conditional
+                    note(layer, trt)
+        loops, conditionals = list(self.loops.values()), list(self.conditionals.values())
+        return Graph(network, layers, self.tensors, inputs, outputs, loops, conditionals)
 
     def tensor(self, found: Any) -> Tensor:
         if found not in self.slots:
-            made = Tensor(found.name, found.dtype.name, len(self.tensors))
-            self.tensors.append(made)
-            self.slots[found] = made
+            tensor = Tensor(found.name, found.dtype.name, len(self.tensors))
+            self.tensors.append(tensor)
+            self.slots[found] = tensor
         return self.slots[found]
 
     def layer(self, number: int) -> Layer:
-        found = self.network.get_layer(number)
-        inputs = [found.get_input(each) for each in range(found.num_inputs)]
-        outputs = [found.get_output(each) for each in range(found.num_outputs)]
+        trt_layer = self.network.get_layer(number)
+        inputs = [trt_layer.get_input(index) for index in range(trt_layer.num_inputs)]
+        outputs = [trt_layer.get_output(index) for index in range(trt_layer.num_outputs)]
         return Layer(
             number,
-            found.name,
-            self.kind_of(found).name,
-            tuple(self.tensor(each) if each is not None else None for each in inputs),
-            tuple(self.tensor(each) for each in outputs),
-            getattr(found, "metadata", ""),
-            found,
+            trt_layer.name,
+            self.kind_of(trt_layer).name,
+            tuple(self.tensor(tensor) if tensor is not None else None for tensor in inputs),
+            tuple(self.tensor(tensor) for tensor in outputs),
+            getattr(trt_layer, "metadata", ""),
+            trt_layer,
             self.bindings,
         )
 
-    def note_border(self, layer: Layer) -> None:
-        if layer.kind in IN_LOOP:
-            with layer.typed() as trt:
-                self.note_loop(layer, trt)
-        elif layer.kind in IN_CONDITIONAL:
-            with layer.typed() as trt:
-                self.note_conditional(layer, trt.conditional)
-
     def note_loop(self, layer: Layer, trt: Any) -> None:
-        if trt.loop not in self.loops:
-            self.loops[trt.loop] = Loop(trt.loop.name)
-        loop = self.loops[trt.loop]
+        loop = self.loops.setdefault(trt.loop, Loop(trt.loop.name))
         if layer.kind == "TRIP_LIMIT":
             loop.limits.append((trt.kind.name, _present(layer, 0)))
         elif layer.kind == "RECURRENCE":
@@ -221,10 +205,8 @@ class _Reader:
         else:
             loop.outputs.append((layer, trt.kind.name, trt.axis))
 
-    def note_conditional(self, layer: Layer, key: Any) -> None:
-        if key not in self.conditionals:
-            self.conditionals[key] = Conditional(key.name)
-        conditional = self.conditionals[key]
+    def note_conditional(self, layer: Layer, trt: Any) -> None:
+        conditional = self.conditionals.setdefault(trt.conditional, Conditional(trt.conditional.name))
         if layer.kind == "CONDITION":
             conditional.conditions.append(_present(layer, 0))
         elif layer.kind == "CONDITIONAL_INPUT":
@@ -234,7 +216,7 @@ class _Reader:
 
 
 def _present(layer: Layer, number: int) -> Tensor:
-    found = layer.inputs[number]
-    if found is None:
+    tensor = layer.inputs[number]
+    if tensor is None:
         raise InputError(f"layer {layer.name!r} ({layer.kind}) has no input {number}")
-    return found
+    return tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.tensorrt.build.nouns import REASON_CHARS, LeftOut, Marked
+from trtdx.engines.tensorrt.build.nouns import REASON_CHARS, LeftOut, Marked, Variant
 from trtdx.engines.tensorrt.network.places import places_of_network
 from trtdx.errors import InputError
 from trtdx.tensors.taps import Place, parse_selector
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from trtdx.engines.tensorrt.build.messages import Job
-    from trtdx.engines.tensorrt.build.nouns import Variant
     from trtdx.engines.tensorrt.network.registration import Registry
 
 _NO_RUNNER = re.compile(r"debug output for (?P<name>.+?) has no runners that implement it")
@@ -25,9 +24,9 @@ def chosen(network: Any, job: Job, registry: Registry) -> dict[str, str]:
     named = {name: tensor.name for name, tensor in registry.tensors.items()}
     if not job.selector:
         return named
-    placed = places_of_network(network, job.path if job.kind == "onnx" else None)
+    network_places = places_of_network(network, job.path if job.kind == "onnx" else None)
     pairs = [(Place(name, op="Registered"), tensor) for name, tensor in named.items()]
-    pairs += [(spot.place, spot.tensor) for spot in placed.spots]
+    pairs += [(spot.place, spot.tensor) for spot in network_places.spots]
     selected = set(parse_selector(job.selector).selected([place for place, _ in pairs]))
     return named | {place.name: tensor for place, tensor in pairs if place in selected}
 
@@ -52,15 +51,15 @@ class Marks:
             raise InputError(
                 "this TensorRT has no debug tensors (they came with 10.0)", fix="use the variant 'outputs'"
             )
-        inputs, found = tensors_of(self.network)
-        self.own = {each.name for each in outputs_of(self.network)}
+        inputs, tensors = tensors_of(self.network)
+        self.own = {output.name for output in outputs_of(self.network)}
         for name in self.names:
             reason = "it is an input: what it holds is what is fed" if name in inputs else ""
-            reason = reason or self._mark(found.get(name))
+            reason = reason or self._mark(tensors.get(name))
             if reason:
                 self._leave_out(name, reason)
             else:
-                self.tensors[name] = found[name]
+                self.tensors[name] = tensors[name]
 
     def _mark(self, tensor: Any) -> str:
         """Mark one tensor; returns why it cannot be."""
@@ -92,12 +91,12 @@ class Marks:
 
     def _offenders(self, errors: Iterable[str]) -> Iterator[str]:
         may_go = [name for name in self.tensors if self.variant == "debug-tensors" or name not in self.own]
-        seen: set[str] = set()
+        reported: set[str] = set()
         for text in errors:
-            told = _NO_RUNNER.search(text)
-            names = [told["name"]] if told else [name for name in may_go if _mentions(text, name)]
-            fresh = [name for name in names if name in may_go and name not in seen]
-            seen |= set(fresh)
+            match = _NO_RUNNER.search(text)
+            names = [match["name"]] if match else [name for name in may_go if _mentions(text, name)]
+            fresh = [name for name in names if name in may_go and name not in reported]
+            reported |= set(fresh)
             yield from fresh
 
     def marked(self) -> tuple[Marked, ...]:

@@ -70,10 +70,10 @@ def parsed(graph: Graph, part: ir.Graph | None = None, *, file: Path | None = No
     trt = bindings()
     if part is None:
         _try_in_child(data, trt.__name__, file)
-    made = _empty(trt)
-    if not made.parser.parse(data, LOCATIONS):
-        raise _refused(made.parser, graph)
-    return made
+    network = _empty(trt)
+    if not network.parser.parse(data, LOCATIONS):
+        raise _refused(network.parser, graph)
+    return network
 
 
 def _empty(trt: ModuleType) -> Parsed:
@@ -102,10 +102,10 @@ def _try_in_child(data: bytes, package: str, file: Path | None) -> None:
         copy.flush()
         done = RealHost().run([sys.executable, "-c", PROBE, package, copy.name], timeout_s=MOST_SECONDS)
     if done.status not in (0, REFUSED):
-        told = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise EvaluationError(
             f"TensorRT's parser {_ending(done.status, done.problem)} on {file or 'this model'}"
-            + (f": {told}" if told else ""),
+            + (f": {last_line}" if last_line else ""),
             fix="use the onnxruntime engine, or simplify the model; trtdx inspect tells what is in it",
         )
     if key is not None:

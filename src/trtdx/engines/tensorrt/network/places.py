@@ -2,8 +2,8 @@
 
 A network parsed from ONNX has the places of the file, so that `layers.3.mlp:out` is the same tensor as on ONNX
 Runtime and torch. TensorRT's parser keeps the file's names. Where it had to choose another (two bodies that use
-one name), the layer's metadata tells the node, and `Placed.renamed` tells both names; a tensor of the file that is
-not in the network is in `Placed.lost` with the reason. What the parser added (arithmetic on shapes, broadcasts) has
+one name), the layer's metadata tells the node, and `NetworkPlaces.renamed` tells both names; a tensor of the file that is
+not in the network is in `NetworkPlaces.lost` with the reason. What the parser added (arithmetic on shapes, broadcasts) has
 places of its own below `tensorrt`, outside of every module: `tensorrt.ONNXTRT_Broadcast_304_output`.
 
 A network made with the API has the places that its layers' names tell:
@@ -21,20 +21,18 @@ from heapq import merge
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.tensorrt.network.graph import Graph, graph_from_network
+from trtdx.engines.tensorrt.network.graph import Graph, Layer, Tensor, graph_from_network
 from trtdx.engines.tensorrt.network.scopes import NetworkGraph, path_of, sorted_layers
 from trtdx.engines.tensorrt.network.values import dtype_name
 from trtdx.formats.onnx.graph import Graph as OnnxGraph
 from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.places import Tap, all_taps
-from trtdx.tensors.taps import Place, parse_selector
+from trtdx.tensors.taps import Place, Selector, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from trtdx.engines.tensorrt.network.graph import Layer, Tensor
-    from trtdx.tensors.taps import Selector
 
 ADDED = "tensorrt"  # the path that what the parser added is below
 IN_NO_NODE = -2
@@ -87,23 +85,23 @@ def places_of_network(network: Any, onnx: str | Path | OnnxGraph | NetworkGraph 
 
 
 def _of_onnx(graph: Graph, onnx: Any) -> Placed:
-    found = _Matches(graph, onnx)
+    matches = _Matches(graph, onnx)
     spots: list[Spot] = []
     for tap in all_taps(onnx):
-        tensor = found.tensor(tap.value)
+        tensor = matches.tensor(tap.value)
         if tensor is not None:  # the type is TensorRT's, which has no float64
             tap = tap._replace(place=tap.place._replace(dtype=dtype_name(tensor.dtype)))
             spots.append(Spot(tap.place, tensor.name, tap))
     layers = sorted_layers(graph)
     at = {tensor.name: number for number, layer in enumerate(layers) for tensor in layer.outputs}
     reached = accumulate((at.get(spot.tensor, -1) for spot in spots), max)
-    added = list(_added(layers, {spot.tensor for spot in spots}, found.constant))
+    added = list(_added(layers, {spot.tensor for spot in spots}, matches.constant))
     merged = merge(
         zip(reached, spots, strict=True),
-        ((at[each.tensor], each) for each in added),
+        ((at[spot.tensor], spot) for spot in added),
         key=lambda pair: pair[0],
     )
-    return Placed([spot for _, spot in merged], found.renamed, found.lost)
+    return Placed([spot for _, spot in merged], matches.renamed, matches.lost)
 
 
 def _added(layers: list[Layer], named: set[str], constant: set[int]) -> Iterator[Spot]:
@@ -132,7 +130,7 @@ class _Matches:
         """Yield the outputs, which are in the order of the file whatever they are called."""
         ends = self.onnx.outputs
         if len(ends) == len(graph.outputs):
-            yield from ((str(end.name), made) for end, made in zip(ends, graph.outputs, strict=True))
+            yield from ((str(end.name), tensor) for end, tensor in zip(ends, graph.outputs, strict=True))
 
     def tensor(self, value: str) -> Tensor | None:
         if value not in self._known:
@@ -149,7 +147,9 @@ class _Matches:
             return exact
         other = re.compile(rf"{re.escape(value)}_\d+")
         likely = [tensor for name, tensor in self.tensors.items() if other.fullmatch(name)]
-        likely = [each for each in likely if each.name not in self.onnx.values and self._is_of(each, node)]
+        likely = [
+            tensor for tensor in likely if tensor.name not in self.onnx.values and self._is_of(tensor, node)
+        ]
         if len(likely) == 1:
             return likely[0]
         self.lost[value] = self._reason(value, node, exact, likely)
@@ -169,10 +169,10 @@ class _Matches:
     def _reason(self, value: str, node: Any, exact: Tensor | None, likely: list[Tensor]) -> str:
         what = f"{node.op_type} {node.name!r}" if node is not None else f"the input {value}"
         if exact is not None:
-            told = self.makers[exact.slot].metadata if exact.slot in self.makers else "an input"
-            return f"the network's {value} comes from {told}, not from {what}"
+            origin = self.makers[exact.slot].metadata if exact.slot in self.makers else "an input"
+            return f"the network's {value} comes from {origin}, not from {what}"
         if likely:
-            return f"{what} may be any of {', '.join(each.name for each in likely)}"
+            return f"{what} may be any of {', '.join(tensor.name for tensor in likely)}"
         return f"TensorRT's parser made no tensor of {what}"
 
 
@@ -200,7 +200,7 @@ def _entering(seen: NetworkGraph) -> Iterator[Tap]:
         if layer.name.startswith("(Unnamed"):
             continue
         path = path_of(layer.name)
-        data = [each for each in layer.inputs if each is not None and each.slot not in seen.constant]
+        data = [tensor for tensor in layer.inputs if tensor is not None and tensor.slot not in seen.constant]
         for number, tensor in enumerate(data):
             place = Place(".".join(path), "in", number, dtype=dtype_name(tensor.dtype))
             yield Tap(place, tensor.name, at, (0, len(path)))
@@ -208,7 +208,7 @@ def _entering(seen: NetworkGraph) -> Iterator[Tap]:
 
 def tensors_at(placed: Placed, selector: Selector | str) -> Mapping[str, list[Place]]:
     """Return the tensors selected, by TensorRT's name, each with its places."""
-    found: dict[str, list[Place]] = {}
+    places: dict[str, list[Place]] = {}
     for spot in placed.select(selector):
-        found.setdefault(spot.tensor, []).append(spot.place)
-    return found
+        places.setdefault(spot.tensor, []).append(spot.place)
+    return places

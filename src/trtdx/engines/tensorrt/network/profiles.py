@@ -20,13 +20,13 @@ def parse_profile(text: str) -> Profile:
     """Return the profile that a text states; one shape stands for all three."""
     profile: Profile = {}
     for part in re.split(r"[\s;]+", text.strip()):
-        found = _RANGE.fullmatch(part)
-        shapes = [_shape(each, part) for each in found["shapes"].split(",")] if found else []
-        if not found or len(shapes) not in (1, 3):
+        match = _RANGE.fullmatch(part)
+        shapes = [_shape(shape, part) for shape in match["shapes"].split(",")] if match else []
+        if not match or len(shapes) not in (1, 3):
             raise InputError(f"{part!r} gives no min, opt and max shape", fix=f"write {FORM}")
-        if found["name"] in profile:
-            raise InputError(f"the profile gives shapes for {found['name']} twice")
-        profile[found["name"]] = _three(shapes)
+        if match["name"] in profile:
+            raise InputError(f"the profile gives shapes for {match['name']} twice")
+        profile[match["name"]] = _three(shapes)
     return profile
 
 
@@ -59,20 +59,23 @@ def _three(shapes: Sequence[Shape]) -> tuple[Shape, Shape, Shape]:
 
 def check_profiles(profiles: Sequence[Profile], inputs: Sequence[Binding]) -> None:
     """Refuse what TensorRT takes without a word or tells without saying where: unknown and left-out inputs."""
-    names = [each.name for each in inputs]
+    names = [binding.name for binding in inputs]
     for number, profile in enumerate(profiles):
         for name in profile:
             if name not in names:
                 raise _unknown(number, name, names)
-    dynamic = [each for each in inputs if any(isinstance(dim, str) for dim in each.dims)]
+    dynamic = [binding for binding in inputs if any(isinstance(dim, str) for dim in binding.dims)]
     for number, profile in enumerate(profiles or [{}] if dynamic else []):
-        lacking = [each for each in dynamic if each.name not in profile]
+        lacking = [binding for binding in dynamic if binding.name not in profile]
         if lacking:
-            where = f"profile {number} has" if profiles else "there is no profile with"
-            told = ", ".join(f"{each.name} ({', '.join(map(str, each.dims))})" for each in lacking)
-            raise InputError(f"{where} no shapes for the dynamic inputs {told}" if profiles else
-                             f"{where} shapes for the dynamic inputs {told}",
-                             fix=f"add {' '.join(map(_example, lacking))}")  # fmt: skip
+            where = f"profile {number} has no" if profiles else "there is no profile with"
+            input_texts = ", ".join(
+                f"{binding.name} ({', '.join(map(str, binding.dims))})" for binding in lacking
+            )
+            raise InputError(
+                f"{where} shapes for the dynamic inputs {input_texts}",
+                fix=f"add {' '.join(map(_example, lacking))}",
+            )
 
 
 def _unknown(number: int, name: str, names: Sequence[str]) -> InputError:

@@ -36,10 +36,10 @@ class Registry:
                 f"{name} is registered as a {type(tensor).__name__}, which is not a tensor of a network",
                 fix=f"pass layer.get_output(0): register({name!r}, layer.get_output(0))",
             )
-        known = self.tensors.setdefault(name, inner)
-        if known is not inner and known.name != inner.name:
+        registered = self.tensors.setdefault(name, inner)
+        if registered is not inner and registered.name != inner.name:
             raise InputError(
-                f"{name} is registered twice, for {known.name} and {inner.name}",
+                f"{name} is registered twice, for {registered.name} and {inner.name}",
                 fix="give each tensor its own name",
             )
 

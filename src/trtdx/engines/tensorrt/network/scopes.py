@@ -1,6 +1,6 @@
 """A network made with TensorRT's API seen as modules, which its layers' names tell: `layers.3.mlp/fc`.
 
-It has the shape of an ONNX graph (`engines/onnx_graph.Graph`), so that what enters and leaves a module is told by the
+It has the shape of an ONNX graph (`formats.onnx.module_graph.OnnxGraph`), so that what enters and leaves a module is told by the
 same rules.
 """
 
@@ -52,12 +52,13 @@ class NetworkGraph:
         self.inputs = [self._values[tensor.slot] for tensor in graph.inputs]
         self.outputs = [self._values[tensor.slot] for tensor in graph.outputs]
         self.nodes = [
-            Node(layer.name, layer.kind, tuple(self._values[each.slot] for each in layer.outputs))
+            Node(layer.name, layer.kind, tuple(self._values[tensor.slot] for tensor in layer.outputs))
             for layer in self.layers
         ]
         self.made = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
         self.reads = [
-            [self._values[each.slot] for each in layer.inputs if each is not None] for layer in self.layers
+            [self._values[tensor.slot] for tensor in layer.inputs if tensor is not None]
+            for layer in self.layers
         ]
         self.users: dict[Value, list[int]] = {}
         for at, values in enumerate(self.reads):
@@ -84,18 +85,11 @@ class NetworkGraph:
         for _ in range(_TIMES_ROUND):
             for layer in self.layers:
                 read = (kinds.get(slot, Kind.CONSTANT) for slot in layer.input_slots())
-                kind = Kind.DATA if _is_random(layer) else max(read, default=Kind.CONSTANT)
+                kind = Kind.DATA if layer.is_random() else max(read, default=Kind.CONSTANT)
                 if layer.kind == "SHAPE":
                     kind = min(kind, Kind.SHAPE)
                 kinds |= dict.fromkeys(layer.output_slots(), kind)
         return kinds
-
-
-def _is_random(layer: Layer) -> bool:
-    if layer.kind != "FILL":
-        return False
-    with layer.typed() as trt:
-        return bool(trt.operation.name != "LINSPACE")
 
 
 def _value(tensor: Tensor) -> Value:
@@ -120,7 +114,7 @@ def sorted_layers(graph: Graph) -> list[Layer]:
     """Return a network's layers so that each comes after those it needs; most networks have them so."""
     makers = {tensor.slot: layer for layer in graph.layers for tensor in layer.outputs}
     done: set[int] = set()
-    found: list[Layer] = []
+    ordered: list[Layer] = []
     for layer in graph.layers:
         waiting = [layer]
         entered: set[int] = set()
@@ -129,17 +123,17 @@ def sorted_layers(graph: Graph) -> list[Layer]:
             needs = [] if top.index in entered else _needs(top, makers, done)
             entered.add(top.index)
             if needs:
-                waiting += [each for each in needs if each.index not in entered]
+                waiting += [needed for needed in needs if needed.index not in entered]
                 continue
             waiting.pop()
             if top.index not in done:
                 done.add(top.index)
-                found.append(top)
-    return found
+                ordered.append(top)
+    return ordered
 
 
 def _needs(layer: Layer, makers: dict[int, Layer], done: set[int]) -> list[Layer]:
     """Return the layers that have to come first; what a loop hands to its next iteration does not."""
     slots = layer.input_slots()[:1] if layer.kind == "RECURRENCE" else layer.input_slots()
-    made = (makers[slot] for slot in slots if slot in makers)
-    return [each for each in made if each.index not in done]
+    producers = (makers[slot] for slot in slots if slot in makers)
+    return [producer for producer in producers if producer.index not in done]

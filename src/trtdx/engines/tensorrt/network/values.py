@@ -17,31 +17,18 @@ from trtdx.engines.torch.lazy import ml_dtypes, torch
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 STORAGE = {
-    "FLOAT": "float32",
-    "HALF": "float16",
-    "BF16": "bfloat16",
-    "INT8": "int8",
-    "INT32": "int32",
-    "INT64": "int64",
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "FP8": "float8_e4m3fn",
-    "INT4": "int8",
-    "FP4": "float8_e4m3fn",
+    "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
+    "BOOL": "bool", "UINT8": "uint8", "FP8": "float8_e4m3fn", "INT4": "int8", "FP4": "float8_e4m3fn",
     "E8M0": "float8_e8m0fnu",
-}
+}  # fmt: skip
 ML_DTYPES = {
-    "BF16": "bfloat16",
-    "FP8": "float8_e4m3fn",
-    "INT4": "int4",
-    "FP4": "float4_e2m1fn",
-    "E8M0": "float8_e8m0fnu",
-}
+    "BF16": "bfloat16", "FP8": "float8_e4m3fn", "INT4": "int4", "FP4": "float4_e2m1fn", "E8M0": "float8_e8m0fnu",
+}  # fmt: skip
 FLOATS = ("FLOAT", "HALF", "BF16", "FP8", "FP4", "E8M0")
 WIDENED = ("HALF", "BF16", "FP8", "FP4", "E8M0")  # computed as float32, then rounded once
 PLAIN = ("FLOAT", "INT8", "INT32", "INT64", "BOOL", "UINT8")  # numpy computes these as fast as torch
@@ -56,8 +43,8 @@ def torch_dtype(dtype: str) -> Any:
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
     """Return the numpy type that holds a TensorRT type."""
     named = getattr(ml_dtypes, ML_DTYPES[dtype]) if dtype in ML_DTYPES else STORAGE[dtype]
-    found: np.dtype[Any] = np.dtype(named)
-    return found
+    held_dtype: np.dtype[Any] = np.dtype(named)
+    return held_dtype
 
 
 def dtype_name(dtype: str) -> str:
@@ -70,13 +57,13 @@ def value_from_given(given: Any, dtype: str, name: str) -> Array:
     if isinstance(given, torch.Tensor):
         return _from_tensor(given, dtype, name)
     array = np.asarray(given)
-    wanted = numpy_dtype(dtype)
+    network_dtype = numpy_dtype(dtype)
     if dtype == "INT4" and array.dtype == np.int8:
-        array = array.astype(wanted)
-    if array.dtype != wanted:
+        array = array.astype(network_dtype)
+    if array.dtype != network_dtype:
         raise InputError(
-            f"{name} is {array.dtype}, but the network wants {wanted} ({dtype})",
-            fix=f"convert {name} to {wanted}",
+            f"{name} is {array.dtype}, but the network wants {network_dtype} ({dtype})",
+            fix=f"convert {name} to {network_dtype}",
         )
     return plain(array)
 
@@ -87,8 +74,8 @@ def _from_tensor(tensor: Any, dtype: str, name: str) -> Array:
             f"{name} is {tensor.dtype}, but the network wants {torch_dtype(dtype)} ({dtype})",
             fix=f"convert {name} to {torch_dtype(dtype)}",
         )
-    made: Array = from_torch(dtype)(tensor.detach().cpu())
-    return made
+    array: Array = from_torch(dtype)(tensor.detach().cpu())
+    return array
 
 
 def plain(array: Array) -> Array:
@@ -102,8 +89,8 @@ def to_torch(dtype: str) -> Callable[[Array], Any]:
     if dtype == "BF16":
         return lambda array: torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     if dtype in ("FP8", "E8M0"):
-        held = torch_dtype(dtype)
-        return lambda array: torch.from_numpy(array.view(np.uint8)).view(held)
+        storage_dtype = torch_dtype(dtype)
+        return lambda array: torch.from_numpy(array.view(np.uint8)).view(storage_dtype)
     if dtype == "INT4":
         return lambda array: torch.from_numpy(array.astype(np.int8))
     if dtype == "FP4":
@@ -113,16 +100,21 @@ def to_torch(dtype: str) -> Callable[[Array], Any]:
 
 def from_torch(dtype: str) -> Callable[[Any], Array]:
     """Return what makes a value of a torch tensor, over the same memory where both know the type."""
-    wanted = numpy_dtype(dtype)
+    value_dtype = numpy_dtype(dtype)
     if dtype == "BF16":
-        return lambda tensor: tensor.view(torch.int16).numpy().view(wanted)
+        return lambda tensor: tensor.view(torch.int16).numpy().view(value_dtype)
     if dtype in ("FP8", "E8M0"):
-        return lambda tensor: tensor.view(torch.uint8).numpy().view(wanted)
+        return lambda tensor: tensor.view(torch.uint8).numpy().view(value_dtype)
     if dtype == "FP4":
-        return lambda tensor: tensor.to(torch.float32).numpy().astype(wanted)
+        return lambda tensor: tensor.to(torch.float32).numpy().astype(value_dtype)
     if dtype == "INT4":
-        return lambda tensor: tensor.numpy().astype(wanted)
+        return lambda tensor: tensor.numpy().astype(value_dtype)
     return torch.Tensor.numpy  # type: ignore[no-any-return]
+
+
+def shape_matches(declared: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a shape is one that was declared, with -1 for any size."""
+    return len(declared) == len(shape) and all(a in (-1, b) for a, b in zip(declared, shape, strict=True))
 
 
 def owner(array: Array) -> Any:
@@ -178,10 +170,10 @@ def _bytes_of(weights: Any, dtype: str) -> Array:
         return np.zeros(0, np.uint8)
     if type(type(weights)).__name__ != "pybind11_type":
         raise InputError(f"these TensorRT bindings do not show weights of type {dtype}")
-    held = ctypes.c_void_p.from_address(id(weights) + object.__basicsize__).value or 0
-    found = _Weights.from_address(held)
-    if found.count != count or found.type != int(weights.dtype):
+    address = ctypes.c_void_p.from_address(id(weights) + object.__basicsize__).value or 0
+    structure = _Weights.from_address(address)
+    if structure.count != count or structure.type != int(weights.dtype):
         raise InputError(f"these TensorRT bindings do not show weights of type {dtype}")
-    memory: Any = (ctypes.c_uint8 * size).from_address(found.values)
+    memory: Any = (ctypes.c_uint8 * size).from_address(structure.values)
     raw: Array = np.frombuffer(memory, np.uint8)
     return raw
