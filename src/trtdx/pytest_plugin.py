@@ -133,9 +133,11 @@ def _engines() -> str:
     host = RealHost()
     why = "not executed, though a GPU is there" if has_gpu(host) else "no GPU found"
     trt = next(iter(packages_here(host)), "")
-    told = [f"{name} {_version(name)}" for name in ("torch", "onnxruntime") if importlib.util.find_spec(name)]
+    packages = [
+        f"{name} {_version(name)}" for name in ("torch", "onnxruntime") if importlib.util.find_spec(name)
+    ]
     networks = f"{trt} {_version(trt)}, networks by evaluate on the CPU: {why}" if trt else "no TensorRT"
-    return "; ".join([networks, *told])
+    return "; ".join([networks, *packages])
 
 
 def _version(package: str) -> str:
@@ -175,15 +177,15 @@ def _marked(item: pytest.Item) -> Marked:
     from trtdx.errors import InputError, UnknownNameError
     from trtdx.testing.dx import Marked
 
-    told: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for mark in item.iter_markers("trtdx"):
         if mark.args:
             raise InputError("@pytest.mark.trtdx takes keywords only", fix=MARKER)
         for name, value in mark.kwargs.items():
             if name not in OPTIONS:
                 raise UnknownNameError("option of @pytest.mark.trtdx", name, OPTIONS)
-            told.setdefault(name, value)
-    return Marked(**told)
+            options.setdefault(name, value)
+    return Marked(**options)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -193,23 +195,23 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     state, bench = item.config.stash[STATE], item.stash.get(DX, None)
     if not state.on or (bench is None and _test_of(item) not in state.goldens(item.path).goldens):
         return result
-    found = item.stash[JUDGED] = _judged(item, state, bench)
-    if found.problem:
+    judgement = item.stash[JUDGED] = _judged(item, state, bench)
+    if judgement.problem:
         meant = f"if it is meant: pytest --trtdx-record {_quoted(item.nodeid)}"
-        pytest.fail(f"{found.problem}\n  {meant}", pytrace=False)
+        pytest.fail(f"{judgement.problem}\n  {meant}", pytrace=False)
     return result
 
 
 def _judged(item: pytest.Item, state: State, bench: Dx | None) -> Judged:
     from trtdx.testing.judging import LEFT_OUT, Judged, Told, judged, not_finite
 
-    told = Told(str(item.path), _test_of(item), LEFT_OUT)
+    message = Told(str(item.path), _test_of(item), LEFT_OUT)
     if bench is not None:
-        told.not_finite = tuple(not_finite(bench))
+        message.not_finite = tuple(not_finite(bench))
     if not (_marked(item) if bench is None else bench.marked).golden:
-        return Judged(told, None, "")
+        return Judged(message, None, "")
     budget = int(item.config.getini("trtdx_golden_bytes"))
-    return judged(told, bench, state.goldens(item.path), record=state.record, values_bytes=budget)
+    return judged(message, bench, state.goldens(item.path), record=state.record, values_bytes=budget)
 
 
 def _test_of(item: pytest.Item) -> str:
@@ -230,9 +232,9 @@ def pytest_runtest_makereport(
     """Attach to a test's report what it has to tell, and when it failed its tensors and a case."""
     report = yield
     state, bench = item.config.stash[STATE], item.stash.get(DX, None)
-    found = item.stash.get(JUDGED, None)
-    if report.when == "call" and state.on and found is not None:
-        report.trtdx = found.told.packed()  # type: ignore[attr-defined]
+    judgement = item.stash.get(JUDGED, None)
+    if report.when == "call" and state.on and judgement is not None:
+        report.trtdx = judgement.told.packed()  # type: ignore[attr-defined]
     elif report.failed and state.record and bench is not None:
         report.trtdx = _failed(item)  # type: ignore[attr-defined]
     fix = _fix_of(call)
@@ -243,7 +245,7 @@ def pytest_runtest_makereport(
     if state.on:
         from trtdx.testing.failing import attach
 
-        comparison = found.comparison if found is not None else None
+        comparison = judgement.comparison if judgement is not None else None
         attach(report, item.nodeid, bench, comparison, _folder_for_case(item, state))
     return report
 
@@ -301,7 +303,7 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Look for goldens of tests that are no more, before -k and -m take tests away."""
     state = config.stash[STATE]
-    narrowed = any("::" in each for each in config.args) or config.getoption("lf", False)
+    narrowed = any("::" in argument for argument in config.args) or config.getoption("lf", False)
     if not state.on or narrowed:
         return
     modules: dict[Path, set[str]] = {}
@@ -328,9 +330,9 @@ class Collector:
             return
         from trtdx.testing.judging import CHANGED, unpacked
 
-        told = unpacked(packed)
-        if report.passed or told.outcome == CHANGED:
-            ledger.told[report.nodeid] = told
+        message = unpacked(packed)
+        if report.passed or message.outcome == CHANGED:
+            ledger.told[report.nodeid] = message
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

@@ -40,10 +40,12 @@ def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict
     for name in feeds:
         if name not in wanted:
             raise _unknown(name, wanted)
-    missing = [each for name, each in wanted.items() if name not in feeds and not each.optional]
+    missing = [
+        model_input for name, model_input in wanted.items() if name not in feeds and not model_input.optional
+    ]
     if missing:
-        told = "; ".join(f"{each.name}: {each}" for each in missing)
-        raise InputError(f"{counted(len(missing), 'input')} not given: {told}")
+        missing_inputs = "; ".join(f"{model_input.name}: {model_input}" for model_input in missing)
+        raise InputError(f"{counted(len(missing), 'input')} not given: {missing_inputs}")
     arrays = {name: np.asarray(feeds[name]) for name in wanted if name in feeds}
     for name, array in arrays.items():
         _check(wanted[name], array)

@@ -80,18 +80,25 @@ def source_from_array(array: Any) -> Source:
     """Return where a NumPy array's elements lie; a strided one is copied."""
     import numpy as np
 
-    whole = native(np.asarray(array))
-    address = whole.__array_interface__["data"][0]
-    return Source(address, whole.size, dtype_of(whole.dtype).name, whole.shape, "cpu", whole)
+    contiguous = native(np.asarray(array))
+    address = contiguous.__array_interface__["data"][0]
+    return Source(
+        address, contiguous.size, dtype_of(contiguous.dtype).name, contiguous.shape, "cpu", contiguous
+    )
 
 
 def source_from_torch(tensor: Any) -> Source:
     """Return where a torch tensor's elements lie; one that is strided or on another device is copied."""
     here = tensor.is_cpu
-    whole = tensor if here and tensor.is_contiguous() else tensor.detach().cpu().contiguous()
+    contiguous = tensor if here and tensor.is_contiguous() else tensor.detach().cpu().contiguous()
     device = "cpu" if here else str(tensor.device)
     return Source(
-        whole.data_ptr(), whole.numel(), dtype_of(whole.dtype).name, tuple(whole.shape), device, whole
+        contiguous.data_ptr(),
+        contiguous.numel(),
+        dtype_of(contiguous.dtype).name,
+        tuple(contiguous.shape),
+        device,
+        contiguous,
     )
 
 
@@ -102,9 +109,11 @@ def kernel_in_use() -> str:
 
 def use_kernel(name: str) -> str:
     """Choose what computes statistics, and return what does now: the best there is up to the one named."""
-    for each in INSTRUCTIONS[INSTRUCTIONS.index(name) :]:
-        if each == "numpy" or (_stats is not None and _stats.instructions(each) == each):
-            _in_use.name = each
+    for instructions in INSTRUCTIONS[INSTRUCTIONS.index(name) :]:
+        if instructions == "numpy" or (
+            _stats is not None and _stats.instructions(instructions) == instructions
+        ):
+            _in_use.name = instructions
             break
     return _in_use.name
 

@@ -139,7 +139,7 @@ def _quantiles(raw: Array, count: int, dtype: str, size: int) -> list[float]:
     ordered = np.sort(sample[np.isfinite(sample)])
     if not ordered.size:
         return [math.nan] * len(PERMILLE)
-    return [float(ordered[(each * (ordered.size - 1) + 500) // 1000]) + 0.0 for each in PERMILLE]
+    return [float(ordered[(permille * (ordered.size - 1) + 500) // 1000]) + 0.0 for permille in PERMILLE]
 
 
 def floats(part: Array, dtype: str) -> Array:

@@ -89,10 +89,10 @@ class Dx:
         from trtdx.testing.builder import log_of, new_network
 
         if network is None:
-            made = new_network()
-            self._kept.append(made)
-            network, self._trt = made.network, made.trt
-            log = log_of(made.trt)
+            new = new_network()
+            self._kept.append(new)
+            network, self._trt = new.network, new.trt
+            log = log_of(new.trt)
             self._log = self._log or (log, log.count)
         else:
             self._trt = bindings_of(network)
@@ -139,11 +139,11 @@ class Dx:
 
     def _again(self, thing: Any) -> bool:
         """Make something current that was handed in before."""
-        found = next((each for each in self._subjects if each.thing is thing), None)
-        if found is not None:
-            self._subjects.remove(found)
-            self._subjects.append(found)
-        return found is not None
+        current = next((subject for subject in self._subjects if subject.thing is thing), None)
+        if current is not None:
+            self._subjects.remove(current)
+            self._subjects.append(current)
+        return current is not None
 
     # What to look at
 
@@ -167,11 +167,11 @@ class Dx:
         return self._network("register tensors of").registry.register_all(model)
 
     def _network(self, to: str) -> NetworkSubject:
-        networks = [each for each in reversed(self._subjects) if isinstance(each, NetworkSubject)]
-        found = next(iter(networks), None)
-        if found is None:
+        networks = [subject for subject in reversed(self._subjects) if isinstance(subject, NetworkSubject)]
+        network = next(iter(networks), None)
+        if network is None:
             raise InputError(f"there is no network to {to}", fix="call dx.network() first")
-        return found
+        return network
 
     def tap(self, selector: str) -> None:
         """Look at what a selector names, such as "layers.*.mlp:out", and no longer at everything."""
@@ -237,7 +237,9 @@ class Dx:
             atol: absolute tolerance.
         """
         __tracebackhide__ = True
-        run = next((each for each in reversed(self.tensors.runs) if each is not reference), None)
+        run = next(
+            (candidate for candidate in reversed(self.tensors.runs) if candidate is not reference), None
+        )
         if run is None:
             raise InputError("nothing was run that could match", fix="dx.run(...) first")
         assert_runs_match(run, reference, names or {}, self._tolerance(rtol, atol))

@@ -110,10 +110,10 @@ class Recorder:
         """Whether the values of a place are kept."""
         if self._chooses is None:
             return False
-        known = self._kept.get(place)
-        if known is None:
-            known = self._kept[place] = self._chooses(place)
-        return known
+        is_kept = self._kept.get(place)
+        if is_kept is None:
+            is_kept = self._kept[place] = self._chooses(place)
+        return is_kept
 
     def _at_positions(self, tensor: Any, tokens: Tokens) -> Any:
         """Return the part of a tensor at the positions asked for; all of one that has no tokens."""
@@ -125,16 +125,16 @@ class Recorder:
 
     def _judge(self, seen: Seen, place: Place, source: Source) -> None:
         """Stop the run, unless all that is not finite was put there by a mask."""
-        found = statistics_of(source)
-        if not found.nan and not found.pos_inf and self._is_masked(seen, found):
+        statistics = statistics_of(source)
+        if not statistics.nan and not statistics.pos_inf and self._is_masked(seen, statistics):
             self._masked.add(seen.place.name)
             return
         if not self.keeps(seen.place):
             self.writer.add(seen.step, place, source, values=True)
-        given = list(given_to(seen))
-        for entering, tensor in given:
+        inputs = list(given_to(seen))
+        for entering, tensor in inputs:
             self.writer.add(seen.step, entering, source_of(tensor), values=True)
-        raise NotFiniteError(seen, found, has_inputs=bool(given))
+        raise NotFiniteError(seen, statistics, has_inputs=bool(inputs))
 
     def _is_masked(self, seen: Seen, found: Statistics) -> bool:
         """Whether -Inf is the work of a mask: a tensor of it and one other value, or what was made with one."""
@@ -175,5 +175,5 @@ def _again(place: Place, call: int) -> Place:
 
 def rank_here(environment: Mapping[str, str]) -> int:
     """Return which rank this process is, as its launcher says; 0 where none says."""
-    told = (environment.get(name, "") for name in RANK_VARIABLES)
-    return next((int(each) for each in told if each.isdigit()), 0)
+    numbers = (environment.get(name, "") for name in RANK_VARIABLES)
+    return next((int(number) for number in numbers if number.isdigit()), 0)

@@ -40,11 +40,11 @@ def parse_steps(text: str) -> Steps:
     for part in text.replace(" ", "").split(","):
         if not part:
             continue
-        found = _RANGE.fullmatch(part)
-        if found is None:
+        match = _RANGE.fullmatch(part)
+        if match is None:
             raise InputError(f"{part!r} is not a choice of steps", fix="write steps as 0,5-9,20-")
-        first = int(found[1])
-        ranges.append((first, int(found[3]) if found[3] else None if found[2] else first))
+        first = int(match[1])
+        ranges.append((first, int(match[3]) if match[3] else None if match[2] else first))
     return Steps(tuple(ranges))
 
 
@@ -107,8 +107,10 @@ class Tokens(NamedTuple):
 
     def columns(self, positions: Sequence[int]) -> list[int]:
         """Return which of a step's own columns are the positions asked for."""
-        found = (position + self.length if position < 0 else position - self.first for position in positions)
-        return sorted({column for column in found if 0 <= column < self.length})
+        columns = (
+            position + self.length if position < 0 else position - self.first for position in positions
+        )
+        return sorted({column for column in columns if 0 <= column < self.length})
 
     def axis_in(self, shape: Sequence[int]) -> int | None:
         """Return the axis along which the tokens lie, by its length; none where nothing has it."""

@@ -248,9 +248,9 @@ def _cache(capture: Capture, name: str, output: str, notes: Mapping[int, StepNot
 
     first = next((step for step in range(last, -1, -1) if name not in notes[step].grown), 0)
     # Looked for once: to search the capture for each step would take longer the longer it is.
-    kept = {each.step: each for each in capture.records(name=f"{output}:new", rank=0) if each.kept}
+    records = {record.step: record for record in capture.records(name=f"{output}:new", rank=0) if record.kept}
     parts = [
-        capture.values(kept[step]) if step in kept else _kept(capture, f"{output}:new", step)
+        capture.values(records[step]) if step in records else _kept(capture, f"{output}:new", step)
         for step in range(first, last + 1)
     ]
     return np.concatenate(parts, notes[last].grown[name]) if len(parts) > 1 else parts[0]

@@ -59,23 +59,23 @@ def convert(model: ir.Model, dtype: str, keep: Collection[str] = ()) -> ir.Model
     """
     if dtype not in TYPES:
         raise UnknownNameError("type to convert to", dtype, TYPES)
-    found = lifted(model)
-    known = {name for node in found.graph for name in (called(node), node.name) if name}
+    converted = lifted(model)
+    known_operations = {name for node in converted.graph for name in (called(node), node.name) if name}
     for name in keep:
-        if name not in known:
-            raise UnknownNameError("operation of the graph", name, known)
-    found.graph.opset_imports.setdefault("", OPSET)  # a graph of other domains alone has none for Cast
-    Converter(found, dtype, set(keep)).convert()
-    return found
+        if name not in known_operations:
+            raise UnknownNameError("operation of the graph", name, known_operations)
+    converted.graph.opset_imports.setdefault("", OPSET)  # a graph of other domains alone has none for Cast
+    Converter(converted, dtype, set(keep)).convert()
+    return converted
 
 
 def lifted(model: ir.Model) -> ir.Model:
     """Return a copy of a model with its constants among the weights, where they can be converted once."""
     passes = need("onnx_ir.passes.common", extra="onnx", to=PURPOSE)
-    found: ir.Model = passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(
+    lifted_model: ir.Model = passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(
         model.clone()
     ).model
-    return found
+    return lifted_model
 
 
 def called(node: ir.Node) -> str:
@@ -111,7 +111,7 @@ def _floats(node: ir.Node) -> Iterator[bool]:
 def typed(node: ir.Node, low: Any) -> Typed:
     """Return which of an operation's tensors may be of a lower type; only those of float32 count."""
     nothing = Typed((False,) * len(node.inputs), (False,) * len(node.outputs))
-    bodies = any(each.type.name in ("GRAPH", "GRAPHS") for each in node.attributes.values())
+    bodies = any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values())
     odd = node.op_type in _LEFT_ALONE or any(word in node.op_type for word in _CARRIERS)
     if bodies or odd or node.domain not in OWN_DOMAINS:
         return nothing
@@ -138,9 +138,12 @@ def _formal(op: str, domain: str, opset: int, low: str) -> tuple[list[bool], lis
         schema = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
         return None
-    allowed = {each.type_param_str: low in each.allowed_type_strs for each in schema.type_constraints}
-    ins = [allowed.get(each.type_str, False) for each in schema.inputs]
-    outs = [allowed.get(each.type_str, False) for each in schema.outputs]
+    allowed = {
+        constraint.type_param_str: low in constraint.allowed_type_strs
+        for constraint in schema.type_constraints
+    }
+    ins = [allowed.get(parameter.type_str, False) for parameter in schema.inputs]
+    outs = [allowed.get(parameter.type_str, False) for parameter in schema.outputs]
     return ins or [False], outs or [False]
 
 
@@ -161,7 +164,7 @@ class Converter:
             for value in (
                 *model.graph.inputs,
                 *model.graph.initializers.values(),
-                *(each for node in model.graph for each in node.outputs),
+                *(output for node in model.graph for output in node.outputs),
             )
             if is_float(value)
         }
@@ -176,29 +179,29 @@ class Converter:
             del self.graph.initializers[name]
 
     def _convert_node(self, node: ir.Node) -> None:
-        kept = called(node) in self.keep or (node.name or "") in self.keep
+        is_kept = called(node) in self.keep or (node.name or "") in self.keep
         fits = typed_by(self._floats, node, self.low)
         for at, value in enumerate(node.inputs):
             if value is not None and value in self._floats:
-                target = self.low if fits.inputs[at] and not kept else self.full
+                target = self.low if fits.inputs[at] and not is_kept else self.full
                 node.replace_input_with(at, self.as_type(value, target))
         self._convert_bodies(node)
         for at, value in enumerate(node.outputs):
-            if value in self._floats and fits.outputs[at] and not kept:
+            if value in self._floats and fits.outputs[at] and not is_kept:
                 value.type = self.ir.TensorType(self.low)
                 self.tell_type(node)
 
     def tell_type(self, node: ir.Node) -> None:
         """Put the lower type where an operation tells its result's type itself."""
         for name in ("to", "output_dtype"):
-            given = node.attributes.get(name)
-            if given is not None and given.value == self.full.value:
+            attribute = node.attributes.get(name)
+            if attribute is not None and attribute.value == self.full.value:
                 node.attributes[name] = self.ir.AttrInt64(name, self.low.value)
-        given = node.attributes.get("value")
+        attribute = node.attributes.get("value")
         if node.op_type == "ConstantOfShape":
-            array = given.as_tensor().numpy() if given is not None else _zero()
-            made = self.ir.tensor(rounded(array, self.dtype), dtype=self.low)
-            node.attributes["value"] = self.ir.AttrTensor("value", made)
+            array = attribute.as_tensor().numpy() if attribute is not None else _zero()
+            tensor = self.ir.tensor(rounded(array, self.dtype), dtype=self.low)
+            node.attributes["value"] = self.ir.AttrTensor("value", tensor)
 
     def _convert_bodies(self, node: ir.Node) -> None:
         """Give the bodies of If, Loop and Scan what they read from outside in float32."""
@@ -211,7 +214,9 @@ class Converter:
                 if kind == "GRAPHS"
                 else ()
             )
-            for inner in (each for body in bodies for each in self.ir.traversal.RecursiveGraphIterator(body)):
+            for inner in (
+                body_node for body in bodies for body_node in self.ir.traversal.RecursiveGraphIterator(body)
+            ):
                 for at, value in enumerate(inner.inputs):
                     if value in self._floats:
                         inner.replace_input_with(at, self.as_type(value, self.full))
@@ -231,17 +236,17 @@ class Converter:
     def _weight(self, value: ir.Value, weight: Any, target: Any) -> ir.Value:
         array = rounded(weight.numpy(), self.dtype)
         name = self.name(f"{value.name}_{self.dtype}")
-        made = self.ir.Value(
+        weight_value = self.ir.Value(
             name=name, shape=value.shape, type=self.ir.TensorType(target),
             const_value=self.ir.tensor(array, dtype=target, name=name),
         )  # fmt: skip
-        self.graph.register_initializer(made)
-        found: ir.Value = made
-        return found
+        self.graph.register_initializer(weight_value)
+        typed_value: ir.Value = weight_value
+        return typed_value
 
     def _cast(self, value: ir.Value, target: Any, name: str = "") -> ir.Value:
         word = "float32" if target is self.full else self.dtype
-        made = self.ir.Value(
+        cast_value = self.ir.Value(
             name=name or self.name(f"{value.name}_to_{word}"),
             shape=value.shape,
             type=self.ir.TensorType(target),
@@ -251,16 +256,16 @@ class Converter:
             "Cast",
             [value],
             [self.ir.AttrInt64("to", target.value)],
-            outputs=[made],
-            name=f"cast_{made.name}",
+            outputs=[cast_value],
+            name=f"cast_{cast_value.name}",
         )
         before = value.producer()
         if before is not None:
             self.graph.insert_after(before, node)
         else:
             self.graph.insert_before(self.graph[0], node)
-        found: ir.Value = made
-        return found
+        typed_value: ir.Value = cast_value
+        return typed_value
 
     def _given_back(self, value: ir.Value) -> ir.Value:
         """Return a result in the type the model had it in, and under its name."""
@@ -316,12 +321,12 @@ def rounded(array: Array, dtype: str) -> Array:
     import numpy as np
 
     kind = np.dtype(getattr(ml_dtypes, dtype)) if dtype == "bfloat16" else np.dtype(dtype)
-    told: Any = _finfo(kind)
-    largest, least = float(told.max), float(told.smallest_subnormal)
-    held = np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
-    if held.size == 1:  # an epsilon
-        held = np.where((held != 0) & (np.abs(held) < least), np.copysign(least, held), held)
-    return np.asarray(held.astype(kind))
+    limits: Any = _finfo(kind)
+    largest, least = float(limits.max), float(limits.smallest_subnormal)
+    clipped = np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
+    if clipped.size == 1:  # an epsilon
+        clipped = np.where((clipped != 0) & (np.abs(clipped) < least), np.copysign(least, clipped), clipped)
+    return np.asarray(clipped.astype(kind))
 
 
 def scrub(model: ir.Model, keep: Collection[str] = ()) -> None:
@@ -346,7 +351,9 @@ def save(model: ir.Model, file: Path) -> None:
         tensor = value.const_value
         if tensor is not None and isinstance(tensor, graphs.ExternalTensor):
             value.const_value = graphs.Tensor(tensor.numpy(), dtype=tensor.dtype, name=value.name)
-    size = sum(each.const_value.nbytes for each in model.graph.initializers.values() if each.const_value)
+    size = sum(
+        weight.const_value.nbytes for weight in model.graph.initializers.values() if weight.const_value
+    )
     try:
         if size > MOST_EMBEDDED:
             graphs.save(model, file, external_data=f"{file.name}.data")

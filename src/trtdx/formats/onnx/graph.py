@@ -56,7 +56,7 @@ class Graph:
         self.nodes: list[ir.Node] = [
             piece for node in _sorted_nodes(model.graph) for piece in pieces_of(node)
         ]
-        self.inputs = [each for each in model.graph.inputs if not each.is_initializer()]
+        self.inputs = [graph_input for graph_input in model.graph.inputs if not graph_input.is_initializer()]
         self.outputs = list(model.graph.outputs)
         self.made = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
         self.reads = [list(_reads(node, model.graph)) for node in self.nodes]
@@ -78,15 +78,15 @@ class Graph:
         return self.nodes[at].name or f"{self.nodes[at].op_type} number {at}"
 
     def _scopes(self) -> list[tuple[str, ...]]:
-        told = [self._told(node) for node in self.nodes]
-        self.inserted = frozenset(at for at, scope in enumerate(told) if scope is None)
+        declared = [self._told(node) for node in self.nodes]
+        self.inserted = frozenset(at for at, scope in enumerate(declared) if scope is None)
         by_weight = [node.metadata_props.get(BY_WEIGHT, "") for node in self.nodes]
         self.bordered = {
             path
-            for scope, module in zip(told, by_weight, strict=True)
+            for scope, module in zip(declared, by_weight, strict=True)
             for path in (scope or ())[-1 if module else 0 :]
         }
-        return Places(self.nodes, self.reads, self.made, self.users, self.classes).of_all(told)
+        return Places(self.nodes, self.reads, self.made, self.users, self.classes).of_all(declared)
 
     def _told(self, node: ir.Node) -> tuple[str, ...] | None:
         scopes = node.metadata_props.get(SCOPES)
@@ -116,11 +116,11 @@ class Graph:
 
 def _sorted_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return a graph's nodes so that each comes after those it needs; most files have them so."""
-    made: set[ir.Value] = set()
+    produced: set[ir.Value] = set()
     for node in graph:
-        if any(value.producer() is not None and value not in made for value in _reads(node, graph)):
+        if any(value.producer() is not None and value not in produced for value in _reads(node, graph)):
             break
-        made |= set(node.outputs)
+        produced |= set(node.outputs)
     else:
         return list(graph)
     try:
@@ -139,5 +139,5 @@ def _reads(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
     for attribute in node.attributes.values():
         bodies = [attribute.as_graph()] if attribute.type.name == "GRAPH" else []
         bodies += attribute.as_graphs() if attribute.type.name == "GRAPHS" else []
-        for inner in (each for body in bodies for each in traversal.RecursiveGraphIterator(body)):
+        for inner in (body_node for body in bodies for body_node in traversal.RecursiveGraphIterator(body)):
             yield from (value for value in inner.inputs if value is not None and value.graph is graph)

@@ -179,10 +179,10 @@ def _settle(proto: Any, file: Path) -> None:
 def _settle_tensor(tensor: Any, file: Path, most_bytes: int | None) -> None:
     if tensor.data_location != EXTERNAL:
         return
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    target = _target(told.get("location", ""), tensor.name, file)
+    external = {entry.key: entry.value for entry in tensor.external_data}
+    target = _target(external.get("location", ""), tensor.name, file)
     try:
-        offset, length = int(told.get("offset") or 0), int(told.get("length") or _needed(tensor))
+        offset, length = int(external.get("offset") or 0), int(external.get("length") or _needed(tensor))
     except ValueError as err:
         raise InputError(f"{file} does not say where {tensor.name} is: {err}") from err
     _check_span(target, offset, length, tensor.name, file)
@@ -194,7 +194,7 @@ def _settle_tensor(tensor: Any, file: Path, most_bytes: int | None) -> None:
 
 def _inner_tensors(nodes: Any) -> Iterator[Any]:
     """Yield the constants inside nodes: attributes, and what the bodies of If and Loop hold."""
-    for attribute in (each for node in nodes for each in node.attribute):
+    for attribute in (inner for node in nodes for inner in node.attribute):
         if attribute.type in (TENSOR, TENSORS):
             yield from (attribute.t, *attribute.tensors)
         elif attribute.type in (GRAPH, GRAPHS):
@@ -205,9 +205,9 @@ def _inner_tensors(nodes: Any) -> Iterator[Any]:
 
 def _target(location: str, name: str, file: Path) -> Path:
     """Return the file a reference means; links are followed, as a Hugging Face cache is made of them."""
-    own = file.resolve()
-    if location == str(own):
-        return own
+    model_file = file.resolve()
+    if location == str(model_file):
+        return model_file
     path = Path(location)
     if not location or path.is_absolute() or ".." in path.parts:
         raise InputError(f"{file} wants {name} from {location!r}, which is not a place beside the model")

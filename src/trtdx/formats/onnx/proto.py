@@ -196,7 +196,7 @@ def weight_from(source: Source, start: int, end: int) -> Weight:
 def _dims(source: Source, kind: int, first: int, after: int) -> list[int]:
     if kind != SPAN:
         return [signed(first)]
-    return [signed(each) for each in packed(source.read(first, min(after, first + 1024)), MOST_DIMS)]
+    return [signed(number) for number in packed(source.read(first, min(after, first + 1024)), MOST_DIMS)]
 
 
 def _entry(source: Source, start: int, end: int) -> dict[str, str]:
@@ -217,5 +217,5 @@ def integers(source: Source, weight: Weight) -> list[int]:
         count = len(data) // width
         return list(struct.unpack(f"<{count}{code}", data[: count * width]))
     if number in (TENSOR_INT32, TENSOR_INT64):
-        return [signed(each) for each in packed(data, MOST_INDICES)]
+        return [signed(value) for value in packed(data, MOST_INDICES)]
     return []

@@ -36,7 +36,7 @@ class Product(NamedTuple):
 
 def quantisable(model: ir.Model) -> list[Product]:
     """Return the products of a model that have constant weights, in their order."""
-    return [found for node in lifted(model).graph if (found := _product(node)) is not None]
+    return [product for node in lifted(model).graph if (product := _product(node)) is not None]
 
 
 def _product(node: ir.Node) -> Product | None:
@@ -63,16 +63,16 @@ def ranges_of(model: ir.Model, engine: Any, samples: Sequence[Mapping[str, Array
     """Return the largest number of each tensor that is multiplied with weights."""
     import numpy as np
 
-    names = list(dict.fromkeys(each.data for each in quantisable(model)))
-    found = dict.fromkeys(names, TINY)
+    names = list(dict.fromkeys(product.data for product in quantisable(model)))
+    ranges = dict.fromkeys(names, TINY)
     for feeds in samples:
         inner = [name for name in names if name not in feeds]
         values = {name: feeds[name] for name in names if name in feeds}
         values |= engine.part(inner, feeds) if inner else {}
         for name, array in values.items():
-            found[name] = max(found[name], float(np.abs(array).max(initial=0.0)))
+            ranges[name] = max(ranges[name], float(np.abs(array).max(initial=0.0)))
     engine.close()
-    return found
+    return ranges
 
 
 def quantised(model: ir.Model, ranges: Ranges, keep: Collection[str] = ()) -> ir.Model:
@@ -83,45 +83,45 @@ def quantised(model: ir.Model, ranges: Ranges, keep: Collection[str] = ()) -> ir
         ranges: the largest number of each tensor that is multiplied, see `ranges_of`.
         keep: the operations that stay in float32.
     """
-    found = lifted(model)
-    products = {each.operation: each for each in quantisable(model)}
+    converted = lifted(model)
+    products = {product.operation: product for product in quantisable(model)}
     for name in keep:
         if name not in products:
             raise UnknownNameError("product of the graph", name, products)
-    maker = _Maker(found, ranges)
-    for node in list(found.graph):
+    maker = _Maker(converted, ranges)
+    for node in list(converted.graph):
         product = products.get(called(node))
         if product is not None and product.operation not in keep:
             for at, value in enumerate(maker.inputs(node, product)):
                 node.replace_input_with(at, value)
     unused = [
         name
-        for name, value in found.graph.initializers.items()
+        for name, value in converted.graph.initializers.items()
         if not value.uses() and not value.is_graph_output()
     ]
     for name in unused:
-        del found.graph.initializers[name]
-    return found
+        del converted.graph.initializers[name]
+    return converted
 
 
 def quantised_twins(model: ir.Model, ranges: Ranges) -> tuple[ir.Model, dict[str, str]]:
     """Return a model with every product done a second time in int8, and which tensor each of those is a form of."""
-    found, graphs = lifted(model), onnx_ir()
-    products = {each.operation: each for each in quantisable(model)}
-    maker, twins = _Maker(found, ranges), {}
-    for node in list(found.graph):
+    doubled, graphs = lifted(model), onnx_ir()
+    products = {product.operation: product for product in quantisable(model)}
+    maker, twins = _Maker(doubled, ranges), {}
+    for node in list(doubled.graph):
         product = products.get(called(node))
         if product is None:
             continue
         value = node.outputs[0]
         name = f"{value.name}__low"
-        made = graphs.Value(name=name, shape=value.shape, type=value.type)
+        result = graphs.Value(name=name, shape=value.shape, type=value.type)
         reads = [*maker.inputs(node, product), *node.inputs[MATRIX:]]
-        twin = graphs.Node("", node.op_type, reads, dict(node.attributes), outputs=[made], name=name)
-        found.graph.insert_after(node, twin)
+        twin = graphs.Node("", node.op_type, reads, dict(node.attributes), outputs=[result], name=name)
+        doubled.graph.insert_after(node, twin)
         twins[name] = str(value.name)
-    found.graph.sort()
-    return found, twins
+    doubled.graph.sort()
+    return doubled, twins
 
 
 class _Maker:
@@ -177,9 +177,9 @@ class _Maker:
     def _made(
         self, op: str, reads: list[Any], name: str, dtype: Any, before: ir.Node, more: Sequence[Any] = ()
     ) -> ir.Value:
-        made = self.ir.Value(name=name, shape=reads[0].shape, type=self.ir.TensorType(dtype))
+        result = self.ir.Value(name=name, shape=reads[0].shape, type=self.ir.TensorType(dtype))
         self.graph.insert_before(
-            before, self.ir.Node("", op, reads, more, outputs=[made], name=f"{op}_{name}")
+            before, self.ir.Node("", op, reads, more, outputs=[result], name=f"{op}_{name}")
         )
-        found: ir.Value = made
-        return found
+        typed_result: ir.Value = result
+        return typed_result

@@ -37,7 +37,9 @@ _WRITTEN = {*QUANTISERS, *_TYPES_ONLY, "Mul", "Add", "Identity", "Reshape"}
 
 def shared(scopes: Sequence[Scope]) -> Scope:
     """Return the modules that all scopes begin with."""
-    return tuple(each[0] for each in takewhile(lambda each: len(set(each)) == 1, zip(*scopes, strict=False)))
+    return tuple(
+        paths[0] for paths in takewhile(lambda each: len(set(each)) == 1, zip(*scopes, strict=False))
+    )
 
 
 class Places:
@@ -56,13 +58,13 @@ class Places:
     def of_all(self, told: Sequence[Scope | None]) -> list[Scope]:
         """Return the scope of every node, given those that are told."""
         self._told = told
-        found = dict(enumerate(told))
+        scopes = dict(enumerate(told))
         units = self._units()
         for settle in (self._of_product, self._of_quantiser, self._of_types):
             for unit in units:
-                if found[unit[0]] is None and (scope := settle(unit, found)) is not None:
-                    found |= dict.fromkeys(unit, scope)
-        return Between(self._nodes, self._reads, self._made, self._users).settle(found)
+                if scopes[unit[0]] is None and (scope := settle(unit, scopes)) is not None:
+                    scopes |= dict.fromkeys(unit, scope)
+        return Between(self._nodes, self._reads, self._made, self._users).settle(scopes)
 
     def _units(self) -> list[tuple[int, ...]]:
         """Return the nodes that tell nothing, those together that hang together."""
@@ -110,12 +112,12 @@ class Places:
         found: Mapping[int, Scope | None],
         neighbours: Callable[[int], Iterable[int]],
     ) -> list[Scope]:
-        seen, waiting, scopes = set(unit), list(unit), []
+        visited, waiting, scopes = set(unit), list(unit), []
         while waiting:
             for other in neighbours(waiting.pop()):
-                if other in seen:
+                if other in visited:
                     continue
-                seen.add(other)
+                visited.add(other)
                 scope = found[other]
                 if scope is not None:
                     scopes.append(scope)
@@ -163,8 +165,12 @@ class Places:
         return scope
 
     def _is_closed(self, path: str) -> bool:
-        told = self._classes.get(path, "")
-        return bool(_CLOSED_CLASS.search(told) if told else _CLOSED_NAME.search(path.rpartition(".")[2]))
+        module_class = self._classes.get(path, "")
+        return bool(
+            _CLOSED_CLASS.search(module_class)
+            if module_class
+            else _CLOSED_NAME.search(path.rpartition(".")[2])
+        )
 
 
 def is_about_numbers(op: str) -> bool:
@@ -197,7 +203,7 @@ class Between:
             before[at] = self._nearest(makers, found, before)
             latest = _latest_layer(before[at])
             if latest:
-                before[at] = frozenset(each for each in before[at] if latest in each)
+                before[at] = frozenset(scope for scope in before[at] if latest in scope)
         for at in reversed(range(len(self._nodes))):
             users = (user for value in self._nodes[at].outputs for user in self._users.get(value, ()))
             after[at] = self._nearest(users, found, after)
@@ -214,15 +220,15 @@ class Between:
     ) -> frozenset[Scope]:
         """Return the scopes of neighbours, or of what lies behind those that have none."""
         scopes: set[Scope] = set()
-        for each in neighbours:
-            scope = found[each]
-            scopes |= known[each] if scope is None else {scope} if scope else set()
+        for neighbour in neighbours:
+            scope = found[neighbour]
+            scopes |= known[neighbour] if scope is None else {scope} if scope else set()
         return frozenset(scopes)
 
 
 def _between(before: frozenset[Scope], after: frozenset[Scope]) -> Scope:
     layer = _latest_layer(before)
-    inside = [each for each in after if layer in each] if layer else list(after)
+    inside = [scope for scope in after if layer in scope] if layer else list(after)
     around = [*before, *inside]
     common = shared(around)
     alone = (
@@ -234,7 +240,7 @@ def _between(before: frozenset[Scope], after: frozenset[Scope]) -> Scope:
 def _latest_layer(scopes: Iterable[Scope]) -> str:
     """Return the last layer that scopes are of, by the number in its path; "" where they are of none."""
     layers = {path for scope in scopes for path in scope if path.rpartition(".")[2].isdigit()}
-    outer = {path for path in layers if not any(path.startswith(f"{each}.") for each in layers)}
+    outer = {path for path in layers if not any(path.startswith(f"{other}.") for other in layers)}
     return max(outer, key=lambda path: int(path.rpartition(".")[2]), default="")
 
 

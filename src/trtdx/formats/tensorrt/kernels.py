@@ -49,16 +49,16 @@ def kernel_from(line: str) -> Kernel | None:
 
 
 def _short(line: str) -> Kernel | None:
-    found = SHORT.match(line, max(line.find("Layer("), 0))
-    if not found:
+    match = SHORT.match(line, max(line.find("Layer("), 0))
+    if not match:
         return None
-    name = PROFILE.sub("", found["name"])
-    return Kernel(name, found["kind"], _fused(name), found["tactic"], _profile(line))
+    name = PROFILE.sub("", match["name"])
+    return Kernel(name, match["kind"], _fused(name), match["tactic"], _profile(line))
 
 
 def _profile(line: str) -> int:
-    found = PROFILE.search(line)
-    return int(found[1][:6]) if found else 0
+    match = PROFILE.search(line)
+    return int(match[1][:6]) if match else 0
 
 
 def nodes_from(metadata: str) -> tuple[str, ...]:
@@ -83,19 +83,21 @@ def _fused(name: str) -> tuple[str, ...]:
 def placed(kernels: list[Kernel]) -> list[Kernel]:
     """Return the kernels with their profiles: all of one compiled graph belong to the profile any of them names."""
     graphs = [_graph(kernel) for kernel in kernels]
-    known = {graph: kernel.profile for graph, kernel in zip(graphs, kernels, strict=True) if kernel.profile}
+    profiles = {
+        graph: kernel.profile for graph, kernel in zip(graphs, kernels, strict=True) if kernel.profile
+    }
     return [
         Kernel(
-            each.name,
-            each.kind,
-            each.nodes,
-            each.tactic,
-            known.get(graph, each.profile) if graph else each.profile,
+            kernel.name,
+            kernel.kind,
+            kernel.nodes,
+            kernel.tactic,
+            profiles.get(graph, kernel.profile) if graph else kernel.profile,
         )
-        for graph, each in zip(graphs, kernels, strict=True)
+        for graph, kernel in zip(graphs, kernels, strict=True)
     ]
 
 
 def _graph(kernel: Kernel) -> str:
-    found = GRAPH.search(kernel.name)
-    return found[1] if found else ""
+    match = GRAPH.search(kernel.name)
+    return match[1] if match else ""

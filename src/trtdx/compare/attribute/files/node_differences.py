@@ -39,8 +39,8 @@ class View:
 
     def near(self, changed: Iterable[ir.Node]) -> list[ir.Node]:
         """Return the nodes around some, up to the next matrix product: of a graph that tells no modules."""
-        known = {id(node): at for at, node in enumerate(self.nodes)}
-        places = [known[id(node)] for node in changed if id(node) in known]
+        numbers = {id(node): at for at, node in enumerate(self.nodes)}
+        places = [numbers[id(node)] for node in changed if id(node) in numbers]
         if not places:
             return []
         first, last = min(places), max(places)
@@ -53,18 +53,18 @@ class View:
 
     def constants(self, node: ir.Node) -> list[Tensor | None]:
         """Return the constants a node reads, in the places of its inputs."""
-        found: list[Tensor | None] = []
+        constants: list[Tensor | None] = []
         for value in node.inputs:
             try:
-                held = (
+                constant = (
                     self.reader.constant(value)
                     if value is not None and self.reader.is_weight(value)
                     else None
                 )
             except (InputError, RuntimeError, ValueError, TypeError):  # made by an operator not known here
-                held = None
-            found.append(held)
-        return found
+                constant = None
+            constants.append(constant)
+        return constants
 
 
 def _until_product(nodes: Sequence[ir.Node]) -> Sequence[ir.Node]:
@@ -74,17 +74,17 @@ def _until_product(nodes: Sequence[ir.Node]) -> Sequence[ir.Node]:
 
 def _used(graph: Graph) -> set[int]:
     """Return the nodes that something comes of."""
-    found: set[int] = set()
-    wanted = set(graph.outputs)
+    used: set[int] = set()
+    needed = set(graph.outputs)
     for at in reversed(range(len(graph.nodes))):
-        if any(value in wanted for value in graph.nodes[at].outputs):
-            found.add(at)
-            wanted |= set(graph.reads[at])
-    return found
+        if any(value in needed for value in graph.nodes[at].outputs):
+            used.add(at)
+            needed |= set(graph.reads[at])
+    return used
 
 
 def _has(scopes: tuple[str, ...], scope: str) -> bool:
-    return any(each == scope or each.endswith(f".{scope}") for each in scopes)
+    return any(path == scope or path.endswith(f".{scope}") for path in scopes)
 
 
 class Difference(NamedTuple):
@@ -113,18 +113,18 @@ def differences(ours: View, theirs: View) -> list[Difference]:
     start = next(
         (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )
-    found = list(_along(ours, theirs, range(start), range(start)))
+    changes = list(_along(ours, theirs, range(start), range(start)))
     rest = range(start, len(one)), range(start, len(other))
     if len(rest[0]) + len(rest[1]) > 2 * MOST_NODES:
-        return [*found, *(Difference("lost", ours.nodes[at], ours.nodes[at]) for at in rest[0])]
+        return [*changes, *(Difference("lost", ours.nodes[at], ours.nodes[at]) for at in rest[0])]
     matcher = SequenceMatcher(None, one[start:], other[start:], autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
         mine, yours = range(start + a, start + b), range(start + c, start + d)
         if tag == "equal":
-            found += _along(ours, theirs, mine, yours)
-        found += [Difference("lost", ours.nodes[at], ours.nodes[at]) for at in mine if tag != "equal"]
-        found += [Difference("new", theirs.nodes[at], theirs.nodes[at]) for at in yours if tag != "equal"]
-    return found
+            changes += _along(ours, theirs, mine, yours)
+        changes += [Difference("lost", ours.nodes[at], ours.nodes[at]) for at in mine if tag != "equal"]
+        changes += [Difference("new", theirs.nodes[at], theirs.nodes[at]) for at in yours if tag != "equal"]
+    return changes
 
 
 def _along(ours: View, theirs: View, mine: range, yours: range) -> Iterator[Difference]:
@@ -134,18 +134,24 @@ def _along(ours: View, theirs: View, mine: range, yours: range) -> Iterator[Diff
         for name in sorted(before.keys() | after.keys()):
             if str(before.get(name)) != str(after.get(name)):
                 yield Difference("setting", one, other, name, before.get(name), after.get(name))
-        for own, held in zip(ours.constants(one), theirs.constants(other), strict=False):
-            if own is not None and held is not None and not same(own, held):
-                yield Difference("constant", one, other, "", own, held)
+        for reference_constant, candidate_constant in zip(
+            ours.constants(one), theirs.constants(other), strict=False
+        ):
+            if (
+                reference_constant is not None
+                and candidate_constant is not None
+                and not same(reference_constant, candidate_constant)
+            ):
+                yield Difference("constant", one, other, "", reference_constant, candidate_constant)
 
 
 def same(one: Tensor, other: Tensor) -> bool:
     """Whether two constants are one, but for the precision they are kept in."""
     if one.shape != other.shape:
         return False
-    mine, theirs = one.double(), other.double()
+    left, right = one.double(), other.double()
     coarse = max(_step(one), _step(other))
-    apart, size = float((mine - theirs).norm()), float(mine.norm())
+    apart, size = float((left - right).norm()), float(left.norm())
     return apart <= max(coarse, SIGNIFICANT) * size if size else not apart
 
 
