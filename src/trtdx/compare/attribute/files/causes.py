@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.files.constants import HOPS, FileCause, of_weight
-from trtdx.compare.attribute.files.node_differences import Difference, View, differences
+from trtdx.compare.attribute.files.node_differences import Difference, View, describe_changes, differences
 from trtdx.compare.attribute.twin.graph import NORMS
 from trtdx.compare.attribute.twin.lifts import CURVES, ELEMENTWISE
 from trtdx.compare.attribute.twin.operators import settings_of
@@ -38,20 +38,20 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def file_cause(reference: str, candidate: str, scope: str) -> FileCause | None:
-    """Return the one mistake that the difference of two ONNX files at a module is; none where it is none or several.
+def compare_files(reference: str, candidate: str, scope: str) -> tuple[list[str], FileCause | None]:
+    """Return how two ONNX files differ in a module, in words, and which one mistake that is, if it is one.
 
     Args:
         reference: one file.
         candidate: the other.
-        scope: the module; "" for the whole graph.
+        scope: the module; "" for the whole graph, of which nothing is said in words.
     """
     try:
-        reference_module, candidate_module = View(reference, scope), View(candidate, scope)
-        changes = differences(reference_module, candidate_module)
-        return _cause(changes, reference_module, candidate_module) if changes else None
+        modules = View(reference, scope), View(candidate, scope)
+        changes = differences(*modules)
+        return describe_changes(changes) if scope else [], _cause(changes, *modules) if changes else None
     except TrtdxError:
-        return None
+        return [], None
 
 
 def _cause(found: list[Difference], ours: View, theirs: View) -> FileCause | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.twin.graph import Reader, graph_of
+from trtdx.compare.attribute.files.weight_differences import relation
+from trtdx.compare.attribute.twin.graph import Reader, graph_of, is_in_scope
 from trtdx.compare.attribute.twin.operators import settings_of
 from trtdx.errors import InputError
 
@@ -31,7 +33,9 @@ class View:
         self.graph = graph_of(path)
         self.reader = Reader(self.graph, {})
         self.scope = scope
-        numbers = [at for at, scopes in enumerate(self.graph.scopes) if not scope or _has(scopes, scope)]
+        numbers = [
+            at for at, scopes in enumerate(self.graph.scopes) if not scope or is_in_scope(scopes, scope)
+        ]
         used = _used(self.graph)
         self.nodes = self.reader.data_nodes(at for at in numbers if at in used)
         self.all_ops = {node.op_type for node in self.nodes}
@@ -81,10 +85,6 @@ def _used(graph: Graph) -> set[int]:
             used.add(at)
             needed |= set(graph.reads[at])
     return used
-
-
-def _has(scopes: tuple[str, ...], scope: str) -> bool:
-    return any(path == scope or path.endswith(f".{scope}") for path in scopes)
 
 
 class Difference(NamedTuple):
@@ -159,3 +159,25 @@ def _step(tensor: Tensor) -> float:
     if not tensor.is_floating_point():
         return 0.0
     return {2: 0.01 if "bf" in str(tensor.dtype) else 2e-3}.get(tensor.dtype.itemsize, 0.0)
+
+
+def describe_changes(changes: Sequence[Difference]) -> list[str]:
+    """Return in words how two modules differ: in their operators, or else in attributes and constants."""
+    lost, new = (
+        Counter(each.own.op_type for each in changes if each.kind == kind) for kind in ("lost", "new")
+    )
+    if lost or new:
+        words = [" ".join(operators.elements()) or "none" for operators in (lost - new, new - lost)]
+        return [f"operators: {words[0]} lost, {words[1]} new"]
+    return [words for change in changes if (words := _describe_change(change))]
+
+
+def _describe_change(change: Difference) -> str:
+    """Return a changed attribute or constant in words; "" where a constant differs by its precision alone."""
+    operator, before, after = change.own.op_type, change.before, change.after
+    if change.kind == "setting":
+        return f"{operator}: {change.name} is {after}, not {before}"
+    if before.numel() == after.numel() == 1:
+        return f"{operator}: a constant is {float(after):.5g}, not {float(before):.5g}"
+    found = relation(before, after)
+    return "" if found.kind == "same" else f"{operator}: a constant is {found.told}"

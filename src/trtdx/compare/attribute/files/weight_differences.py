@@ -14,7 +14,7 @@ from trtdx.compare.attribute.ideas.norms import norm_of
 from trtdx.compare.attribute.ideas.product import is_embedding, is_vocabulary
 from trtdx.compare.attribute.ideas.routing import is_router
 from trtdx.compare.attribute.module_copies import put
-from trtdx.compare.attribute.twin.graph import graph_of
+from trtdx.compare.attribute.twin.graph import graph_of, is_in_scope
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
@@ -230,9 +230,7 @@ def _constants(path: str, scope: str) -> list[tuple[str, Tensor]]:
     graph = graph_of(path)
     constants = []
     for at, node in enumerate(graph.nodes):
-        if not graph.scopes[at] or not any(
-            path == scope or path.endswith(f".{scope}") for path in graph.scopes[at]
-        ):
+        if not is_in_scope(graph.scopes[at], scope):
             continue
         for value in node.inputs:
             constant = None if value is None else value.const_value
@@ -253,63 +251,3 @@ def evidence(suspect: Suspect, bench: Bench) -> list[str]:
     return descriptions + [
         setting.told for setting in stated_settings(suspect, getattr(bench.model, "config", None))
     ]
-
-
-class Node(NamedTuple):
-    """What a node of a graph is: its operator, its settings and its small constants."""
-
-    operator: str
-    settings: dict[str, str]
-    constants: list[Any]
-
-
-def graph_differences(reference: str, candidate: str, scope: str) -> list[str]:
-    """Return how two ONNX files differ in a module: operators, settings, constants."""
-    ours, theirs = _nodes(reference, scope), _nodes(candidate, scope)
-    told = []
-    names = [[each.operator for each in nodes] for nodes in (ours, theirs)]
-    if names[0] != names[1]:
-        lost, new = _less(names[0], names[1]), _less(names[1], names[0])
-        told.append(f"operators: {' '.join(lost) or 'none'} lost, {' '.join(new) or 'none'} new")
-        return told
-    for own, other in zip(ours, theirs, strict=True):
-        told += _node_differences(own, other)
-    return told
-
-
-def _node_differences(own: Node, other: Node) -> Iterator[str]:
-    for name in sorted(own.settings.keys() | other.settings.keys()):
-        if own.settings.get(name) != other.settings.get(name):
-            yield f"{own.operator}: {name} is {other.settings.get(name)}, not {own.settings.get(name)}"
-    for one, two in zip(own.constants, other.constants, strict=False):
-        found = relation(one, two)
-        single = one.numel() == two.numel() == 1
-        if found.kind == "same" and not (single and float(one) != float(two)):
-            continue
-        yield f"{own.operator}: a constant is " + (
-            f"{float(two):.5g}, not {float(one):.5g}" if single else found.told
-        )
-
-
-def _less(one: list[str], other: list[str]) -> list[str]:
-    left = list(other)
-    return [each for each in one if not (each in left and (left.remove(each) or True))]  # type: ignore[func-returns-value]
-
-
-def _nodes(path: str, scope: str) -> list[Node]:
-    graph = graph_of(path)
-    found = []
-    for at, node in enumerate(graph.nodes):
-        if not any(each == scope or each.endswith(f".{scope}") for each in graph.scopes[at]):
-            continue
-        constants = [
-            torch.from_numpy(value.const_value.numpy().copy())
-            for value in node.inputs
-            if value is not None
-            and value.const_value is not None
-            and value.const_value.dtype.name in ("FLOAT", "FLOAT16", "DOUBLE", "INT64", "INT8", "UINT8")
-        ]
-        found.append(
-            Node(node.op_type, {name: str(each.value) for name, each in node.attributes.items()}, constants)
-        )
-    return found
