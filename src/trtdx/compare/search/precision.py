@@ -21,10 +21,11 @@ from trtdx.compare.search.lowering import Lowering, lowering_of
 from trtdx.compare.search.precision_runs import Meter, apart, finite, is_real, samples_of
 from trtdx.compare.sides.side import Spec
 from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
-from trtdx.formats.onnx.casts import save, scrub
-from trtdx.formats.onnx.graph import CLASSES, SCOPES
+from trtdx.formats.onnx.edit import remove_metadata, save_model
+from trtdx.formats.onnx.graph import CLASSES
 from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.probes import with_noise
+from trtdx.formats.onnx.proto import SCOPES
 from trtdx.model import Report, Section, Summary
 from trtdx.words import counted, listed
 
@@ -126,8 +127,8 @@ def precision_search(
         search = _Search(host, model, dtype, question, Path(folder), engine or _best_engine(), progress)
         found = search.found(most)
         made = search.lowering.convert(found.keep)
-        scrub(made, keep=(SCOPES, CLASSES))
-        save(made, Path(out))
+        remove_metadata(made, keep=(SCOPES, CLASSES))
+        save_model(made, Path(out))
     return found._replace(file=out)
 
 
@@ -241,7 +242,7 @@ class _Search:
         """Return how each operation does by itself, worst first."""
         made, shadows = self.lowering.shadowed()
         file = self.folder / "shadowed.onnx"
-        save(made, file)
+        save_model(made, file)
         meter = Meter(shadows, self.lowering.own)
         engine = Spec(self.engine, str(file), _options(self.engine)).open("**:* & is:tensor")
         engine.sink = meter
@@ -258,7 +259,7 @@ class _Search:
         """Return how far off each result is where every tensor is moved by about one rounding."""
         file = self.folder / "noise.onnx"
         moving = [name for name in self.order if name not in self.masks]
-        save(with_noise(self.model, moving, self.lowering.share), file)
+        save_model(with_noise(self.model, moving, self.lowering.share), file)
         engine = Spec("onnx", str(file), {"level": "none"}).open()
         moved = [engine.run(feeds) for feeds in self.samples]
         engine.close()
@@ -284,7 +285,7 @@ class _Search:
 
     def _measured(self, keep: frozenset[str]) -> Health:
         file = self.folder / f"run-{self.runs}.onnx"
-        save(self.lowering.convert(keep), file)
+        save_model(self.lowering.convert(keep), file)
         engine = Spec(self.engine, str(file), _options(self.engine)).open()
         worst = Health(0.0, "")
         for feeds, true, expected in zip(self.samples, self.truth, self.expected, strict=True):

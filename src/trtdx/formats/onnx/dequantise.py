@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import TrtdxError
-from trtdx.formats.onnx.casts import onnx_ir
+from trtdx.formats.onnx.edit import add_constant, import_onnx_ir, insert_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +132,7 @@ class _Floats:
 
     def __init__(self, graph: Graph, steps: bool) -> None:
         self._graph, self._steps = graph, steps
-        self._ir: Any = onnx_ir()
+        self._ir: Any = import_onnx_ir()
         self._floats: set[ir.Value] = set()  # that were integers
         self._count = 0
         self.quantisers: list[Quantiser] = []
@@ -284,21 +284,10 @@ class _Floats:
         node.op_type, node.domain = op, ""
 
     def _made(self, before: Any, op: str, inputs: Sequence[Any], more: Sequence[Any] = ()) -> Any:
-        result = self._ir.Value(name=self._name(op), type=self._ir.TensorType(self._ir.DataType.FLOAT))
-        node = self._ir.Node("", op, list(inputs), list(more), outputs=[result], name=result.name)
-        self._graph.model.graph.insert_before(before, node)
-        return result
+        return insert_node(self._graph.model.graph, before, op, inputs, self._name(op), attributes=more)
 
     def _constant(self, number: Any) -> Any:
-        import numpy as np
-
-        name = self._name("constant")
-        tensor = self._ir.tensor(np.asarray(number), name=name)
-        value = self._ir.Value(
-            name=name, shape=tensor.shape, type=self._ir.TensorType(tensor.dtype), const_value=tensor
-        )
-        self._graph.model.graph.register_initializer(value)
-        return value
+        return add_constant(self._graph.model.graph, self._name("constant"), number)
 
     def _name(self, op: str) -> str:
         self._count += 1

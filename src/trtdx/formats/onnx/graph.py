@@ -7,24 +7,22 @@ because a quantiser or an optimiser made it, is found by those around it (onnx_s
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from trtdx.errors import InputError
+from trtdx.formats.onnx.edit import iter_body_nodes
 from trtdx.formats.onnx.fused_nodes import pieces_of
 from trtdx.formats.onnx.names import BY_WEIGHT
-from trtdx.formats.onnx.proto import NO_MODULE
+from trtdx.formats.onnx.proto import NO_MODULE, SCOPES, parse_quoted, parse_scopes
 from trtdx.formats.onnx.scopes import Places
-from trtdx.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import onnx_ir as ir
 
-SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
-_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'")
+CLASSES = "pkg.torch.onnx.class_hierarchy"
 _SOURCES_OF_DATA = {"RandomNormal", "RandomUniform"}
 
 
@@ -91,10 +89,9 @@ class Graph:
     def _told(self, node: ir.Node) -> tuple[str, ...] | None:
         scopes = node.metadata_props.get(SCOPES)
         if scopes:
-            paths = _QUOTED.findall(scopes)[:-1]  # the last is the operation itself
-            classes = [
-                name.rpartition(".")[2] for name in _QUOTED.findall(node.metadata_props.get(CLASSES, ""))
-            ]
+            paths = parse_scopes(scopes)
+            names = parse_quoted(node.metadata_props.get(CLASSES, ""))
+            classes = [name.rpartition(".")[2] for name in names]
             self.classes |= dict(zip(paths, classes, strict=False))
             return tuple(path for path in paths if path and path != NO_MODULE)
         if "/" in (node.name or "") and (self._named_by_path or str(node.name).startswith("/")):
@@ -133,11 +130,5 @@ def _sorted_nodes(graph: ir.Graph) -> list[ir.Node]:
 def _reads(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
     """Yield the values of a graph that a node uses, itself or inside its bodies."""
     yield from (value for value in node.inputs if value is not None)
-    if not any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values()):
-        return
-    traversal = need("onnx_ir", extra="onnx", to="read ONNX graphs").traversal
-    for attribute in node.attributes.values():
-        bodies = [attribute.as_graph()] if attribute.type.name == "GRAPH" else []
-        bodies += attribute.as_graphs() if attribute.type.name == "GRAPHS" else []
-        for inner in (body_node for body in bodies for body_node in traversal.RecursiveGraphIterator(body)):
-            yield from (value for value in inner.inputs if value is not None and value.graph is graph)
+    for inner in iter_body_nodes(node):
+        yield from (value for value in inner.inputs if value is not None and value.graph is graph)

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trtdx.formats.onnx.fused_nodes import BEFORE
+from trtdx.formats.onnx.proto import SCOPES, parse_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     Modules = Mapping[str, str]
 
-SCOPES = "pkg.torch.onnx.name_scopes"
 BY_WEIGHT = "trtdx.module"  # of a node whose module its file does not tell
 # Where the weight of a node is among its inputs.
 WEIGHT = {
@@ -76,13 +76,7 @@ def name_products(model: ir.Model, path: str | Path) -> None:
 
 
 def _told(node: ir.Node) -> list[str]:
-    import ast
-
-    try:
-        scopes = ast.literal_eval(node.metadata_props.get(SCOPES, "[]"))
-    except (ValueError, SyntaxError):
-        return []
-    return [str(scope) for scope in scopes[:-1] if scope] if isinstance(scopes, list) else []
+    return [scope for scope in parse_scopes(node.metadata_props.get(SCOPES, "")) if scope]
 
 
 def _chain(module: str, told: set[str]) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.formats.onnx.casts import TYPES, Converter, called, is_float, lifted, onnx_ir, typed
+from trtdx.formats.onnx.casts import TYPES, Converter, called, is_float, lifted, typed
+from trtdx.formats.onnx.edit import import_onnx_ir
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,7 +18,7 @@ def shadowed(model: ir.Model, dtype: str) -> tuple[ir.Model, dict[str, str]]:
 
     The second value tells for each tensor of a second operation, cast to float32, which tensor it is another form of.
     """
-    doubled, graphs = lifted(model), onnx_ir()
+    doubled, graphs = lifted(model), import_onnx_ir()
     low, full = getattr(graphs.DataType, TYPES[dtype]), graphs.DataType.FLOAT
     maker = Converter(doubled, dtype, set())
     shadows: dict[str, str] = {}
@@ -54,7 +55,7 @@ def with_noise(model: ir.Model, operations: Collection[str], share: float) -> ir
 
     That is what rounding does to a number in a type whose range never ends.
     """
-    noisy, graphs = lifted(model), onnx_ir()
+    noisy, graphs = lifted(model), import_onnx_ir()
     wide = share * 3**0.5
     results = {value.name for value in noisy.graph.outputs}
     for number, node in enumerate(list(noisy.graph)):

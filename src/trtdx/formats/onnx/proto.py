@@ -29,8 +29,8 @@ MOST_DIMS = 64
 MOST_INDICES = 4096  # of a constant that is looked into
 UNKNOWN_RANK = "..."
 NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # PyTorch 2.13's word for code outside every module
-SCOPES_KEY = b"pkg.torch.onnx.name_scopes"
-SCOPES_MARK = b"\x0a" + bytes([len(SCOPES_KEY)]) + SCOPES_KEY  # how a metadata entry with this key starts
+SCOPES = "pkg.torch.onnx.name_scopes"
+SCOPES_MARK = b"\x0a" + bytes([len(SCOPES)]) + SCOPES.encode()  # how a metadata entry with this key starts
 
 Dims = tuple[int | str, ...]
 
@@ -111,8 +111,18 @@ def _module_in(source: Source, start: int, end: int) -> str:
 
 def module_from_scopes(text: str) -> str:
     """Return "model.layers.0.mlp" for "['', 'model', 'model.layers.0', 'model.layers.0.mlp', 'mul_3']"."""
-    scopes = re.findall(r"'((?:[^'\\]|\\.)*)'", text)
-    return scopes[-2] if len(scopes) > 1 and scopes[-2] != NO_MODULE else ""
+    scopes = parse_scopes(text)
+    return scopes[-1] if scopes and scopes[-1] != NO_MODULE else ""
+
+
+def parse_scopes(text: str) -> list[str]:
+    """Return the module paths of such a text, the outermost first; its last entry is the operation itself."""
+    return parse_quoted(text)[:-1]
+
+
+def parse_quoted(text: str) -> list[str]:
+    """Return the texts of a list as Python prints it."""
+    return re.findall(r"'((?:[^'\\]|\\.)*)'", text)
 
 
 def module_from_name(name: str) -> str:

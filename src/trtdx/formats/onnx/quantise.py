@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import UnknownNameError
-from trtdx.formats.onnx.casts import called, is_float, lifted, onnx_ir
+from trtdx.formats.onnx.casts import called, is_float, lifted
+from trtdx.formats.onnx.edit import add_constant, drop_unused_weights, import_onnx_ir, insert_node
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -94,19 +95,13 @@ def quantised(model: ir.Model, ranges: Ranges, keep: Collection[str] = ()) -> ir
         if product is not None and product.operation not in keep:
             for at, value in enumerate(maker.inputs(node, product)):
                 node.replace_input_with(at, value)
-    unused = [
-        name
-        for name, value in converted.graph.initializers.items()
-        if not value.uses() and not value.is_graph_output()
-    ]
-    for name in unused:
-        del converted.graph.initializers[name]
+    drop_unused_weights(converted.graph)
     return converted
 
 
 def quantised_twins(model: ir.Model, ranges: Ranges) -> tuple[ir.Model, dict[str, str]]:
     """Return a model with every product done a second time in int8, and which tensor each of those is a form of."""
-    doubled, graphs = lifted(model), onnx_ir()
+    doubled, graphs = lifted(model), import_onnx_ir()
     products = {product.operation: product for product in quantisable(model)}
     maker, twins = _Maker(doubled, ranges), {}
     for node in list(doubled.graph):
@@ -128,7 +123,7 @@ class _Maker:
     """Makes the quantised forms of tensors, each once for an operation."""
 
     def __init__(self, model: ir.Model, ranges: Ranges) -> None:
-        self.ir, self.graph, self.ranges = onnx_ir(), model.graph, ranges
+        self.ir, self.graph, self.ranges = import_onnx_ir(), model.graph, ranges
 
     def inputs(self, node: ir.Node, product: Product) -> list[ir.Value]:
         """Return what an operation reads in the place of its data and its weights."""
@@ -164,22 +159,11 @@ class _Maker:
         more = [self.ir.AttrInt64("axis", axis)]
         return self._made("DequantizeLinear", [small, scale, zero], stem, self.ir.DataType.FLOAT, node, more)
 
-    def _constant(self, name: str, array: Any) -> Any:
-        import numpy as np
-
-        tensor = self.ir.tensor(np.asarray(array), name=name)
-        value = self.ir.Value(
-            name=name, shape=tensor.shape, type=self.ir.TensorType(tensor.dtype), const_value=tensor
-        )
-        self.graph.register_initializer(value)
-        return value
+    def _constant(self, name: str, array: Any) -> ir.Value:
+        return add_constant(self.graph, name, array)
 
     def _made(
         self, op: str, reads: list[Any], name: str, dtype: Any, before: ir.Node, more: Sequence[Any] = ()
     ) -> ir.Value:
-        result = self.ir.Value(name=name, shape=reads[0].shape, type=self.ir.TensorType(dtype))
-        self.graph.insert_before(
-            before, self.ir.Node("", op, reads, more, outputs=[result], name=f"{op}_{name}")
-        )
-        typed_result: ir.Value = result
-        return typed_result
+        shape = reads[0].shape
+        return insert_node(self.graph, before, op, reads, name, dtype=dtype, shape=shape, attributes=more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from trtdx.formats.onnx.strip import stripped
+from trtdx.formats.onnx.strip import strip_weights
 from trtdx.formats.wire import Source
 from trtdx.optional import need
 
@@ -29,7 +29,7 @@ def weightless(host: Host, path: str) -> tuple[Any, Any]:
     package = need("onnx", extra="onnx", to=PURPOSE)
     need("onnx.shape_inference", extra="onnx", to=PURPOSE)
     with host.open(path) as stream:
-        data = stripped(Source(stream, host.size(path)))
+        data = strip_weights(Source(stream, host.size(path)))
     try:
         model = package.ModelProto.FromString(data)
     except Exception as err:  # protobuf's own error class is private to its backend

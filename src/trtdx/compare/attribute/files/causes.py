@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.compare.attribute.files.constants import HOPS, FileCause, of_weight
-from trtdx.compare.attribute.files.node_differences import Difference, View, describe_changes, differences
+from trtdx.compare.attribute.files.node_differences import (
+    Difference,
+    View,
+    describe_change,
+    describe_changes,
+    differences,
+)
 from trtdx.compare.attribute.twin.graph import NORMS
 from trtdx.compare.attribute.twin.lifts import CURVES, ELEMENTWISE
 from trtdx.compare.attribute.twin.operators import settings_of
@@ -84,7 +90,7 @@ def _of_one(each: Difference, ours: View) -> FileCause | None:
 
 
 def _of_setting(each: Difference) -> FileCause | None:
-    description = f"{each.own.op_type}: {each.name} is {each.after}, not {each.before}"
+    description = describe_change(each)
     values = {"expected": str(each.before), "found": str(each.after)}
     if each.name == "perm" and each.before and len(each.before) == 2:
         return FileCause("DX982", description, values)
@@ -93,12 +99,11 @@ def _of_setting(each: Difference) -> FileCause | None:
 
 def _of_number(each: Difference, ours: View) -> FileCause | None:
     before, after = float(each.before), float(each.after)
-    description = f"{each.own.op_type}: a constant is {after:.5g}, not {before:.5g}"
     values = {"expected": f"{before:.5g}", "found": f"{after:.5g}", "offset": f"{after - before:+g}"}
     if before and after:
         values["factor"] = f"{after / before:.4g}"
     code = _number_code(each.own, ours, whole=not each.before.is_floating_point())
-    return FileCause(code, description, values) if code else None
+    return FileCause(code, describe_change(each), values) if code else None
 
 
 def _number_code(node: ir.Node, view: View, *, whole: bool) -> str:

@@ -169,10 +169,10 @@ def describe_changes(changes: Sequence[Difference]) -> list[str]:
     if lost or new:
         words = [" ".join(operators.elements()) or "none" for operators in (lost - new, new - lost)]
         return [f"operators: {words[0]} lost, {words[1]} new"]
-    return [words for change in changes if (words := _describe_change(change))]
+    return [line for change in changes if (line := describe_change(change))]
 
 
-def _describe_change(change: Difference) -> str:
+def describe_change(change: Difference) -> str:
     """Return a changed attribute or constant in words; "" where a constant differs by its precision alone."""
     operator, before, after = change.own.op_type, change.before, change.after
     if change.kind == "setting":
