@@ -303,8 +303,7 @@ def capture_report(
             tensor_section(rows, by=sort, most=MOST_ROWS if most is None else most),
         )
         summary = Summary(
-            ", ".join((told(capture), about) if about else (told(capture),)),
-            partial=capture.partial,
+            ", ".join((told(capture), about) if about else (told(capture),)), partial=capture.partial
         )
     return Report(
         summary, (finding,) if finding else (), tuple(section for section in sections if section.rows)

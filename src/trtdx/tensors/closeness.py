@@ -36,10 +36,7 @@ class Tolerance(NamedTuple):
     def of(self, *dtypes: str) -> tuple[float, float]:
         """Return the tolerances for tensors of these types."""
         usual = next((both for name, both in TOLERANCES.items() if name in dtypes), EXACT)
-        return (
-            usual[0] if self.rtol is None else self.rtol,
-            usual[1] if self.atol is None else self.atol,
-        )
+        return (usual[0] if self.rtol is None else self.rtol, usual[1] if self.atol is None else self.atol)
 
 
 class Closeness(NamedTuple):

@@ -37,11 +37,7 @@ class Marked:
     """What `@pytest.mark.trtdx(...)` says of a test."""
 
     def __init__(
-        self,
-        rtol: float | None = None,
-        atol: float | None = None,
-        taps: str = "",
-        golden: bool = True,
+        self, rtol: float | None = None, atol: float | None = None, taps: str = "", golden: bool = True
     ) -> None:
         self.tolerance = Tolerance(rtol, atol)
         self.taps, self.golden = taps, golden
