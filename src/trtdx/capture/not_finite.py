@@ -57,10 +57,8 @@ def not_finite_finding(
         values["weights"] = "; ".join(weights)
     elif weights is None:
         values["unread"] = "the weights of this place"
-    weight_evidence = tuple(Evidence("weights", weight) for weight in weights or ())
-    return finding_from(
-        book.get(NOT_FINITE), Violation((evidence, *weight_evidence, *_before(capture, record)), values)
-    )
+    more = tuple(Evidence("weights", weight) for weight in weights or ())
+    return finding_from(book.get(NOT_FINITE), Violation((evidence, *more, *_before(capture, record)), values))
 
 
 def _entering(capture: Capture, record: Record) -> Record | None:
@@ -90,15 +88,15 @@ def _again(capture: Capture, *words: str) -> str:
     """Return the command that the capture was made with, changed by these options, to be run once more."""
     run = capture.header.run if capture.header.run.startswith("trtdx capture ") else ""
     try:
-        arguments = shlex.split(run)
+        words_before = shlex.split(run)
     except ValueError:  # cut or redacted in the middle of a quoted word
-        arguments = []
-    if not arguments or "--resume" in arguments:
-        arguments = ["trtdx", "capture", str(capture.header.details.get("model") or "MODEL")]
+        words_before = []
+    if not words_before or "--resume" in words_before:
+        words_before = ["trtdx", "capture", str(capture.header.details.get("model") or "MODEL")]
     dropped = {"--out", *(word for word in words if word.startswith("--"))}
     kept_arguments = [
         word
-        for before, word in zip(["", *arguments], arguments, strict=False)
+        for before, word in zip(["", *words_before], words_before, strict=False)
         if not {before, word} & dropped
     ]
     return shlex.join([*kept_arguments, *words])

@@ -137,9 +137,7 @@ def _layouts(layouts: Sequence[Layout]) -> str:
     if first.dtype == last.dtype and len(first.shape) == len(last.shape):
         sizes = zip(first.shape, last.shape, strict=True)
         return f"{first.dtype} {'x'.join(str(a) if a == b else f'{a}..{b}' for a, b in sizes) or 'scalar'}"
-    return " .. ".join(
-        f"{layout.dtype} {'x'.join(map(str, layout.shape)) or 'scalar'}" for layout in (first, last)
-    )
+    return " .. ".join(f"{end.dtype} {'x'.join(map(str, end.shape)) or 'scalar'}" for end in (first, last))
 
 
 def _special(row: Row) -> str | None:

@@ -135,11 +135,11 @@ def _as_before(plan: Plan) -> tuple[Plan, Header]:
     """Return a plan to go on as before unless told otherwise, and what the capture says it is of."""
     with checked_capture(plan.resume) as before:
         header = before.header
-    settings = {
+    stated = {
         name: header.details[name] for name in ("values", "steps", "positions") if name in header.details
     }
     overrides = {
-        name: value for name, value in settings.items() if not getattr(plan, name) and isinstance(value, str)
+        name: value for name, value in stated.items() if not getattr(plan, name) and isinstance(value, str)
     }
     return msgspec.structs.replace(plan, selector=plan.selector or header.selector, **overrides), header
 
@@ -305,9 +305,7 @@ def capture_report(
         summary = Summary(
             ", ".join((told(capture), about) if about else (told(capture),)), partial=capture.partial
         )
-    return Report(
-        summary, (finding,) if finding else (), tuple(section for section in sections if section.rows)
-    )
+    return Report(summary, (finding,) if finding else (), tuple(table for table in sections if table.rows))
 
 
 def tokens_section(capture: Capture, *, most: int = MOST_STEPS) -> Section:

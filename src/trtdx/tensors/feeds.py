@@ -40,9 +40,7 @@ def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict
     for name in feeds:
         if name not in wanted:
             raise _unknown(name, wanted)
-    missing = [
-        model_input for name, model_input in wanted.items() if name not in feeds and not model_input.optional
-    ]
+    missing = [spec for name, spec in wanted.items() if name not in feeds and not spec.optional]
     if missing:
         missing_inputs = "; ".join(f"{model_input.name}: {model_input}" for model_input in missing)
         raise InputError(f"{counted(len(missing), 'input')} not given: {missing_inputs}")

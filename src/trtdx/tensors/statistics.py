@@ -80,25 +80,18 @@ def source_from_array(array: Any) -> Source:
     """Return where a NumPy array's elements lie; a strided one is copied."""
     import numpy as np
 
-    contiguous = native(np.asarray(array))
-    address = contiguous.__array_interface__["data"][0]
-    return Source(
-        address, contiguous.size, dtype_of(contiguous.dtype).name, contiguous.shape, "cpu", contiguous
-    )
+    dense = native(np.asarray(array))
+    address = dense.__array_interface__["data"][0]
+    return Source(address, dense.size, dtype_of(dense.dtype).name, dense.shape, "cpu", dense)
 
 
 def source_from_torch(tensor: Any) -> Source:
     """Return where a torch tensor's elements lie; one that is strided or on another device is copied."""
     here = tensor.is_cpu
-    contiguous = tensor if here and tensor.is_contiguous() else tensor.detach().cpu().contiguous()
+    dense = tensor if here and tensor.is_contiguous() else tensor.detach().cpu().contiguous()
     device = "cpu" if here else str(tensor.device)
     return Source(
-        contiguous.data_ptr(),
-        contiguous.numel(),
-        dtype_of(contiguous.dtype).name,
-        tuple(contiguous.shape),
-        device,
-        contiguous,
+        dense.data_ptr(), dense.numel(), dtype_of(dense.dtype).name, tuple(dense.shape), device, dense
     )
 
 

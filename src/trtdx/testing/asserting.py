@@ -101,21 +101,17 @@ def _paired(run: Run, reference: Mapping[str, Any], names: Mapping[str, str]) ->
             raise UnknownNameError("tensor of this run", here, run)
         if there not in reference:
             raise UnknownNameError("tensor of the reference", there, reference)
-    reference_names = {}
+    pairs = {}
     for name in run:
         other = names.get(name) or _counterpart(name, reference)
         if other is not None:
-            reference_names[name] = other
-    missing = (
-        []
-        if isinstance(reference, Run)
-        else [name for name in reference if name not in reference_names.values()]
-    )
+            pairs[name] = other
+    missing = [] if isinstance(reference, Run) else [name for name in reference if name not in pairs.values()]
     if missing:
         raise InputError(
             f"the reference has {listed(missing)}, but this run has no such tensor: it has {listed(run)}"
         )
-    return (Pair(name, other) for name, other in reference_names.items())
+    return (Pair(name, other) for name, other in pairs.items())
 
 
 def _counterpart(name: str, reference: Mapping[str, Any]) -> str | None:

@@ -43,18 +43,18 @@ def table_of(dx: Dx, comparison: Comparison | None) -> Section:
 
 
 def _row(tensor: Tensor, outcomes: Mapping[tuple[int, str], str]) -> tuple[Cell, ...]:
-    statistics = tensor.statistics
+    stats = tensor.statistics
     numbers = [
         None if math.isnan(number) else float(f"{number:.6g}")
-        for number in (statistics.min, statistics.max, statistics.mean)
+        for number in (stats.min, stats.max, stats.mean)
     ]
-    infinite = statistics.pos_inf + statistics.neg_inf
+    infinite = stats.pos_inf + stats.neg_inf
     cells = (
         tensor.title,
         str(list(tensor.shape)),
         tensor.dtype,
         *numbers,
-        statistics.nan or None,
+        stats.nan or None,
         infinite or None,
     )
     return (*cells, outcomes.get((tensor.step, tensor.name), "")) if outcomes else cells

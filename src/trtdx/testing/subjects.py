@@ -89,10 +89,8 @@ def _show(
     shown = {}
     for tensor in ordered:
         if tensor in values:
-            given_names = names.get(tensor, [tensor])
-            called = [
-                show(name, Place(name, op="Registered", tensor=name), values[tensor]) for name in given_names
-            ]
+            known = names.get(tensor, [tensor])
+            called = [show(name, Place(name, op="Registered", tensor=name), values[tensor]) for name in known]
             shown[tensor] = called[0]
     return shown
 

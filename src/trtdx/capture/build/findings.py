@@ -97,9 +97,9 @@ def lines_of(messages: Sequence[Message]) -> Iterator[str]:
     """Yield the warnings, the errors and what was printed, without the echo of a missing driver."""
     alarming = [
         line
-        for message in messages
-        if message.severity in (*ALARMING, "OUTPUT")
-        for line in message.line.split("\n")
+        for entry in messages
+        if entry.severity in (*ALARMING, "OUTPUT")
+        for line in entry.line.split("\n")
     ]
     telling = [line for line in alarming if not ECHO.search(line)]
     yield from telling or alarming

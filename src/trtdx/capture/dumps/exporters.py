@@ -129,16 +129,12 @@ def write_safetensors(
     made_by: str,
 ) -> None:
     """Write a safetensors file: keys, types and shapes, and the little-endian content of each."""
-    at, entries_by_key = 0, {}
+    at, header = 0, {}
     for key, dtype, shape in entries:
         end = at + math.prod(shape) * DTYPES[dtype].bytes
-        entries_by_key[key] = {
-            "dtype": DTYPES[dtype].safetensors,
-            "shape": list(shape),
-            "data_offsets": [at, end],
-        }
+        header[key] = {"dtype": DTYPES[dtype].safetensors, "shape": list(shape), "data_offsets": [at, end]}
         at = end
-    text = msgspec.json.encode({"__metadata__": {"made_by": made_by}} | entries_by_key)
+    text = msgspec.json.encode({"__metadata__": {"made_by": made_by}} | header)
     text += b" " * (-len(text) % 8)
     stream.write(len(text).to_bytes(8, "little") + text)
     for content in contents:

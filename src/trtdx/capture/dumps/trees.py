@@ -140,32 +140,28 @@ def _hook_rank(host: Host, files: list[_Dumped], told: Told) -> Iterator[Item]:
     steps = _steps({dumped.calls[0] for dumped in files})
     inputs: dict[Any, set[str]] = defaultdict(set)
     results: dict[Any, int] = defaultdict(int)  # outputs that are not inputs dumped once more
-    for dumped in files:
-        if dumped.port == "in":
-            inputs[dumped.calls].add(dumped.argument)
-    for dumped in files:
-        results[dumped.calls] += dumped.port == "out" and dumped.argument not in inputs[dumped.calls]
-    for dumped in sorted(files, key=lambda each: (each.calls, each.port, natural(each.argument))):
-        step, first = steps[dumped.calls[0][0]]
-        calls = ((dumped.calls[0][0] - first, dumped.calls[0][1]), *dumped.calls[1:])
-        alone = (
-            dumped.port == "out"
-            and results[dumped.calls] == 1
-            and dumped.argument not in inputs[dumped.calls]
-        )
+    for file in files:
+        if file.port == "in":
+            inputs[file.calls].add(file.argument)
+    for file in files:
+        results[file.calls] += file.port == "out" and file.argument not in inputs[file.calls]
+    for file in sorted(files, key=lambda each: (each.calls, each.port, natural(each.argument))):
+        step, first = steps[file.calls[0][0]]
+        calls = ((file.calls[0][0] - first, file.calls[0][1]), *file.calls[1:])
+        alone = file.port == "out" and results[file.calls] == 1 and file.argument not in inputs[file.calls]
         place = Place(
             ".".join(f"{number}.{name}" for number, name in calls),
-            dumped.port,
-            argument="" if alone else dumped.argument,
+            file.port,
+            argument="" if alone else file.argument,
             op=calls[-1][1],
         )
         try:
-            with host.open(dumped.path) as stream:
-                raw = raw_from_torch(stream, host.size(dumped.path))
+            with host.open(file.path) as stream:
+                raw = raw_from_torch(stream, host.size(file.path))
         except (InputError, OSError) as err:
-            told.append(f"{dumped.path} {getattr(err, 'message', err)}")
+            told.append(f"{file.path} {getattr(err, 'message', err)}")
             continue
-        yield Item(dumped.rank, step, place, raw)
+        yield Item(file.rank, step, place, raw)
 
 
 def _steps(calls: set[tuple[int, str]]) -> dict[int, tuple[int, int]]:

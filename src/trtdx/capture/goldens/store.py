@@ -240,23 +240,23 @@ class GoldenFile:
             self._values_path.unlink(missing_ok=True)
             return
         contents = {tensor.content for golden in self.goldens.values() for tensor in golden.tensors}
-        kept_values = {
+        kept = {
             key: stored for key, stored in (self.values | values).items() if key.removesuffix("~") in contents
         }
-        kept_values = {
+        kept = {
             key: stored
-            for key, stored in sorted(kept_values.items())
-            if not (key.endswith("~") and key[:-1] in kept_values)
+            for key, stored in sorted(kept.items())
+            if not (key.endswith("~") and key[:-1] in kept)
         }
         content = io.BytesIO()
-        entries = [(key, stored.dtype, (stored.elements,)) for key, stored in kept_values.items()]
+        entries = [(key, stored.dtype, (stored.elements,)) for key, stored in kept.items()]
         write_safetensors(
-            content, entries, (stored.data for stored in kept_values.values()), made_by=f"trtdx {__version__}"
+            content, entries, (stored.data for stored in kept.values()), made_by=f"trtdx {__version__}"
         )
         self._host.write(str(self._values_path), content.getvalue())
         text = format_goldens(self._module.name, self.goldens.values())
         self._host.write(str(self.path), text)
-        self._values = kept_values
+        self._values = kept
 
     @property
     def size_bytes(self) -> int:

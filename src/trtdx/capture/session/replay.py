@@ -128,9 +128,9 @@ def _counterpart(number: int, array: Array, leaving: Sequence[Record]) -> Record
     """Return the record of the same port, if it is of the same shape."""
     return next(
         (
-            record
-            for record in leaving
-            if record.place.number == number and record.layout.shape == array.shape
+            output
+            for output in leaving
+            if output.place.number == number and output.layout.shape == array.shape
         ),
         None,
     )
@@ -242,14 +242,12 @@ def replay_section(
         out: where to capture what is computed inside the module; nowhere if not told.
     """
     with checked_capture(folder) as capture:
-        found_model = find_model(model or _model_of(capture))
-        captured_engine = capture.header.engine
+        source = find_model(model or _model_of(capture))
+        before = capture.header.engine
         kind = (
-            captured_engine
-            if engine in ("", "auto") and captured_engine in found_model.engines
-            else chosen_engine(found_model, engine)
+            before if engine in ("", "auto") and before in source.engines else chosen_engine(source, engine)
         )
-        running = open_engine(found_model, kind, f"{scope}, {scope}.**" if out else "", Options())
+        running = open_engine(source, kind, f"{scope}, {scope}.**" if out else "", Options())
         try:
             if out:
                 header = Header(run=f"replay of {scope}, step {step}", engine=kind, selector=scope)
@@ -262,7 +260,7 @@ def replay_section(
         finally:
             running.close()
         rows = tuple(_row(capture, output) for output in done.leaving)
-    title = f"{scope} of step {step}, computed on {kind} with inputs captured on {captured_engine or 'another engine'}"
+    title = f"{scope} of step {step}, computed on {kind} with inputs captured on {before or 'another engine'}"
     columns = ("what leaves", "type and shape", "beside the capture", "largest difference", "relative")
     return Section("replay", title, columns, rows, _note(done, out))
 

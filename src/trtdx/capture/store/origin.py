@@ -70,15 +70,13 @@ def _changed_config(old: Any, new: Any) -> list[str]:
         return []
     before, after = dict(_leaves(old)), dict(_leaves(new))
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
-    changes = [
+    lines = [
         f"{name} {_short(before.get(name, 'none'))} -> {_short(after.get(name, 'none'))} in config.json"
         for name in names
         if name not in ("transformers_version", "_name_or_path")
     ]
-    more = (
-        [f"and {len(changes) - MOST_TOLD} more settings in config.json"] if len(changes) > MOST_TOLD else []
-    )
-    return changes[:MOST_TOLD] + more
+    more = [f"and {len(lines) - MOST_TOLD} more settings in config.json"] if len(lines) > MOST_TOLD else []
+    return lines[:MOST_TOLD] + more
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -133,10 +133,7 @@ def _formal(op: str, domain: str, opset: int, low: str) -> tuple[list[bool], lis
         schema = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
         return None
-    allowed = {
-        constraint.type_param_str: low in constraint.allowed_type_strs
-        for constraint in schema.type_constraints
-    }
+    allowed = {rule.type_param_str: low in rule.allowed_type_strs for rule in schema.type_constraints}
     ins = [allowed.get(parameter.type_str, False) for parameter in schema.inputs]
     outs = [allowed.get(parameter.type_str, False) for parameter in schema.outputs]
     return ins or [False], outs or [False]

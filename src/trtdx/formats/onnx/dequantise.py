@@ -76,13 +76,9 @@ def moved_steps(graph: Graph) -> dict[str, float]:
             maker = None if value is None else value.producer()
             if maker is None or maker.op_type not in MOVES:
                 continue
-            before = [
-                value_before
-                for value_before in maker.inputs
-                if value_before is not None and value_before.dtype == scale.dtype
-            ]
-            for value_before in before:
-                steps[str(value_before.name)] = max(steps.get(str(value_before.name), 0.0), step)
+            before = [source for source in maker.inputs if source is not None and source.dtype == scale.dtype]
+            for source in before:
+                steps[str(source.name)] = max(steps.get(str(source.name), 0.0), step)
             waiting += before
     return steps
 
@@ -98,11 +94,7 @@ def cached_steps(graph: Graph) -> dict[str, float]:
         if key and scale is not None and scale.const_value is not None and scale.const_value.size == 1:
             handed[key] = float(scale.const_value.numpy().reshape(-1)[0])
     steps: dict[str, float] = {}
-    waiting = [
-        (graph_input, handed[key])
-        for graph_input in graph.inputs
-        if (key := cache_key(str(graph_input.name))) in handed
-    ]
+    waiting = [(fed, handed[key]) for fed in graph.inputs if (key := cache_key(str(fed.name))) in handed]
     while waiting:
         value, step = waiting.pop()
         steps[str(value.name)] = max(steps.get(str(value.name), 0.0), step)
@@ -142,9 +134,7 @@ class _Floats:
 
         for node in self._graph.nodes:
             data = [
-                operand
-                for operand in node.inputs
-                if operand is not None and self._graph.kind(operand) is Kind.DATA
+                value for value in node.inputs if value is not None and self._graph.kind(value) is Kind.DATA
             ]
             if node.op_type == "QuantizeLinear":
                 self._quantiser(node, constant=not data)

@@ -108,9 +108,7 @@ def _behind(node: ir.Node) -> Iterator[ir.Node]:
 
 def _is_bias(node: ir.Node) -> bool:
     constants = [
-        operand.const_value
-        for operand in node.inputs
-        if operand is not None and operand.const_value is not None
+        value.const_value for value in node.inputs if value is not None and value.const_value is not None
     ]
     return len(constants) == 1 and len(constants[0].shape) == 1
 
@@ -132,16 +130,9 @@ def norm_behind(node: ir.Node) -> list[ir.Node]:
             return []
         inside[latest] = None
         waiting = {
-            value
-            for norm_node in (node, *inside)
-            for value in _made_of(norm_node)
-            if value.producer() not in inside
+            value for inner in (node, *inside) for value in _made_of(inner) if value.producer() not in inside
         }
-    return (
-        list(inside)
-        if "ReduceMean" in {norm_node.op_type for norm_node in inside} and len(waiting) == 1
-        else []
-    )
+    return list(inside) if "ReduceMean" in {inner.op_type for inner in inside} and len(waiting) == 1 else []
 
 
 def _taking_mean_away(value: ir.Value) -> list[ir.Node]:

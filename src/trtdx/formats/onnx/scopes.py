@@ -165,12 +165,8 @@ class Places:
         return scope
 
     def _is_closed(self, path: str) -> bool:
-        module_class = self._classes.get(path, "")
-        return bool(
-            _CLOSED_CLASS.search(module_class)
-            if module_class
-            else _CLOSED_NAME.search(path.rpartition(".")[2])
-        )
+        kind = self._classes.get(path, "")
+        return bool(_CLOSED_CLASS.search(kind) if kind else _CLOSED_NAME.search(path.rpartition(".")[2]))
 
 
 def is_about_numbers(op: str) -> bool:

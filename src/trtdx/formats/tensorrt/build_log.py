@@ -66,14 +66,9 @@ class Told:
     def _inputs_of_profiles(self) -> dict[str, TensorSpec]:
         ranges = [shape_range for table in self._ranges.values() for shape_range in table.values()]
         shapes: dict[str, set[Dims]] = {}
-        for shape_range in ranges:
-            shapes.setdefault(shape_range.tensor, set()).update(
-                (shape_range.min, shape_range.opt, shape_range.max)
-            )
-        return {
-            name: TensorSpec(name, "in", "?", _varying(tensor_shapes))
-            for name, tensor_shapes in shapes.items()
-        }
+        for span in ranges:
+            shapes.setdefault(span.tensor, set()).update((span.min, span.opt, span.max))
+        return {name: TensorSpec(name, "in", "?", _varying(sizes)) for name, sizes in shapes.items()}
 
     def _named(self, tensor: TensorSpec) -> tuple[int | str, ...]:
         names = self._names.get(tensor.name, ())

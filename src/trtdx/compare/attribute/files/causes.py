@@ -145,9 +145,7 @@ def _of_operators(moved: list[Difference], ours: View, theirs: View) -> FileCaus
     lost = [change.own for change in moved if change.kind == "lost"]
     new = [change.own for change in moved if change.kind == "new"]
     gone, come = {node.op_type for node in lost}, {node.op_type for node in new}
-    description = (
-        f"operators: {' '.join(sorted(gone)) or 'none'} lost, {' '.join(sorted(come)) or 'none'} new"
-    )
+    words = f"operators: {' '.join(sorted(gone)) or 'none'} lost, {' '.join(sorted(come)) or 'none'} new"
     rules: tuple[Callable[[], str], ...] = (
         lambda: "DX959" if come & CHANCE else "DX958" if "Dropout" in come else "",
         lambda: _masks(lost, new, ours),
@@ -160,7 +158,7 @@ def _of_operators(moved: list[Difference], ours: View, theirs: View) -> FileCaus
         lambda: _shifts(lost, new, theirs),
     )
     code = next((rule_code for rule in rules if (rule_code := rule())), "")
-    return FileCause(code, description) if code else None
+    return FileCause(code, words) if code else None
 
 
 def _masks(lost: list[ir.Node], new: list[ir.Node], ours: View) -> str:
@@ -222,9 +220,7 @@ def _orders(lost: list[ir.Node], new: list[ir.Node], theirs: View) -> str:
     """Return what gathers are that put numbers or heads of an attention in another order."""
     if lost or not new or "Softmax" not in theirs.all_ops or any(node.op_type != "Gather" for node in new):
         return ""
-    orders = [
-        next((constant for constant in theirs.constants(node) if constant is not None), None) for node in new
-    ]
+    orders = [next((array for array in theirs.constants(node) if array is not None), None) for node in new]
     axes = {int(settings_of(node).get("axis", 0)) for node in new}
     rows = [order.reshape(-1) for order in orders if order is not None]
     if len(rows) != len(new) or len(axes) != 1:

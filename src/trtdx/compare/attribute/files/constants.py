@@ -193,12 +193,11 @@ def _from_elsewhere(each: Difference, after: Tensor, ours: View) -> tuple[str, d
     for at, node in enumerate(ours.graph.nodes):
         if node is each.own or not ours.reader.is_data(node.outputs[0] if node.outputs else None):
             continue
-        for constant in ours.constants(node):
-            if constant is None or constant.numel() != after.numel() or not constant.is_floating_point():
+        for weight in ours.constants(node):
+            if weight is None or weight.numel() != after.numel() or not weight.is_floating_point():
                 continue
             if any(
-                constant.shape == turned.shape and torch.equal(constant, turned)
-                for turned in (after, after.T)
+                weight.shape == turned.shape and torch.equal(weight, turned) for turned in (after, after.T)
             ):
                 where = ours.graph.scopes[at][-1] if ours.graph.scopes[at] else ours.graph.node_name(at)
                 code = "DX992" if node.op_type == "Gather" else "DX990"

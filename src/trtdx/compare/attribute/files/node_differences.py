@@ -134,15 +134,9 @@ def _along(ours: View, theirs: View, mine: range, yours: range) -> Iterator[Diff
         for name in sorted(before.keys() | after.keys()):
             if str(before.get(name)) != str(after.get(name)):
                 yield Difference("setting", one, other, name, before.get(name), after.get(name))
-        for reference_constant, candidate_constant in zip(
-            ours.constants(one), theirs.constants(other), strict=False
-        ):
-            if (
-                reference_constant is not None
-                and candidate_constant is not None
-                and not same(reference_constant, candidate_constant)
-            ):
-                yield Difference("constant", one, other, "", reference_constant, candidate_constant)
+        for left, right in zip(ours.constants(one), theirs.constants(other), strict=False):
+            if left is not None and right is not None and not same(left, right):
+                yield Difference("constant", one, other, "", left, right)
 
 
 def same(one: Tensor, other: Tensor) -> bool:

@@ -117,13 +117,9 @@ def ideas(bench: Bench) -> Iterator[Idea]:
         how = f"with the candidate's own weights: those of its siblings have the same factors, these {factor:.4g} times as much"
         yield Idea("DX948", got, {"factor": f"{factor:.4g}"}, how, rank=-1)
         return
-    description = "; ".join(
-        f"{name} is {weight_relation.told}" for name, (weight_relation, _) in list(changed.items())[:4]
-    )
+    description = "; ".join(f"{name} is {how.told}" for name, (how, _) in list(changed.items())[:4])
     named = [change_of(name, owns[name], tensor, plus=plus) for name, (_, tensor) in changed.items()]
-    if is_router(bench) and all(
-        weight_relation.kind == "in another order" for weight_relation, _ in changed.values()
-    ):
+    if is_router(bench) and all(how.kind == "in another order" for how, _ in changed.values()):
         named = [_experts_of(owns[name], tensor) for name, (_, tensor) in changed.items()]
     codes = {None if change is None else change.code for change in named}
     if len(codes) == 1 and named[0] is not None:
