@@ -54,9 +54,8 @@ def tensor_rows(capture: Capture, selector: Selector | None = None, steps: Steps
 def _rank_rows(files: RankFiles, selector: Selector | None, steps: Steps | None) -> Iterator[Row]:
     places = [place for place in files.places if not is_state(place)]
     selected = set(selector.selected(places) if selector else places)
-    parts_by_name: dict[
-        str, tuple[Place, list[Any]]
-    ] = {}  # one tensor may be told of as a tap and as what is fed
+    # One tensor may be told of as a tap and as what is fed.
+    parts_by_name: dict[str, tuple[Place, list[Any]]] = {}
     for batch in files.rows():
         rows = batch if steps is None else batch[[steps.has(int(step)) for step in batch["step"]]]
         for number in dict.fromkeys(rows["place"].tolist()):

@@ -163,11 +163,10 @@ class Dx:
         return self._network("register tensors of").registry.register_all(model)
 
     def _network(self, to: str) -> NetworkSubject:
-        networks = [subject for subject in reversed(self._subjects) if isinstance(subject, NetworkSubject)]
-        network = next(iter(networks), None)
-        if network is None:
-            raise InputError(f"there is no network to {to}", fix="call dx.network() first")
-        return network
+        for subject in reversed(self._subjects):
+            if isinstance(subject, NetworkSubject):
+                return subject
+        raise InputError(f"there is no network to {to}", fix="call dx.network() first")
 
     def tap(self, selector: str) -> None:
         """Look at what a selector names, such as "layers.*.mlp:out", and no longer at everything."""
@@ -270,9 +269,7 @@ class Dx:
         return list(messages_since(*self._log))
 
     def close(self) -> None:
-        with suppress(
-            ValueError
-        ):  # of an asynchronous test, whose context is gone and with it what was set there
+        with suppress(ValueError):  # of an asynchronous test, whose context is gone
             self._open.close()
         self._subjects.clear()
         self._kept.clear()

@@ -61,9 +61,8 @@ class Recorder:
         self._kept: dict[Place, bool] = {}
         self._masked: set[str] = set()  # tensors of this step whose -Inf come from a mask
         self._step, self._takes = -1, True  # the step that runs, and whether it is wanted
-        self._last: Any = (
-            None  # the tensor captured last, and what must not have changed since to capture it again
-        )
+        # The tensor captured last, and what must not have changed since to capture it again.
+        self._last: Any = None
         self._last_state: tuple[bool, int, int] | None = None
 
     def begin(self, step: int, tokens: Tokens | None) -> None:
@@ -86,9 +85,7 @@ class Recorder:
         if call:
             place = _again(place, call)
         try:
-            version = getattr(
-                tensor, "_version", 0
-            )  # how often a torch tensor was written to; arrays are not
+            version = getattr(tensor, "_version", 0)  # how often torch wrote to it; arrays do not count
         except RuntimeError:  # torch does not count in inference mode
             version = -1
         writer = self.writer

@@ -14,13 +14,8 @@ if TYPE_CHECKING:
     from trtdx.tensors.taps import Place, Selector
 
 _RANGE = re.compile(r"(\d+)(?:(-)(\d*))?")
-_LIKELY_AXES = (
-    1,
-    0,
-    2,
-    3,
-    4,
-)  # of tokens: [batch, tokens, ...], packed [tokens, ...], [batch, heads, tokens, ...]
+# Of tokens: [batch, tokens, ...], packed [tokens, ...], [batch, heads, tokens, ...].
+_LIKELY_AXES = (1, 0, 2, 3, 4)
 
 
 class Steps(NamedTuple):

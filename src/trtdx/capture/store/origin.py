@@ -27,16 +27,8 @@ MOST_TOLD = 8
 CONFIG = "config.json"
 _OF_A_FOLDER = (CONFIG, "generation_config.json", "*.safetensors", "*.bin", "*.py")
 _BESIDE_A_GRAPH = ("{name}", "{name}.data", "{name}_data", "{stem}.data", "{stem}.bin", "{stem}.weights")
-_UNTOLD = (
-    "caches",
-    "notes",
-    "model",
-    "files",
-    "config",
-    "renamed",
-    "lost",
-    "cache",
-)  # not settings, or told otherwise
+# Not settings, or told otherwise.
+_UNTOLD = ("caches", "notes", "model", "files", "config", "renamed", "lost", "cache")
 
 
 def origin_of(model: Path | None) -> dict[str, Any]:

@@ -88,9 +88,7 @@ class CaptureWriter:
         self._new_layouts: list[Layout] = []
         self._known: dict[bytes, int] = {}  # content -> where it is in the log, least recently met first
         self._rows, self._row = bytearray(), bytearray(disk.ROW_BYTES)  # those that wait, the one being made
-        self._large: list[
-            memoryview | bytes
-        ] = []  # values after the waiting ones, written from where they lie
+        self._large: list[memoryview | bytes] = []  # values after these, written from where they lie
         self._notes: list[bytes] = []
         self._kept_bytes, self._budgeted_bytes, self._step = 0, 0, -1
         rank = self.header.rank

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import TrtdxError
 from trtdx.formats.onnx.names import WEIGHT, norm_behind
-from trtdx.formats.onnx.scopes import Between
+from trtdx.formats.onnx.scopes import Places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -111,7 +111,7 @@ def _by_elimination(
         at: None if at in graph.inserted else graph.scopes[at] for at in range(len(graph.nodes))
     }
     scopes |= {numbers[name]: _chain(module) for name, module in found.items()}
-    around = Between(graph.nodes, graph.reads, graph.made, graph.users).settle(scopes)
+    around = Places(graph).scopes_between_neighbours(scopes)
     missing = {each.name: each for each in known if each.name not in found.values() and each.kind == PRODUCT}
     by_layer: dict[tuple[str, tuple[int, ...]], tuple[list[str], list[str]]] = {}
     for each in left:

@@ -31,9 +31,8 @@ OPERATORS = {"QLinearConcat", "QGemm", *BINARY, *UNARY}
 STATIC = {"QuantizeLinear", *OPERATORS}
 PRODUCTS = re.compile(r"MatMul|Gemm|Conv|Gather|Transpose")
 STEPS = 255.0
-ROOMY = (
-    8.0  # times the step that the numbers need: calibration saw larger ones; beyond that it is no honest step
-)
+# Times the step that the numbers need: calibration saw larger ones; beyond that it is no honest step.
+ROOMY = 8.0
 
 
 class NotInFloatsError(TrtdxError):

@@ -2,7 +2,7 @@
 
 Where a node belongs is told by PyTorch's exporter in the node's metadata, and by its predecessor (and those who
 learned from it) in node names such as `/model/layers.0/mlp/down_proj/MatMul`. Where a node belongs that tells nothing,
-because a quantiser or an optimiser made it, is found by those around it (onnx_scopes.py).
+because a quantiser or an optimiser made it, is found by those around it (scopes.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Kind(IntEnum):
 class Graph:
     """A model's own graph, its nodes numbered in the order in which they can be computed.
 
-    A node that adds and then normalises is two of these (onnx_pieces.py).
+    A node that adds and then normalises is two of these (fused_nodes.py).
 
     Attributes:
         scopes: for each node, the paths of the modules it is in, outermost first.
@@ -84,7 +84,7 @@ class Graph:
             for scope, module in zip(declared, by_weight, strict=True)
             for path in (scope or ())[-1 if module else 0 :]
         }
-        return Places(self.nodes, self.reads, self.made, self.users, self.classes).of_all(declared)
+        return Places(self).of_all(declared)
 
     def _told(self, node: ir.Node) -> tuple[str, ...] | None:
         scopes = node.metadata_props.get(SCOPES)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trtdx.errors import InputError
 from trtdx.formats.onnx.fused_nodes import show_insides
 from trtdx.formats.onnx.names import name_products
-from trtdx.formats.onnx.proto import TYPES
+from trtdx.formats.onnx.proto import needed_bytes
 from trtdx.formats.onnx.strip import EXTERNAL, SMALL_BYTES, reference_weights
 from trtdx.formats.wire import Source, TooMuchError, WireError
 from trtdx.optional import need
@@ -66,9 +66,7 @@ def _completed(model: ir.Model) -> ir.Model:
     if model.functions:
         model = passes.InlinePass()(model).model
     if any(value.dtype is None for node in model.graph for value in node.outputs):
-        with _no_log(
-            "onnx_ir"
-        ):  # it writes a traceback where it fails; types are then not known, and no more
+        with _no_log("onnx_ir"):  # a traceback where it fails; types are then not known, and no more
             model = passes.ShapeInferencePass()(model).model
     return model
 
@@ -119,7 +117,10 @@ def _settle_tensor(tensor: Any, file: Path, most_bytes: int | None) -> None:
     external = {entry.key: entry.value for entry in tensor.external_data}
     target = _target(external.get("location", ""), tensor.name, file)
     try:
-        offset, length = int(external.get("offset") or 0), int(external.get("length") or _needed(tensor))
+        offset, length = (
+            int(external.get("offset") or 0),
+            int(external.get("length") or needed_bytes(tensor.data_type, tensor.dims) or 0),
+        )
     except ValueError as err:
         raise InputError(f"{file} does not say where {tensor.name} is: {err}") from err
     _check_span(target, offset, length, tensor.name, file)
@@ -154,13 +155,6 @@ def _target(location: str, name: str, file: Path) -> Path:
             f"{file} keeps {name} in {location}, which is not there", fix=f"copy it to {file.parent / path}"
         )
     return target
-
-
-def _needed(tensor: Any) -> int:
-    bits, count = TYPES.get(tensor.data_type, ("", 0))[1], 1
-    for dim in tensor.dims:
-        count *= dim
-    return (count * bits + 7) // 8
 
 
 def _check_span(target: Path, offset: int, length: int, name: str, file: Path) -> None:

@@ -119,9 +119,8 @@ def _before_quantiser(graph: Graph, value: ir.Value) -> ir.Value:
         before = _before_quantiser(graph, first)
         return value if before is first else before
     maker = graph.made.get(first)
-    is_own_result = (
-        maker is not None and graph.scopes[maker] == graph.scopes[at]
-    )  # its result is quantised, not an input
+    # Its result is quantised, not an input.
+    is_own_result = maker is not None and graph.scopes[maker] == graph.scopes[at]
     return value if is_own_result or node.op_type not in QUANTISERS else first
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.formats.wire import SPAN, Source, fields, packed, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Field numbers (onnx 1.23; a number never changes its meaning).
 NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_OP, NODE_ATTRIBUTE, NODE_DOMAIN, NODE_METADATA = 1, 2, 3, 4, 5, 7, 9
@@ -55,12 +59,13 @@ class Weight(NamedTuple):
 
     @property
     def needs(self) -> int | None:
-        """Return how many bytes its shape needs, None where that cannot be told."""
-        bits = TYPES.get(self.type, ("", 0))[1]
-        count = 1
-        for dim in self.dims:
-            count *= dim
-        return (count * bits + 7) // 8 if bits and 0 <= count < 1 << 60 else None
+        return needed_bytes(self.type, self.dims)
+
+
+def needed_bytes(data_type: int, dims: Sequence[int]) -> int | None:
+    """Return how many bytes a tensor of a type and shape needs, None where that cannot be told."""
+    bits, count = TYPES.get(data_type, ("", 0))[1], math.prod(dims)
+    return (count * bits + 7) // 8 if bits and 0 <= count < 1 << 60 else None
 
 
 class Node(NamedTuple):

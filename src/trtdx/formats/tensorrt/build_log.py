@@ -6,6 +6,8 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from trtdx.formats.tensorrt.kernels import kernel_from, nodes_from
 from trtdx.formats.tensorrt.nouns import Kernel, Profile, Range, TensorSpec
 from trtdx.redact import redacted
@@ -111,7 +113,7 @@ class Told:
             self.left_out += 1
             return
         nodes = kernel.nodes or self._foreign.get(kernel.name, ())
-        self.kernels.append(Kernel(kernel.name, kernel.kind, nodes, kernel.tactic, kernel.profile))
+        self.kernels.append(msgspec.structs.replace(kernel, nodes=nodes))
 
     def foreign(self, line: str) -> None:
         """Learn the nodes of "ForeignNode {...} metadata: [ONNX Layer: a]": a short listing does not repeat them."""

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from trtdx.formats.tensorrt.nouns import Kernel
 
 TYPE, METADATA = ", LayerType: ", "Metadata:"
-
-
 NODE = "[ONNX Layer: "
-
-
 SEPARATORS = " \x1e\x1f\r\n"  # TensorRT puts control characters between nodes
-
-
 PROFILE = re.compile(r" ?\[profile (\d+)\]")
-
-
 TACTIC = re.compile(r", TacticName: ([^,]*),|, TacticValue: ([^,]*),")
-
-
 # TensorRT 7 to 10 without detailed verbosity: "Layer(Type): a + b, Tactic: 0x0, in (Float[1]) -> out (Float[1])".
 SHORT = re.compile(r"Layer\((?P<kind>\w+)\): (?P<name>.*?), Tactic: (?P<tactic>[\w-]+), ")
-
-
 GRAPH = re.compile(r"_myl(\d+)_\d+$")  # the compiled graph that a Myelin kernel belongs to
-
-
 MOST_NODES = 4096  # of one kernel
 
 
@@ -82,19 +70,10 @@ def _fused(name: str) -> tuple[str, ...]:
 
 def placed(kernels: list[Kernel]) -> list[Kernel]:
     """Return the kernels with their profiles: all of one compiled graph belong to the profile any of them names."""
-    graphs = [_graph(kernel) for kernel in kernels]
-    profiles = {
-        graph: kernel.profile for graph, kernel in zip(graphs, kernels, strict=True) if kernel.profile
-    }
+    profiles = {_graph(kernel): kernel.profile for kernel in kernels if kernel.profile and _graph(kernel)}
     return [
-        Kernel(
-            kernel.name,
-            kernel.kind,
-            kernel.nodes,
-            kernel.tactic,
-            profiles.get(graph, kernel.profile) if graph else kernel.profile,
-        )
-        for graph, kernel in zip(graphs, kernels, strict=True)
+        msgspec.structs.replace(kernel, profile=profiles.get(_graph(kernel), kernel.profile))
+        for kernel in kernels
     ]
 
 

@@ -49,9 +49,7 @@ def together(causes: Sequence[Explained], files: FileCause | None) -> list[Expla
         values = {**agreeing.values, "files": files.told, "witness": AGREED}
         values.pop("alike", None)  # the files tell them apart
         return [msgspec.structs.replace(agreeing, values=values), *ordered]
-    if (
-        best >= EXPLAINED and ordered[0].code == OTHER_WEIGHTS
-    ):  # tried out with the very weights that the files explain
+    if best >= EXPLAINED and ordered[0].code == OTHER_WEIGHTS:  # tried out with these very weights
         values = {**ordered[0].values, **files.values, "files": files.told, "witness": AGREED}
         return [msgspec.structs.replace(ordered[0], code=files.code, values=values), *ordered]
     if best >= EXPLAINED:
