@@ -6,10 +6,11 @@ It is loaded in every run of pytest in its environment, so that nothing heavy is
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
+import shlex
 import sys
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ MARKER = (
     "trtdx(rtol=None, atol=None, taps='', golden=True): tolerances and taps of a test that uses dx, and whether "
     "its tensors are compared with a golden"
 )
+UNKNOWN_VERSION = "of unknown version"
 OPTIONS = ("rtol", "atol", "taps", "golden")
 STALE = "trtdx_stale"  # what a worker of pytest-xdist hands over at its end
 
@@ -129,22 +131,22 @@ def _engines() -> str:
     """Return in words what computes here; nothing is imported for it."""
     from trtdx.host import RealHost
     from trtdx.testing.machine import has_gpu, packages_here
+    from trtdx.testing.subjects import version_of
 
     host = RealHost()
     why = "not executed, though a GPU is there" if has_gpu(host) else "no GPU found"
     trt = next(iter(packages_here(host)), "")
     packages = [
-        f"{name} {_version(name)}" for name in ("torch", "onnxruntime") if importlib.util.find_spec(name)
+        f"{name} {version_of(name) or UNKNOWN_VERSION}"
+        for name in ("torch", "onnxruntime")
+        if importlib.util.find_spec(name)
     ]
-    networks = f"{trt} {_version(trt)}, networks by evaluate on the CPU: {why}" if trt else "no TensorRT"
+    networks = (
+        f"{trt} {version_of(trt) or UNKNOWN_VERSION}, networks by evaluate on the CPU: {why}"
+        if trt
+        else "no TensorRT"
+    )
     return "; ".join([networks, *packages])
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "of unknown version"
 
 
 # One test
@@ -197,7 +199,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         return result
     judgement = item.stash[JUDGED] = _judged(item, state, bench)
     if judgement.problem:
-        meant = f"if it is meant: pytest --trtdx-record {_quoted(item.nodeid)}"
+        meant = f"if it is meant: pytest --trtdx-record {shlex.quote(item.nodeid)}"
         pytest.fail(f"{judgement.problem}\n  {meant}", pytrace=False)
     return result
 
@@ -217,12 +219,6 @@ def _judged(item: pytest.Item, state: State, bench: Dx | None) -> Judged:
 def _test_of(item: pytest.Item) -> str:
     """Return a test's id in its module."""
     return item.nodeid.partition("::")[2].encode("utf-8", "backslashreplace").decode()
-
-
-def _quoted(nodeid: str) -> str:
-    import shlex
-
-    return shlex.quote(nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -279,10 +275,7 @@ def _folder_for_case(item: pytest.Item, state: State) -> Callable[[], Path]:
 
 def _numbered(path: Path) -> Iterator[Path]:
     yield path
-    number = 1
-    while True:
-        number += 1
-        yield path.with_name(f"{path.name}-{number}")
+    yield from (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
 
 
 def _made(path: Path) -> bool:

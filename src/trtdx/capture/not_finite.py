@@ -30,7 +30,10 @@ def not_finite_finding(
     capture: Capture, book: RuleBook, stopped: NotFiniteError | None = None
 ) -> Finding | None:
     """Return the finding of the first tensor that has a NaN or an overflow, if there is one."""
-    record = _first_not_finite(capture) if stopped is None else _stopped_at(capture, stopped)
+    if stopped is None:
+        record = next(filter(_is_not_finite, capture.records()), None)
+    else:
+        record = capture.record(stopped.place.name, step=stopped.step, rank=capture.ranks[0])
     if record is None:
         return None
     record = _entering(capture, record) or record
@@ -73,10 +76,6 @@ def _entering(capture: Capture, record: Record) -> Record | None:
     return next(filter(_is_not_finite, entering), None)
 
 
-def _first_not_finite(capture: Capture) -> Record | None:
-    return next(filter(_is_not_finite, capture.records()), None)
-
-
 def _is_not_finite(record: Record) -> bool:
     """Whether a record has a NaN or an overflow; -Inf alone is what masks are made of, where one may be applied."""
     statistics = record.statistics
@@ -100,10 +99,6 @@ def _again(capture: Capture, *words: str) -> str:
         if not {before, word} & dropped
     ]
     return shlex.join([*kept_arguments, *words])
-
-
-def _stopped_at(capture: Capture, stopped: NotFiniteError) -> Record:
-    return capture.record(stopped.place.name, step=stopped.step, rank=capture.ranks[0])
 
 
 def _before(capture: Capture, record: Record) -> tuple[Evidence, ...]:

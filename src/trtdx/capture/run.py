@@ -13,7 +13,7 @@ from trtdx.capture.not_finite import not_finite_finding
 from trtdx.capture.overview import MOST_ROWS, SORTED_BY, tensor_rows, tensor_section, told
 from trtdx.capture.session.inputs import MADE_UP_PROMPT, decoder_beside, feeds_from, made_up_feeds
 from trtdx.capture.session.record import NotFiniteError, Recorder
-from trtdx.capture.session.selection import Wanted, check_values, parse_positions, parse_steps
+from trtdx.capture.session.selection import Wanted, check_values, parse_steps
 from trtdx.capture.session.steps import Session, state_after, step_notes
 from trtdx.capture.store.format import CaptureError, Header
 from trtdx.capture.store.origin import origin_of
@@ -89,7 +89,7 @@ def capture_run(
     model = find_model(plan.model)
     kind = chosen_engine(model, plan.engine)
     plan, before = _as_before(plan) if plan.resume else (plan, None)
-    selection = _wanted(plan)
+    selection = Wanted.from_texts(plan.values, plan.steps, plan.every, plan.positions, plan.watch)
     began = time.monotonic()
     selector = plan.selector or ("**" if plan.watch else default_selector(model, kind))
     parse_selector(selector)
@@ -142,16 +142,6 @@ def _as_before(plan: Plan) -> tuple[Plan, Header]:
         name: value for name, value in stated.items() if not getattr(plan, name) and isinstance(value, str)
     }
     return msgspec.structs.replace(plan, selector=plan.selector or header.selector, **overrides), header
-
-
-def _wanted(plan: Plan) -> Wanted:
-    return Wanted(
-        parse_selector(plan.values) if plan.values else None,
-        parse_steps(plan.steps),
-        plan.every,
-        parse_positions(plan.positions),
-        plan.watch,
-    )
 
 
 def _details(engine: Engine, plan: Plan) -> dict[str, Any]:

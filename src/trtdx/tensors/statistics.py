@@ -116,11 +116,6 @@ def statistics(array: np.ndarray[Any, Any]) -> Statistics:
     return statistics_of(source_from_array(array))
 
 
-def statistics_at(address: int, count: int, dtype: str) -> Statistics:
-    """Return the statistics of `count` elements at an address, which the caller keeps valid meanwhile."""
-    return statistics_of(Source(address, count, dtype, (count,)))
-
-
 def statistics_of(source: Source) -> Statistics:
     """Return the statistics of a tensor."""
     row = bytearray(ROW.size)

@@ -84,7 +84,7 @@ class Ledger:
             changed = f"{len(by[CHANGED])} changed" if by[CHANGED] else "none changed"
             yield f"{counted(len(judged), 'test')} compared with goldens ({counted(tensors, 'tensor')}{some}): {changed}"
         if by[NO_GOLDEN]:
-            yield f"no golden yet: {_tests(by[NO_GOLDEN])}; record with --trtdx-record"
+            yield f"no golden yet: {listed(by[NO_GOLDEN], SHOWN_TESTS)}; record with --trtdx-record"
         for node, message in judged.items():
             if message.new:
                 yield f"not in the golden of {node}: {listed(message.new)}"
@@ -95,7 +95,7 @@ class Ledger:
                 yield f"recorded anew: {node}: {message.change}"
         empty = self._of(NO_TENSORS)
         if empty:
-            yield f"no tensors to record or compare: {_tests(empty)}"
+            yield f"no tensors to record or compare: {listed(empty, SHOWN_TESTS)}"
 
     def _not_finite(self) -> Iterator[str]:
         not_finite = {
@@ -112,10 +112,6 @@ class Ledger:
 
     def _of(self, outcome: str) -> dict[str, Told]:
         return {node: message for node, message in self.told.items() if message.outcome == outcome}
-
-
-def _tests(told: Mapping[str, Told]) -> str:
-    return listed(told, SHOWN_TESTS)
 
 
 def stale_tests(collected: Mapping[Path, set[str]]) -> dict[str, list[str]]:

@@ -89,22 +89,12 @@ def _write_npz(stream: BinaryIO, capture: Capture, named: list[tuple[str, Record
             array = capture.values(record)
             dtype = DTYPES[record.layout.dtype]
             if not dtype.npy:
-                array, dtype, widened = _widened(array, dtype.name), DTYPES["float32"], True
+                array, dtype, widened = array.astype("<f4"), DTYPES["float32"], True
             info = zipfile.ZipInfo(f"{_inside(key)}.npy")
             with archive.open(info, "w", force_zip64=True) as member:
                 member.write(npy_header(dtype, array.shape))
                 member.write(_bytes(array))
     return (WIDENED,) if widened else ()
-
-
-def _widened(array: Array, dtype: str) -> Array:
-    if dtype not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        return array.astype("<f4")
-    import numpy as np
-
-    from trtdx.tensors.statistics_numpy import floats
-
-    return floats(array.reshape(-1).view(np.uint8), dtype).astype("<f4").reshape(array.shape)
 
 
 def _inside(key: str) -> str:

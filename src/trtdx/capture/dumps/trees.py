@@ -19,7 +19,7 @@ from trtdx.tensors.statistics import memory
 from trtdx.tensors.taps import Place, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trtdx.capture.dumps.files import Told
     from trtdx.host import Host
@@ -91,13 +91,21 @@ def iter_cpp_dump(host: Host, path: str, told: Told) -> Iterator[Item]:
 
 def _npy_items(host: Host, files: Sequence[_File], told: Told) -> Iterator[Item]:
     for file in sorted(files, key=lambda each: (each.rank, each.step, natural(each.name))):
-        try:
-            with host.open(file.path) as stream:
-                raw = read_npy(stream, host.size(file.path))
-        except (InputError, OSError) as err:
-            told.append(f"{file.path} {getattr(err, 'message', err)}")
-            continue
-        yield Item(file.rank, file.step, place_of(file.name), raw)
+        raw = _read_or_note(host, file.path, read_npy, told)
+        if raw is not None:
+            yield Item(file.rank, file.step, place_of(file.name), raw)
+
+
+def _read_or_note(
+    host: Host, path: str, read: Callable[[BinaryIO, int], Raw], notes: list[str]
+) -> Raw | None:
+    """Return the tensor of a file; where it cannot be read, note why."""
+    try:
+        with host.open(path) as stream:
+            return read(stream, host.size(path))
+    except (InputError, OSError) as err:
+        notes.append(f"{path} {getattr(err, 'message', err)}")
+        return None
 
 
 class _Dumped(NamedTuple):
@@ -155,13 +163,9 @@ def _hook_rank(host: Host, files: list[_Dumped], told: Told) -> Iterator[Item]:
             argument="" if alone else file.argument,
             op=calls[-1][1],
         )
-        try:
-            with host.open(file.path) as stream:
-                raw = raw_from_torch(stream, host.size(file.path))
-        except (InputError, OSError) as err:
-            told.append(f"{file.path} {getattr(err, 'message', err)}")
-            continue
-        yield Item(file.rank, step, place, raw)
+        raw = _read_or_note(host, file.path, raw_from_torch, told)
+        if raw is not None:
+            yield Item(file.rank, step, place, raw)
 
 
 def _steps(calls: set[tuple[int, str]]) -> dict[int, tuple[int, int]]:

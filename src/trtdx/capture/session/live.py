@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.session.record import Recorder, rank_here
-from trtdx.capture.session.selection import Tokens, Wanted, check_values, parse_positions, parse_steps
+from trtdx.capture.session.selection import Tokens, Wanted, check_values
 from trtdx.capture.store.format import Header
 from trtdx.capture.store.writer import CaptureWriter
 from trtdx.engines.torch.hooks import places, tapped
@@ -67,13 +67,7 @@ def capturing(
     if not taps.candidates(all_places):  # before a folder is made
         raise taps.nothing_among(all_places)
     check_values(values, selector, all_places, sure=False)
-    selection = Wanted(
-        parse_selector(values) if values else None,
-        parse_steps(steps),
-        every,
-        parse_positions(positions),
-        watch,
-    )
+    selection = Wanted.from_texts(values, steps, every, positions, watch)
     header = Header(run=run or shlex.join(sys.argv), engine="torch", selector=selector, rank=rank)
     with CaptureWriter(folder, header, value_budget_bytes=value_budget_bytes) as writer:
         recorder = Recorder(writer, selection, all_places)

@@ -90,6 +90,12 @@ class Wanted(NamedTuple):
     positions: tuple[int, ...] = ()
     watch: bool = False
 
+    @classmethod
+    def from_texts(cls, values: str, steps: str, every: int, positions: str, watch: bool) -> Wanted:
+        """Return what the options of a run ask for."""
+        selector = parse_selector(values) if values else None
+        return cls(selector, parse_steps(steps), every, parse_positions(positions), watch)
+
     def has_step(self, step: int) -> bool:
         return self.steps.has(step) and step % self.every == 0
 

@@ -217,7 +217,7 @@ def state_after(capture: Capture, step: int | None = None, *, caches: Mapping[st
     if any(number not in notes for number in range(last + 1)) or last < 0:
         raise CaptureError(
             f"{capture.folder} has no whole generation up to step {max(last, 0)}",
-            fix=f"it has {_told(notes)}" if notes else "start a generation anew",
+            fix=f"it has steps {min(notes)} to {max(notes)}" if notes else "start a generation anew",
         )
     chosen = np.array([notes[number].tokens for number in range(last + 1)], np.int64).T
     prompt, mask = _kept(capture, PROMPT, 0), _kept(capture, PROMPT_MASK, 0)
@@ -232,10 +232,6 @@ def state_after(capture: Capture, step: int | None = None, *, caches: Mapping[st
         sampling=note.sampling,
         generator=(int(note.generator[0]), int(note.generator[1])),
     )
-
-
-def _told(notes: Mapping[int, StepNote]) -> str:
-    return f"steps {min(notes)} to {max(notes)}"
 
 
 def _kept(capture: Capture, name: str, step: int) -> Array:

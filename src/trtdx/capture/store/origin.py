@@ -84,15 +84,12 @@ def _changed_files(old: Any, new: Any, *, known: str = "") -> list[str]:
         return []
     # An ONNX file may have been renamed: one file before and one after are the same model's.
     if len(old) == len(new) == 1:
-        return [] if [*old.values()] == [*new.values()] else [f"the file {_one(old, new)} has other content"]
+        names = " / ".join(dict.fromkeys((*old, *new)))
+        return [] if [*old.values()] == [*new.values()] else [f"the file {names} has other content"]
     other = [name for name in old if name in new and old[name] != new[name] and name != known]
     gone, more = [name for name in old if name not in new], [name for name in new if name not in old]
     words = (("other content", other), ("gone", gone), ("new", more))
     return [f"{what} in the model's folder: {listed(names, 4)}" for what, names in words if names]
-
-
-def _one(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    return " / ".join(dict.fromkeys((*old, *new)))
 
 
 def _short(value: Any) -> str:

@@ -19,7 +19,7 @@ from trtdx.formats.onnx.walk import OWN_DOMAINS
 from trtdx.optional import need
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     import numpy as np
     import onnx_ir as ir
@@ -85,9 +85,7 @@ def called(node: ir.Node) -> str:
 def lowered(model: ir.Model, dtype: str) -> list[str]:
     """Return the operations that would be computed in a lower precision, in their order."""
     low = getattr(import_onnx_ir().DataType, TYPES[dtype])
-    return [
-        called(node) for node in lifted(model).graph if any(_floats(node)) and any(map(any, typed(node, low)))
-    ]
+    return [called(node) for node in lifted(model).graph if any(map(any, typed(node, low)))]
 
 
 def is_float(value: ir.Value | None) -> bool:
@@ -97,10 +95,6 @@ def is_float(value: ir.Value | None) -> bool:
 def _held(value: ir.Value) -> bool:
     """Whether a value is something that holds tensors."""
     return value.type is not None and type(value.type).__name__ != "TensorType"
-
-
-def _floats(node: ir.Node) -> Iterator[bool]:
-    yield from (is_float(value) for value in (*node.inputs, *node.outputs))
 
 
 def typed(node: ir.Node, low: Any) -> Typed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.compare.attribute.files.constants import HOPS, FileCause, of_weight
+from trtdx.compare.attribute.files.constants import FileCause, of_weight
 from trtdx.compare.attribute.files.node_differences import (
     Difference,
     View,
@@ -28,13 +28,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 CHANCE = {
-    "RandomUniform",
-    "RandomNormal",
-    "RandomUniformLike",
-    "RandomNormalLike",
-    "Bernoulli",
-    "Multinomial",
-}
+    "RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike", "Bernoulli", "Multinomial",
+}  # fmt: skip
 BENT = CURVES | {"Pow", "Exp", "Mul", "Add", "Div", "Sqrt", "Clip", "Max", "Min"}
 QUANTISED = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "MatMulNBits"}
 SETTINGS = {
@@ -131,13 +126,7 @@ def _makers(node: ir.Node, view: View) -> list[ir.Node]:
 
 def _after(node: ir.Node, view: View) -> set[str]:
     """Return the operators that elementwise ones lead to from a node."""
-    operators: set[str] = set()
-    now = [node]
-    for _ in range(HOPS):
-        now = [user for one in now for user in view.users(one)]
-        operators |= {user.op_type for user in now}
-        now = [user for user in now if user.op_type in ELEMENTWISE | {"Where"}]
-    return operators
+    return {reached.op_type for reached in view.nodes_after(node, ELEMENTWISE | {"Where"})}
 
 
 def _of_operators(moved: list[Difference], ours: View, theirs: View) -> FileCause | None:

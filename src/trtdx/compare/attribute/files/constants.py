@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Tensor = Any
 
-HOPS = 6
-
 
 class FileCause(NamedTuple):
     """A cause that the files tell, and what they say in words."""
@@ -36,7 +34,9 @@ def of_weight(each: Difference, ours: View) -> FileCause | None:
         return None
     weight_relation = relation(before, after)
     description = f"{each.own.op_type}: a constant is {weight_relation.told}"
-    makes_angles = is_frequencies(before) and _leads_to(each.own, ours, {"Cos", "Sin"})
+    makes_angles = is_frequencies(before) and any(
+        node.op_type in ("Cos", "Sin") for node in ours.nodes_after(each.own)
+    )
     rules: list[Callable[[], tuple[str, dict[str, str]] | None]] = [
         lambda: _of_angles(before, after) if makes_angles else None,
         lambda: _of_row(each, before, after, weight_relation.told, ours),
@@ -50,16 +50,6 @@ def of_weight(each: Difference, ours: View) -> FileCause | None:
             return FileCause(cause[0], cause[1].pop("told", description), cause[1])
     plain = before.ndim == 2 and _scales_in(each.other) is None  # else it may be honestly quantised
     return FileCause("DX977", description, {"what": description}) if plain else None
-
-
-def _leads_to(node: ir.Node, view: View, wanted: set[str]) -> bool:
-    """Whether some operator comes of a node within a few steps."""
-    now = [node]
-    for _ in range(HOPS):
-        now = [user for one in now for user in view.users(one)]
-        if wanted & {user.op_type for user in now}:
-            return True
-    return False
 
 
 def _scales_in(node: ir.Node) -> int | None:
@@ -211,15 +201,8 @@ def _are_gated(one: ir.Node, other: ir.Node, view: View) -> bool:
     """Whether two products are multiplied with each other, one of them through an activation."""
     if one.inputs[0] is not other.inputs[0]:
         return False
-    reached = []
-    for node in (one, other):
-        now, products = [node], set()
-        for _ in range(HOPS):
-            now = [
-                user
-                for user in (user for node_before in now for user in view.users(node_before))
-                if user.op_type in ELEMENTWISE
-            ]
-            products |= {id(user) for user in now if user.op_type == "Mul"}
-        reached.append(products)
-    return bool(reached[0] & reached[1])
+    products = [
+        {id(node) for node in view.nodes_after(start, ELEMENTWISE) if node.op_type == "Mul"}
+        for start in (one, other)
+    ]
+    return bool(products[0] & products[1])

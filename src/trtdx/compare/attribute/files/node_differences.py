@@ -12,7 +12,7 @@ from trtdx.compare.attribute.twin.operators import settings_of
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     import onnx_ir as ir
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Tensor = Any
 
 MOST_NODES = 600  # that are matched one by one once what is the same at both ends is left out
+MAX_HOPS = 6  # from a node to what comes of it
 NEAR = 8  # nodes on each side that tell what a change is in
 BORDERS = {"MatMul", "Gemm", "Softmax", "Gather", "Attention"}
 SIGNIFICANT = 1e-5  # by how much a single number must differ, relative
@@ -54,6 +55,15 @@ class View:
 
     def users(self, node: ir.Node) -> list[ir.Node]:
         return [self.graph.nodes[at] for value in node.outputs for at in self.graph.users.get(value, ())]
+
+    def nodes_after(self, node: ir.Node, through: Collection[str] | None = None) -> list[ir.Node]:
+        """Return the nodes that a few steps lead to from a node, by way of some operators alone where they are named."""
+        reached, now = [], [node]
+        for _ in range(MAX_HOPS):
+            now = [user for before in now for user in self.users(before)]
+            reached += now
+            now = [user for user in now if through is None or user.op_type in through]
+        return reached
 
     def constants(self, node: ir.Node) -> list[Tensor | None]:
         """Return the constants a node reads, in the places of its inputs."""

@@ -117,6 +117,10 @@ def _experts_moved(name: str, own: Tensor, other: Tensor) -> WeightChange | None
     order = torch.cdist(candidate_rows, rows).argmin(1)
     if not _near(rows[order], candidate_rows) or bool((order == torch.arange(len(order))).all()):
         return None
+    return expert_order(order)
+
+
+def expert_order(order: Tensor) -> WeightChange:
     return WeightChange("DX956", {"order": " ".join(map(str, order[:16].tolist()))})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.attribute.experiment import Idea
-from trtdx.compare.attribute.files.weight_changes import WeightChange, change_of, factor_beside
+from trtdx.compare.attribute.files.weight_changes import WeightChange, change_of, expert_order, factor_beside
 from trtdx.compare.attribute.ideas.config_settings import stated_settings
 from trtdx.compare.attribute.ideas.norms import norm_of
 from trtdx.compare.attribute.ideas.product import is_embedding, is_vocabulary
@@ -140,8 +140,7 @@ def ideas(bench: Bench) -> Iterator[Idea]:
 def _experts_of(own: Tensor, other: Tensor) -> WeightChange:
     """Return in which order the rows of a router, one for each expert, stand."""
     rows, candidate_rows = (matrix.detach().double().reshape(matrix.shape[0], -1) for matrix in (own, other))
-    order = torch.cdist(candidate_rows, rows).argmin(1)
-    return WeightChange("DX956", {"order": " ".join(map(str, order[:16].tolist()))})
+    return expert_order(torch.cdist(candidate_rows, rows).argmin(1))
 
 
 def _beside_siblings(
