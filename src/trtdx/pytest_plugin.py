@@ -6,10 +6,11 @@ It is loaded in every run of pytest in its environment, so that nothing heavy is
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
+import shlex
 import sys
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ MARKER = (
     "trtdx(rtol=None, atol=None, taps='', golden=True): tolerances and taps of a test that uses dx, and whether "
     "its tensors are compared with a golden"
 )
+UNKNOWN_VERSION = "of unknown version"
 OPTIONS = ("rtol", "atol", "taps", "golden")
 STALE = "trtdx_stale"  # what a worker of pytest-xdist hands over at its end
 
@@ -129,20 +131,22 @@ def _engines() -> str:
     """Return in words what computes here; nothing is imported for it."""
     from trtdx.host import RealHost
     from trtdx.testing.machine import has_gpu, packages_here
+    from trtdx.testing.subjects import version_of
 
     host = RealHost()
     why = "not executed, though a GPU is there" if has_gpu(host) else "no GPU found"
     trt = next(iter(packages_here(host)), "")
-    told = [f"{name} {_version(name)}" for name in ("torch", "onnxruntime") if importlib.util.find_spec(name)]
-    networks = f"{trt} {_version(trt)}, networks by evaluate on the CPU: {why}" if trt else "no TensorRT"
-    return "; ".join([networks, *told])
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "of unknown version"
+    packages = [
+        f"{name} {version_of(name) or UNKNOWN_VERSION}"
+        for name in ("torch", "onnxruntime")
+        if importlib.util.find_spec(name)
+    ]
+    networks = (
+        f"{trt} {version_of(trt) or UNKNOWN_VERSION}, networks by evaluate on the CPU: {why}"
+        if trt
+        else "no TensorRT"
+    )
+    return "; ".join([networks, *packages])
 
 
 # One test
@@ -175,15 +179,15 @@ def _marked(item: pytest.Item) -> Marked:
     from trtdx.errors import InputError, UnknownNameError
     from trtdx.testing.dx import Marked
 
-    told: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for mark in item.iter_markers("trtdx"):
         if mark.args:
             raise InputError("@pytest.mark.trtdx takes keywords only", fix=MARKER)
         for name, value in mark.kwargs.items():
             if name not in OPTIONS:
                 raise UnknownNameError("option of @pytest.mark.trtdx", name, OPTIONS)
-            told.setdefault(name, value)
-    return Marked(**told)
+            options.setdefault(name, value)
+    return Marked(**options)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -193,34 +197,28 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     state, bench = item.config.stash[STATE], item.stash.get(DX, None)
     if not state.on or (bench is None and _test_of(item) not in state.goldens(item.path).goldens):
         return result
-    found = item.stash[JUDGED] = _judged(item, state, bench)
-    if found.problem:
-        meant = f"if it is meant: pytest --trtdx-record {_quoted(item.nodeid)}"
-        pytest.fail(f"{found.problem}\n  {meant}", pytrace=False)
+    judgement = item.stash[JUDGED] = _judged(item, state, bench)
+    if judgement.problem:
+        meant = f"if it is meant: pytest --trtdx-record {shlex.quote(item.nodeid)}"
+        pytest.fail(f"{judgement.problem}\n  {meant}", pytrace=False)
     return result
 
 
 def _judged(item: pytest.Item, state: State, bench: Dx | None) -> Judged:
     from trtdx.testing.judging import LEFT_OUT, Judged, Told, judged, not_finite
 
-    told = Told(str(item.path), _test_of(item), LEFT_OUT)
+    message = Told(str(item.path), _test_of(item), LEFT_OUT)
     if bench is not None:
-        told.not_finite = tuple(not_finite(bench))
+        message.not_finite = tuple(not_finite(bench))
     if not (_marked(item) if bench is None else bench.marked).golden:
-        return Judged(told, None, "")
+        return Judged(message, None, "")
     budget = int(item.config.getini("trtdx_golden_bytes"))
-    return judged(told, bench, state.goldens(item.path), record=state.record, values_bytes=budget)
+    return judged(message, bench, state.goldens(item.path), record=state.record, values_bytes=budget)
 
 
 def _test_of(item: pytest.Item) -> str:
     """Return a test's id in its module."""
     return item.nodeid.partition("::")[2].encode("utf-8", "backslashreplace").decode()
-
-
-def _quoted(nodeid: str) -> str:
-    import shlex
-
-    return shlex.quote(nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -230,9 +228,9 @@ def pytest_runtest_makereport(
     """Attach to a test's report what it has to tell, and when it failed its tensors and a case."""
     report = yield
     state, bench = item.config.stash[STATE], item.stash.get(DX, None)
-    found = item.stash.get(JUDGED, None)
-    if report.when == "call" and state.on and found is not None:
-        report.trtdx = found.told.packed()  # type: ignore[attr-defined]
+    judgement = item.stash.get(JUDGED, None)
+    if report.when == "call" and state.on and judgement is not None:
+        report.trtdx = judgement.told.packed()  # type: ignore[attr-defined]
     elif report.failed and state.record and bench is not None:
         report.trtdx = _failed(item)  # type: ignore[attr-defined]
     fix = _fix_of(call)
@@ -243,7 +241,7 @@ def pytest_runtest_makereport(
     if state.on:
         from trtdx.testing.failing import attach
 
-        comparison = found.comparison if found is not None else None
+        comparison = judgement.comparison if judgement is not None else None
         attach(report, item.nodeid, bench, comparison, _folder_for_case(item, state))
     return report
 
@@ -277,10 +275,7 @@ def _folder_for_case(item: pytest.Item, state: State) -> Callable[[], Path]:
 
 def _numbered(path: Path) -> Iterator[Path]:
     yield path
-    number = 1
-    while True:
-        number += 1
-        yield path.with_name(f"{path.name}-{number}")
+    yield from (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
 
 
 def _made(path: Path) -> bool:
@@ -301,7 +296,7 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Look for goldens of tests that are no more, before -k and -m take tests away."""
     state = config.stash[STATE]
-    narrowed = any("::" in each for each in config.args) or config.getoption("lf", False)
+    narrowed = any("::" in argument for argument in config.args) or config.getoption("lf", False)
     if not state.on or narrowed:
         return
     modules: dict[Path, set[str]] = {}
@@ -328,9 +323,9 @@ class Collector:
             return
         from trtdx.testing.judging import CHANGED, unpacked
 
-        told = unpacked(packed)
-        if report.passed or told.outcome == CHANGED:
-            ledger.told[report.nodeid] = told
+        message = unpacked(packed)
+        if report.passed or message.outcome == CHANGED:
+            ledger.told[report.nodeid] = message
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

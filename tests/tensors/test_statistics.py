@@ -17,13 +17,13 @@ from trtdx.tensors import statistics as stats
 from trtdx.tensors.dtypes import DTYPES, numpy_dtype
 from trtdx.tensors.statistics import (
     INSTRUCTIONS,
+    Source,
     Statistics,
     kernel_in_use,
     measure_into,
     source_from_array,
     source_from_torch,
     statistics,
-    statistics_at,
     statistics_of,
     use_kernel,
 )
@@ -59,7 +59,7 @@ def with_each(address: int, count: int, dtype: str) -> dict[str, Statistics]:
     found = {}
     for name in HERE:
         use_kernel(name)
-        found[name] = statistics_at(address, count, dtype)
+        found[name] = statistics_of(Source(address, count, dtype, (count,)))
     return found
 
 

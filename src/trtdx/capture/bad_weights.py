@@ -20,13 +20,13 @@ def weights_not_finite(model: str | None, module: str) -> list[str] | None:
         return None
     torch = need("torch", extra="torch", to="read the weights of a model")
     opener = need("safetensors", extra="torch", to="read the weights of a model").safe_open
-    found, seen = [], False
+    problems, has_weights = [], False
     for file in files:
-        with opener(str(file), framework="pt") as held:
-            for name in (each for each in held.keys() if each.rpartition(".")[0] == module):  # noqa: SIM118
-                seen = True
-                weight = held.get_tensor(name)
+        with opener(str(file), framework="pt") as weights:
+            for name in (key for key in weights.keys() if key.rpartition(".")[0] == module):  # noqa: SIM118
+                has_weights = True
+                weight = weights.get_tensor(name)
                 bad = int((~torch.isfinite(weight.float())).sum()) if weight.is_floating_point() else 0
                 if bad:
-                    found.append(f"{name} in {file.name}: {counted(bad, 'element')} not finite")
-    return found if seen else None
+                    problems.append(f"{name} in {file.name}: {counted(bad, 'element')} not finite")
+    return problems if has_weights else None

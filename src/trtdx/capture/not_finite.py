@@ -30,7 +30,10 @@ def not_finite_finding(
     capture: Capture, book: RuleBook, stopped: NotFiniteError | None = None
 ) -> Finding | None:
     """Return the finding of the first tensor that has a NaN or an overflow, if there is one."""
-    record = _first_not_finite(capture) if stopped is None else _stopped_at(capture, stopped)
+    if stopped is None:
+        record = next(filter(_is_not_finite, capture.records()), None)
+    else:
+        record = capture.record(stopped.place.name, step=stopped.step, rank=capture.ranks[0])
     if record is None:
         return None
     record = _entering(capture, record) or record
@@ -46,7 +49,7 @@ def not_finite_finding(
     }
     if record.layout.dtype in NARROW:
         values |= {"narrow": record.layout.dtype, "largest": NARROW[record.layout.dtype]}
-    seen = Evidence(
+    evidence = Evidence(
         f"{capture.folder}: step {record.step}, {record.name}",
         f"{values['what']} of {values['elements']} elements",
     )
@@ -57,8 +60,8 @@ def not_finite_finding(
         values["weights"] = "; ".join(weights)
     elif weights is None:
         values["unread"] = "the weights of this place"
-    held = tuple(Evidence("weights", each) for each in weights or ())
-    return finding_from(book.get(NOT_FINITE), Violation((seen, *held, *_before(capture, record)), values))
+    more = tuple(Evidence("weights", weight) for weight in weights or ())
+    return finding_from(book.get(NOT_FINITE), Violation((evidence, *more, *_before(capture, record)), values))
 
 
 def _entering(capture: Capture, record: Record) -> Record | None:
@@ -66,66 +69,64 @@ def _entering(capture: Capture, record: Record) -> Record | None:
     if record.place.port != "out" or not record.place.path:
         return None
     entering = (
-        each
-        for each in capture.records(step=record.step, rank=record.rank)
-        if each.place.port == "in" and each.place.path == record.place.path
+        other
+        for other in capture.records(step=record.step, rank=record.rank)
+        if other.place.port == "in" and other.place.path == record.place.path
     )
     return next(filter(_is_not_finite, entering), None)
 
 
-def _first_not_finite(capture: Capture) -> Record | None:
-    return next(filter(_is_not_finite, capture.records()), None)
-
-
 def _is_not_finite(record: Record) -> bool:
     """Whether a record has a NaN or an overflow; -Inf alone is what masks are made of, where one may be applied."""
-    found = record.statistics
+    statistics = record.statistics
     overflow = record.place.port == "out" and UNMASKED.search(record.place.op or "") is not None
-    return bool(found.nan or found.pos_inf or (overflow and found.neg_inf))
+    return bool(statistics.nan or statistics.pos_inf or (overflow and statistics.neg_inf))
 
 
 def _again(capture: Capture, *words: str) -> str:
     """Return the command that the capture was made with, changed by these options, to be run once more."""
     run = capture.header.run if capture.header.run.startswith("trtdx capture ") else ""
     try:
-        given = shlex.split(run)
+        words_before = shlex.split(run)
     except ValueError:  # cut or redacted in the middle of a quoted word
-        given = []
-    if not given or "--resume" in given:
-        given = ["trtdx", "capture", str(capture.header.details.get("model") or "MODEL")]
+        words_before = []
+    if not words_before or "--resume" in words_before:
+        words_before = ["trtdx", "capture", str(capture.header.details.get("model") or "MODEL")]
     dropped = {"--out", *(word for word in words if word.startswith("--"))}
-    kept = [word for before, word in zip(["", *given], given, strict=False) if not {before, word} & dropped]
-    return shlex.join([*kept, *words])
-
-
-def _stopped_at(capture: Capture, stopped: NotFiniteError) -> Record:
-    return capture.record(stopped.place.name, step=stopped.step, rank=capture.ranks[0])
+    kept_arguments = [
+        word
+        for before, word in zip(["", *words_before], words_before, strict=False)
+        if not {before, word} & dropped
+    ]
+    return shlex.join([*kept_arguments, *words])
 
 
 def _before(capture: Capture, record: Record) -> tuple[Evidence, ...]:
     """Return as evidence what the module was given, where that is known, else the last tensor before it."""
-    given: list[Record] = []
+    inputs: list[Record] = []
     last: list[Record] = []
     passed = False
-    for each in capture.records(step=record.step, rank=record.rank):
-        passed = passed or each.place == record.place
-        if each.place.port == "in" and each.place.path == record.place.path and each.place.path:
-            given.append(each)
-        elif not passed and not is_state(each.place):
-            last = last if _is_not_finite(each) else [each]
-    shown = {each.name: each for each in given or last}
+    for other in capture.records(step=record.step, rank=record.rank):
+        passed = passed or other.place == record.place
+        if other.place.port == "in" and other.place.path == record.place.path and other.place.path:
+            inputs.append(other)
+        elif not passed and not is_state(other.place):
+            last = last if _is_not_finite(other) else [other]
+    shown = {shown_record.name: shown_record for shown_record in inputs or last}
     return tuple(
-        Evidence(f"{capture.folder}: step {each.step}, {each.name}", _in_words(each))
-        for each in list(shown.values())[:4]
+        Evidence(f"{capture.folder}: step {shown_record.step}, {shown_record.name}", _in_words(shown_record))
+        for shown_record in list(shown.values())[:4]
     )
 
 
 def _in_words(record: Record) -> str:
     """Return how large the numbers are that something not finite was made from."""
-    found, largest = record.statistics, f"up to {record.statistics.absmax:.4g} ({record.layout.dtype})"
-    if found.neg_inf == found.elements:
-        return f"-Inf in all {found.elements} elements"
+    statistics, largest = record.statistics, f"up to {record.statistics.absmax:.4g} ({record.layout.dtype})"
+    if statistics.neg_inf == statistics.elements:
+        return f"-Inf in all {statistics.elements} elements"
     not_finite = record.statistics.specials
     return (
-        f"{not_finite} of {found.elements}, the rest {largest}" if not_finite else f"still finite, {largest}"
+        f"{not_finite} of {statistics.elements}, the rest {largest}"
+        if not_finite
+        else f"still finite, {largest}"
     )

@@ -53,15 +53,16 @@ def tensor_rows(capture: Capture, selector: Selector | None = None, steps: Steps
 
 def _rank_rows(files: RankFiles, selector: Selector | None, steps: Steps | None) -> Iterator[Row]:
     places = [place for place in files.places if not is_state(place)]
-    wanted = set(selector.selected(places) if selector else places)
-    found: dict[str, tuple[Place, list[Any]]] = {}  # one tensor may be told of as a tap and as what is fed
+    selected = set(selector.selected(places) if selector else places)
+    # One tensor may be told of as a tap and as what is fed.
+    parts_by_name: dict[str, tuple[Place, list[Any]]] = {}
     for batch in files.rows():
         rows = batch if steps is None else batch[[steps.has(int(step)) for step in batch["step"]]]
         for number in dict.fromkeys(rows["place"].tolist()):
             place = files.places[number]
-            if place in wanted:
-                found.setdefault(place.name, (place, []))[1].append(rows[rows["place"] == number])
-    for place, parts in found.values():
+            if place in selected:
+                parts_by_name.setdefault(place.name, (place, []))[1].append(rows[rows["place"] == number])
+    for place, parts in parts_by_name.values():
         yield _row(files, place, parts)
 
 
@@ -76,19 +77,23 @@ def _row(files: RankFiles, place: Place, parts: Sequence[np.ndarray[Any, Any]]) 
     rows = np.concatenate(parts)
     rows = rows[np.unique(rows["step"], return_index=True)[1]]  # a watched tensor is told of twice
     finite = rows["elements"] - rows["nan"] - rows["pos_inf"] - rows["neg_inf"]
-    seen = rows[finite > 0]
+    measured = rows[finite > 0]
     count = finite[finite > 0].astype(float)
-    mean = float((seen["mean"] * count).sum() / count.sum()) if len(seen) else math.nan
-    square = ((seen["std"] ** 2 + (seen["mean"] - mean) ** 2) * count).sum() / count.sum() if len(seen) else 0
+    mean = float((measured["mean"] * count).sum() / count.sum()) if len(measured) else math.nan
+    square = (
+        ((measured["std"] ** 2 + (measured["mean"] - mean) ** 2) * count).sum() / count.sum()
+        if len(measured)
+        else 0
+    )
     return Row(
         place,
         files.rank,
         len(rows),
         [files.layouts[number] for number in dict.fromkeys(rows["layout"].tolist())],
-        float(seen["min"].min()) if len(seen) else math.nan,
-        float(seen["max"].max()) if len(seen) else math.nan,
+        float(measured["min"].min()) if len(measured) else math.nan,
+        float(measured["max"].max()) if len(measured) else math.nan,
         mean,
-        math.sqrt(max(square, 0)) if len(seen) else math.nan,
+        math.sqrt(max(square, 0)) if len(measured) else math.nan,
         int(rows["nan"].sum()),
         int(rows["pos_inf"].sum() + rows["neg_inf"].sum()),
         int(files.kept(rows).sum()),
@@ -131,12 +136,12 @@ def _layouts(layouts: Sequence[Layout]) -> str:
     if first.dtype == last.dtype and len(first.shape) == len(last.shape):
         sizes = zip(first.shape, last.shape, strict=True)
         return f"{first.dtype} {'x'.join(str(a) if a == b else f'{a}..{b}' for a, b in sizes) or 'scalar'}"
-    return " .. ".join(f"{each.dtype} {'x'.join(map(str, each.shape)) or 'scalar'}" for each in (first, last))
+    return " .. ".join(f"{end.dtype} {'x'.join(map(str, end.shape)) or 'scalar'}" for end in (first, last))
 
 
 def _special(row: Row) -> str | None:
-    told = [f"{row.nan} NaN" if row.nan else "", f"{row.inf} Inf" if row.inf else ""]
-    return ", ".join(part for part in told if part) or None
+    parts = [f"{row.nan} NaN" if row.nan else "", f"{row.inf} Inf" if row.inf else ""]
+    return ", ".join(part for part in parts if part) or None
 
 
 def place_section(places: Sequence[Place], *, sure: bool = True, most: int = MOST_ROWS) -> Section:

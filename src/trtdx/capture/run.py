@@ -13,7 +13,7 @@ from trtdx.capture.not_finite import not_finite_finding
 from trtdx.capture.overview import MOST_ROWS, SORTED_BY, tensor_rows, tensor_section, told
 from trtdx.capture.session.inputs import MADE_UP_PROMPT, decoder_beside, feeds_from, made_up_feeds
 from trtdx.capture.session.record import NotFiniteError, Recorder
-from trtdx.capture.session.selection import Wanted, check_values, parse_positions, parse_steps
+from trtdx.capture.session.selection import Wanted, check_values, parse_steps
 from trtdx.capture.session.steps import Session, state_after, step_notes
 from trtdx.capture.store.format import CaptureError, Header
 from trtdx.capture.store.origin import origin_of
@@ -89,7 +89,7 @@ def capture_run(
     model = find_model(plan.model)
     kind = chosen_engine(model, plan.engine)
     plan, before = _as_before(plan) if plan.resume else (plan, None)
-    wanted = _wanted(plan)
+    selection = Wanted.from_texts(plan.values, plan.steps, plan.every, plan.positions, plan.watch)
     began = time.monotonic()
     selector = plan.selector or ("**" if plan.watch else default_selector(model, kind))
     parse_selector(selector)
@@ -109,10 +109,12 @@ def capture_run(
         )
         if on_start is not None:
             on_start(folder)
-        session = Session(engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.reads))
+        session = Session(engine, writer, Recorder(writer, selection, engine.places(), reads=engine.reads))
         stopped = _carry_out(session, plan, feeds if feeds is not None else state, tokens, on_step)
         notes = _notes(plan, engine.tapped.note, before=before)
-        if stopped is None and not any(map(wanted.has_step, range(state.step if state else 0, engine.step))):
+        if stopped is None and not any(
+            map(selection.has_step, range(state.step if state else 0, engine.step))
+        ):
             notes.append("no tap was captured: no step of this run is among those asked for")
     finally:
         engine.close()
@@ -123,43 +125,37 @@ def capture_run(
 def default_selector(model: Model, kind: str) -> str:
     """Return what leaves each module, or everything where a graph does not tell its modules."""
     try:
-        found = places_in(model, kind, MODULES).places
+        places = places_in(model, kind, MODULES).places
     except InputError:
         return "**"
-    return MODULES if any(place.path for place in found) else "**"  # every model has borders of its own
+    return MODULES if any(place.path for place in places) else "**"  # every model has borders of its own
 
 
 def _as_before(plan: Plan) -> tuple[Plan, Header]:
     """Return a plan to go on as before unless told otherwise, and what the capture says it is of."""
     with checked_capture(plan.resume) as before:
         header = before.header
-    kept = {name: header.details[name] for name in ("values", "steps", "positions") if name in header.details}
-    told = {name: value for name, value in kept.items() if not getattr(plan, name) and isinstance(value, str)}
-    return msgspec.structs.replace(plan, selector=plan.selector or header.selector, **told), header
-
-
-def _wanted(plan: Plan) -> Wanted:
-    return Wanted(
-        parse_selector(plan.values) if plan.values else None,
-        parse_steps(plan.steps),
-        plan.every,
-        parse_positions(plan.positions),
-        plan.watch,
-    )
+    stated = {
+        name: header.details[name] for name in ("values", "steps", "positions") if name in header.details
+    }
+    overrides = {
+        name: value for name, value in stated.items() if not getattr(plan, name) and isinstance(value, str)
+    }
+    return msgspec.structs.replace(plan, selector=plan.selector or header.selector, **overrides), header
 
 
 def _details(engine: Engine, plan: Plan) -> dict[str, Any]:
-    kept = {name: getattr(plan, name) for name in ("values", "steps", "every", "positions", "tokens")}
-    told = {name: value for name, value in kept.items() if value not in ("", 1, None)}
-    return header_details(engine) | told
+    settings = {name: getattr(plan, name) for name in ("values", "steps", "every", "positions", "tokens")}
+    stated = {name: value for name, value in settings.items() if value not in ("", 1, None)}
+    return header_details(engine) | stated
 
 
 def header_details(engine: Engine) -> dict[str, Any]:
     """Return what a capture's header has to say of an engine to repeat the run, and to see later what changed."""
     caches = cache_names(engine) if is_decoder(engine) else {}
     path = getattr(engine, "path", None)
-    made: dict[str, Any] = {**engine.details, **origin_of(Path(path) if path else None), "caches": caches}
-    details: dict[str, Any] = msgspec.to_builtins(made, enc_hook=str)
+    origin: dict[str, Any] = {**engine.details, **origin_of(Path(path) if path else None), "caches": caches}
+    details: dict[str, Any] = msgspec.to_builtins(origin, enc_hook=str)
     return details
 
 
@@ -170,8 +166,8 @@ def _start(plan: Plan, engine: Engine, kind: str) -> tuple[Path, State | None]:
     with Capture(plan.resume) as before:
         if is_decoder(engine) is False:
             raise InputError("only a generation can be taken up again", fix="run it anew")
-        caches, told = cache_names(engine), before.header.details.get("caches")
-        if isinstance(told, dict) and told.keys() != caches.keys():
+        caches, captured_caches = cache_names(engine), before.header.details.get("caches")
+        if isinstance(captured_caches, dict) and captured_caches.keys() != caches.keys():
             raise InputError(
                 f"{plan.resume} was made on {before.header.engine} with another cache than {plan.model} has",
                 fix="go on with the model and engine that it was made with",
@@ -247,7 +243,7 @@ def _feeds(host: Host, engine: Engine, plan: Plan) -> Iterator[dict[str, Any]] |
     if not plan.inputs:
         return iter([made_up_feeds(engine.inputs)])
     files = chain.from_iterable(feeds_from(host, path) for path in plan.inputs)
-    feeds = ({**given, **completed_feeds(engine, given)} for given in files)
+    feeds = ({**file_feeds, **completed_feeds(engine, file_feeds)} for file_feeds in files)
     first = next(feeds)
     checked_feeds(engine.inputs, first)
     return chain([first], feeds)
@@ -255,15 +251,15 @@ def _feeds(host: Host, engine: Engine, plan: Plan) -> Iterator[dict[str, Any]] |
 
 def _notes(plan: Plan, tapped: str, before: Header | None = None) -> list[str]:
     """Return what a reader has to know to judge the numbers."""
-    found = []
+    notes = []
     was = before.details.get("model") if before else None
     if isinstance(was, str) and Path(was).resolve() != find_model(plan.model).path.resolve():
-        found.append(f"the steps before are of another model: {was}")
+        notes.append(f"the steps before are of another model: {was}")
     if not plan.inputs and not plan.prompts and not plan.resume:
-        found.append("the input was made up, as none was given")
+        notes.append("the input was made up, as none was given")
     if tapped:
-        found.append(tapped)
-    return found
+        notes.append(tapped)
+    return notes
 
 
 def capture_report(
@@ -283,24 +279,23 @@ def capture_report(
         raise UnknownNameError("order", sort, SORTED_BY)
     with checked_capture(folder) as capture:
         finding = not_finite_finding(capture, book, stopped)
-        wanted = parse_steps(steps) if steps else None
-        rows = tensor_rows(capture, parse_selector(selector) if selector else None, wanted)
-        if wanted and not rows:
-            seen = sorted({each.step for each in capture.records()})
+        step_ranges = parse_steps(steps) if steps else None
+        rows = tensor_rows(capture, parse_selector(selector) if selector else None, step_ranges)
+        if step_ranges and not rows:
+            captured_steps = sorted({record.step for record in capture.records()})
             raise InputError(
                 f"{folder} has no tensors of step {steps}",
-                fix=f"it has {counted(len(seen), 'step')}: {listed(seen)}",
+                fix=f"it has {counted(len(captured_steps), 'step')}: {listed(captured_steps)}",
             )
         sections = (
-            Section("about", "about this run", ("",), tuple((each,) for each in notes)),
+            Section("about", "about this run", ("",), tuple((note,) for note in notes)),
             tokens_section(capture),
             tensor_section(rows, by=sort, most=MOST_ROWS if most is None else most),
         )
         summary = Summary(
-            ", ".join((told(capture), about) if about else (told(capture),)),
-            partial=capture.partial,
+            ", ".join((told(capture), about) if about else (told(capture),)), partial=capture.partial
         )
-    return Report(summary, (finding,) if finding else (), tuple(each for each in sections if each.rows))
+    return Report(summary, (finding,) if finding else (), tuple(table for table in sections if table.rows))
 
 
 def tokens_section(capture: Capture, *, most: int = MOST_STEPS) -> Section:
@@ -335,9 +330,11 @@ def selected_records(capture: Capture, selector: str, steps: str) -> list[Record
         return None
     places = [place for rank in capture.ranks for place in capture.files(rank).places]
     chosen = set(parse_selector(selector).selected(places)) if selector else set(places)
-    wanted = parse_steps(steps)
+    step_ranges = parse_steps(steps)
     return [
-        each for each in capture.records() if each.kept and each.place in chosen and wanted.has(each.step)
+        record
+        for record in capture.records()
+        if record.kept and record.place in chosen and step_ranges.has(record.step)
     ]
 
 

@@ -16,8 +16,7 @@ from trtdx.compare.align.mapping import Mapping, read_mapping
 from trtdx.compare.align.weight_names import modules_by_weights
 from trtdx.compare.attribute import attribute
 from trtdx.compare.attribute.effort import NORMAL, Effort
-from trtdx.compare.attribute.files.causes import file_cause
-from trtdx.compare.attribute.files.weight_differences import graph_differences
+from trtdx.compare.attribute.files.causes import compare_files
 from trtdx.compare.attribute.files.witnesses import together, where_quantised
 from trtdx.compare.attribute.run import EXPLAINED
 from trtdx.compare.attribute.twin.twin import GRAPHS, model_of
@@ -333,8 +332,7 @@ class _Comparison:
         paths = [spec.path for spec in specs if spec is not None and spec.kind in GRAPHS]
         if len(paths) < 2 or paths[0] == paths[1]:
             return [], None
-        told = graph_differences(paths[0], paths[1], module) if module else []
-        return told, file_cause(paths[0], paths[1], module)
+        return compare_files(paths[0], paths[1], module)
 
     def _again(self, module: str, step: int) -> Callable[[], dict[str, Array]] | None:
         """Return what runs the candidate once more and gives what left a module."""

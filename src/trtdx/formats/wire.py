@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    Rewrite = Callable[["Source", int, int], bytes]
 
 VARINT, FIXED64, SPAN, FIXED32, NO_KIND = 0, 1, 2, 5, 7
 LONGEST_VARINT = 10
@@ -176,3 +178,29 @@ def encoded_varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+def copy_span(source: Source, start: int, end: int) -> bytes:
+    return source.read(start, end)
+
+
+def rewrite_message(
+    source: Source,
+    start: int,
+    end: int,
+    rewrites: Mapping[int, Rewrite | None],
+    others: Rewrite | None = copy_span,
+) -> bytes:
+    """Return the message in a span with its fields rewritten, by their numbers; None leaves a field out."""
+    parts: list[bytes] = []
+    for number, kind, first, after in fields(source, start, end):
+        rewrite = rewrites.get(number, others)
+        if rewrite is None:
+            continue
+        if kind == VARINT:
+            parts.append(encoded_number(number, first))
+        elif kind == SPAN:
+            parts.append(encoded_span(number, rewrite(source, first, after)))
+        else:
+            parts.append(encoded_varint(number << 3 | kind) + source.read(first, after))
+    return b"".join(parts)

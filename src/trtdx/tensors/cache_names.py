@@ -9,8 +9,8 @@ PRESENT = re.compile(r"(?:present_key_values|present_kv|present|new_cache)[._](.
 
 def cache_key(name: str) -> str:
     """Return the part of a cache that a name means, the same for input and output: "3.key" of "past_3_key"; else ""."""
-    found = PAST.fullmatch(name) or PRESENT.fullmatch(name)
-    return re.sub(r"[._]+", ".", found[1]) if found else ""
+    match = PAST.fullmatch(name) or PRESENT.fullmatch(name)
+    return re.sub(r"[._]+", ".", match[1]) if match else ""
 
 
 # past_key_values.0.key -> present.0.key (Optimum, onnxruntime-genai), past.0.key, past_0, past_key_0, ...

@@ -36,10 +36,7 @@ class Tolerance(NamedTuple):
     def of(self, *dtypes: str) -> tuple[float, float]:
         """Return the tolerances for tensors of these types."""
         usual = next((both for name, both in TOLERANCES.items() if name in dtypes), EXACT)
-        return (
-            usual[0] if self.rtol is None else self.rtol,
-            usual[1] if self.atol is None else self.atol,
-        )
+        return (usual[0] if self.rtol is None else self.rtol, usual[1] if self.atol is None else self.atol)
 
 
 class Closeness(NamedTuple):
@@ -111,7 +108,7 @@ def closeness(reference: Array, candidate: Array, tolerance: Tolerance) -> Close
         differing=int((~same).sum()),
         rtol=rtol,
         atol=atol,
-        worst_at=tuple(int(each) for each in np.unravel_index(at, r.shape)) if r.size else (),
+        worst_at=tuple(int(index) for index in np.unravel_index(at, r.shape)) if r.size else (),
         candidate=c.reshape(-1)[at].item() if r.size else 0.0,
         reference=r.reshape(-1)[at].item() if r.size else 0.0,
         max_abs=float(np.where(finite, apart, 0.0).max(initial=0.0)),

@@ -146,7 +146,7 @@ class Comparer:
         ulps = np.sort(np.concatenate(self._ulps)) if self._ulps else np.zeros(0)
         if not ulps.size:
             return {"ulp_p50": math.nan, "ulp_p99": math.nan, "ulp_max": math.nan}
-        middle, high = ((each * (ulps.size - 1) + 50) // 100 for each in (50, 99))
+        middle, high = ((percent * (ulps.size - 1) + 50) // 100 for percent in (50, 99))
         return {"ulp_p50": float(ulps[middle]), "ulp_p99": float(ulps[high]), "ulp_max": float(ulps[-1])}
 
 
@@ -175,8 +175,8 @@ def _picked(source: Source, places: Array) -> Array:
 
     from trtdx.tensors.statistics_numpy import floats
 
-    whole = np.frombuffer(memory(source.address, source.bytes), f"u{source.bytes // source.elements}")
-    picked = whole.take(places.astype(np.int64))  # whole elements: half the time of picking their bytes
+    elements = np.frombuffer(memory(source.address, source.bytes), f"u{source.bytes // source.elements}")
+    picked = elements.take(places.astype(np.int64))  # whole elements: half the time of picking their bytes
     return floats(picked.view(np.uint8), source.dtype)
 
 

@@ -55,10 +55,10 @@ FLOATS = {"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_
 def dtype_of(theirs: Any) -> DType:
     """Return the type behind a NumPy or torch dtype, or a name."""
     name = getattr(theirs, "name", None) or str(theirs).removeprefix("torch.")
-    found = DTYPES.get(name)
-    if found is None:
+    known = DTYPES.get(name)
+    if known is None:
         raise InputError(f"tensors of type {name} cannot be captured", fix=f"these can: {', '.join(DTYPES)}")
-    return found
+    return known
 
 
 @cache
@@ -70,8 +70,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if dtype.npy:
         return np.dtype(f"<{dtype.npy}")
     types = need("ml_dtypes", extra="capture", to=f"hold {name} values in NumPy")
-    found: np.dtype[Any] = np.dtype(getattr(types, name))
-    return found
+    numpy_type: np.dtype[Any] = np.dtype(getattr(types, name))
+    return numpy_type
 
 
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -39,20 +39,15 @@ def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict
 
     for name in feeds:
         if name not in wanted:
-            raise _unknown(name, wanted)
-    missing = [each for name, each in wanted.items() if name not in feeds and not each.optional]
+            raise UnknownNameError("input", name, wanted, known_as=f"the model takes {listed(wanted)}")
+    missing = [spec for name, spec in wanted.items() if name not in feeds and not spec.optional]
     if missing:
-        told = "; ".join(f"{each.name}: {each}" for each in missing)
-        raise InputError(f"{counted(len(missing), 'input')} not given: {told}")
+        missing_inputs = "; ".join(f"{model_input.name}: {model_input}" for model_input in missing)
+        raise InputError(f"{counted(len(missing), 'input')} not given: {missing_inputs}")
     arrays = {name: np.asarray(feeds[name]) for name in wanted if name in feeds}
     for name, array in arrays.items():
         _check(wanted[name], array)
     return arrays
-
-
-def _unknown(name: str, wanted: Mapping[str, Input]) -> UnknownNameError:
-    """Return the error of an input nobody wants, with what is wanted where nothing is near."""
-    return UnknownNameError("input", name, wanted, known_as=f"the model takes {listed(wanted)}")
 
 
 def _check(wanted: Input, array: Array) -> None:

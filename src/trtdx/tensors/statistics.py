@@ -80,18 +80,18 @@ def source_from_array(array: Any) -> Source:
     """Return where a NumPy array's elements lie; a strided one is copied."""
     import numpy as np
 
-    whole = native(np.asarray(array))
-    address = whole.__array_interface__["data"][0]
-    return Source(address, whole.size, dtype_of(whole.dtype).name, whole.shape, "cpu", whole)
+    dense = native(np.asarray(array))
+    address = dense.__array_interface__["data"][0]
+    return Source(address, dense.size, dtype_of(dense.dtype).name, dense.shape, "cpu", dense)
 
 
 def source_from_torch(tensor: Any) -> Source:
     """Return where a torch tensor's elements lie; one that is strided or on another device is copied."""
     here = tensor.is_cpu
-    whole = tensor if here and tensor.is_contiguous() else tensor.detach().cpu().contiguous()
+    dense = tensor if here and tensor.is_contiguous() else tensor.detach().cpu().contiguous()
     device = "cpu" if here else str(tensor.device)
     return Source(
-        whole.data_ptr(), whole.numel(), dtype_of(whole.dtype).name, tuple(whole.shape), device, whole
+        dense.data_ptr(), dense.numel(), dtype_of(dense.dtype).name, tuple(dense.shape), device, dense
     )
 
 
@@ -102,9 +102,11 @@ def kernel_in_use() -> str:
 
 def use_kernel(name: str) -> str:
     """Choose what computes statistics, and return what does now: the best there is up to the one named."""
-    for each in INSTRUCTIONS[INSTRUCTIONS.index(name) :]:
-        if each == "numpy" or (_stats is not None and _stats.instructions(each) == each):
-            _in_use.name = each
+    for instructions in INSTRUCTIONS[INSTRUCTIONS.index(name) :]:
+        if instructions == "numpy" or (
+            _stats is not None and _stats.instructions(instructions) == instructions
+        ):
+            _in_use.name = instructions
             break
     return _in_use.name
 
@@ -112,11 +114,6 @@ def use_kernel(name: str) -> str:
 def statistics(array: np.ndarray[Any, Any]) -> Statistics:
     """Return the statistics of a NumPy array of any strides."""
     return statistics_of(source_from_array(array))
-
-
-def statistics_at(address: int, count: int, dtype: str) -> Statistics:
-    """Return the statistics of `count` elements at an address, which the caller keeps valid meanwhile."""
-    return statistics_of(Source(address, count, dtype, (count,)))
 
 
 def statistics_of(source: Source) -> Statistics:

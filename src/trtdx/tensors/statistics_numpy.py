@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from trtdx.tensors.dtypes import DTYPES
+from trtdx.tensors.dtypes import DTYPES, numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,38 +138,12 @@ def _quantiles(raw: Array, count: int, dtype: str, size: int) -> list[float]:
     ordered = np.sort(sample[np.isfinite(sample)])
     if not ordered.size:
         return [math.nan] * len(PERMILLE)
-    return [float(ordered[(each * (ordered.size - 1) + 500) // 1000]) + 0.0 for each in PERMILLE]
+    return [float(ordered[(permille * (ordered.size - 1) + 500) // 1000]) + 0.0 for permille in PERMILLE]
 
 
 def floats(part: Array, dtype: str) -> Array:
     """Return raw bytes of a type as float64."""
-    if dtype == "bfloat16":
-        return _floats((part.view("<u2").astype("<u4") << 16).view(np.uint8), "<f4")
-    if dtype.startswith("float8"):
-        values: Array = _table(dtype)[part]
-        return values
-    if dtype == "bool":
+    if dtype == "bool":  # any byte but 0 is true
         return np.asarray(part != 0, np.float64)
-    return _floats(part, f"<{DTYPES[dtype].npy}")
-
-
-def _floats(part: Array, npy: str) -> Array:
     with np.errstate(invalid="ignore"):  # a signalling NaN is a value like others here
-        values: Array = part.view(npy).astype(np.float64)
-    return values
-
-
-@cache
-def _table(dtype: str) -> Array:
-    """Return the 256 values of an eight-bit floating-point type."""
-    bits = np.arange(128)
-    fraction, bias, top = (3, 7, 0x7F) if dtype == "float8_e4m3fn" else (2, 15, 0x7C)
-    exponent, part = bits >> fraction, bits & ((1 << fraction) - 1)
-    values = np.ldexp(
-        np.where(exponent, part + (1 << fraction), part).astype(float),
-        np.maximum(exponent, 1) - bias - fraction,
-    )
-    values[top:] = math.nan
-    if dtype == "float8_e5m2":
-        values[top] = math.inf
-    return np.concatenate([values, -values])
+        return np.asarray(part.view(numpy_dtype(dtype)).astype(np.float64))

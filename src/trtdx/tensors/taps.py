@@ -99,12 +99,12 @@ class Selector(NamedTuple):
         """Return what decides on a place among these, also on one that only shows itself during a run."""
         last = last_indices(places)
         added = [term for term in self.terms if not term.excludes]
-        taken = [term for term in self.terms if term.excludes]
+        excluded = [term for term in self.terms if term.excludes]
 
         def chooses(place: Place) -> bool:
             if added and not any(_holds(term, place, last) for term in added):
                 return False
-            return not any(_holds(term, place, last) for term in taken)
+            return not any(_holds(term, place, last) for term in excluded)
 
         return chooses
 
@@ -116,11 +116,11 @@ class Selector(NamedTuple):
 
     def selected(self, places: Sequence[Place]) -> list[Place]:
         """Return the places selected, or raise with the nearest names when there is none."""
-        found = self.select(places)
-        if places and not found:
+        selected = self.select(places)
+        if places and not selected:
             raise self.nothing_among(places)
         self.check_terms(places)
-        return found
+        return selected
 
     def check_terms(self, places: Sequence[Place]) -> None:
         """Raise if a part of a union hits nothing: it is most likely misspelt."""
@@ -136,15 +136,15 @@ class Selector(NamedTuple):
         return InputError(f"nothing is selected by {self.text!r}", fix=self._nearest(places))
 
     def _nearest(self, places: Sequence[Place]) -> str:
-        wanted = [re.sub(r"\*+\.?|\[.*?\]", "", atom.pattern) for term in self.terms for atom in term.atoms]
-        known = dict.fromkeys(
+        stems = [re.sub(r"\*+\.?|\[.*?\]", "", atom.pattern) for term in self.terms for atom in term.atoms]
+        names = dict.fromkeys(
             name for place in places for name in (place.path, place.tensor, place.op) if name
         )
-        tails = dict.fromkeys(part for name in known for part in (name, name.rpartition(".")[2]))
+        tails = dict.fromkeys(part for name in names for part in (name, name.rpartition(".")[2]))
         near = dict.fromkeys(
-            each for want in wanted for each in difflib.get_close_matches(want, list(tails), 4, 0.5)
+            match for want in stems for match in difflib.get_close_matches(want, list(tails), 4, 0.5)
         )
-        some = list(near) or list(known)[:4]
+        some = list(near) or list(names)[:4]
         near_or_some = "the nearest are" if near else "there are, for example,"
         return (
             f"{near_or_some} {joined(some)}; `trtdx capture MODEL --list '**'` lists all {len(places)} places"
@@ -188,13 +188,13 @@ def _atom(text: str) -> Atom:
 
 
 def _port(port: str, text: str) -> Port:
-    found = re.fullmatch(r"(in|out|\*)(?:\[(\d+)\]|\.([\w*]+))?", port)
-    if found is None:
+    match = re.fullmatch(r"(in|out|\*)(?:\[(\d+)\]|\.([\w*]+))?", port)
+    if match is None:
         raise InputError(
             f"{port!r} in {text!r} is not a port",
             fix="a port is :in, :out, :*, :in[0], :out[1] or :in.name; a property is op:, tensor: or dtype:",
         )
-    return Port(found[1], int(found[2]) if found[2] else None, found[3] or "")
+    return Port(match[1], int(match[2]) if match[2] else None, match[3] or "")
 
 
 def _checked(path: str) -> str:
@@ -250,8 +250,8 @@ def last_indices(places: Iterable[Place]) -> dict[str, int]:
 
 def path_matches(pattern: str, path: str, last: Mapping[str, int]) -> bool:
     """Whether a pattern's parts fit the end of a path (or, after a leading dot, the whole of it)."""
-    wanted = _parts(pattern[1:] if pattern.startswith(".") else f"**.{pattern}")
-    return _parts_match(wanted, path.split(".") if path else [], (), last)
+    patterns = _parts(pattern[1:] if pattern.startswith(".") else f"**.{pattern}")
+    return _parts_match(patterns, path.split(".") if path else [], (), last)
 
 
 def _parts(pattern: str) -> list[str]:
@@ -297,9 +297,9 @@ _OWN_NAME = re.compile(r"([^:\s]+):(in|out)(?:\[(\d{1,4})\]|\.([\w.]+))?")
 
 def place_of(name: str) -> Place:
     """Return the place of a tensor of which only the name is known; our own names tell module and port too."""
-    found = _OWN_NAME.fullmatch(name)
-    if found is None:
+    match = _OWN_NAME.fullmatch(name)
+    if match is None:
         return Place(name, tensor=name)
-    path, port, number, argument = found.groups()
+    path, port, number, argument = match.groups()
     place = Place(path, port, int(number or 0), argument or "")
     return place if place.name == name else Place(name, tensor=name)

@@ -24,18 +24,18 @@ HERE, THERE = "here", "in the reference"
 def assert_close(name: str, tensor: Any, reference: Any, tolerance: Tolerance) -> None:
     """Fail unless a tensor is close to a reference."""
     __tracebackhide__ = True
-    told = differing(array_of(tensor), _like(reference, tensor), tolerance)
-    if told:
-        raise AssertionError("\n  ".join([f"{name} is not close to its reference", *told]))
+    difference = differing(array_of(tensor), _like(reference, tensor), tolerance)
+    if difference:
+        raise AssertionError("\n  ".join([f"{name} is not close to its reference", *difference]))
 
 
 def differing(candidate: Array, reference: Array, tolerance: Tolerance) -> list[str]:
     """Return in words how a candidate differs from a reference; nothing where it is close."""
-    told = f"{_layout(candidate)} {HERE}, {_layout(reference)} {THERE}"
+    layouts = f"{_layout(candidate)} {HERE}, {_layout(reference)} {THERE}"
     if candidate.shape != reference.shape:
-        return [f"the shapes differ: {told}"]
-    found = closeness(reference, candidate, tolerance)
-    return [] if found.fine else [*found.lines(HERE, THERE), told]
+        return [f"the shapes differ: {layouts}"]
+    distance = closeness(reference, candidate, tolerance)
+    return [] if distance.fine else [*distance.lines(HERE, THERE), layouts]
 
 
 def _layout(array: Array) -> str:
@@ -70,20 +70,22 @@ def assert_runs_match(
             f"  {HERE}: {listed(run)}\n  {THERE}: {listed(reference)}\n"
             f"  name the pairs: dx.assert_matches(reference, names={{'name here': 'name there'}})"
         )
-    told = {pair: differing(run[pair.name], array_of(reference[pair.other]), tolerance) for pair in pairs}
-    wrong = [pair for pair in pairs if told[pair]]
+    differences = {
+        pair: differing(run[pair.name], array_of(reference[pair.other]), tolerance) for pair in pairs
+    }
+    wrong = [pair for pair in pairs if differences[pair]]
     if wrong:
-        raise AssertionError("\n  ".join(_lines(pairs, wrong, told[wrong[0]])))
+        raise AssertionError("\n  ".join(_lines(pairs, wrong, differences[wrong[0]])))
 
 
 def _lines(pairs: list[Pair], wrong: list[Pair], told: list[str]) -> Iterator[str]:
     first = wrong[0]
-    of = (
+    position = (
         "the only tensor that differs"
         if len(wrong) == 1
         else f"the first of {len(wrong)} tensors that differ"
     )
-    yield f"{first.name} is {of} from the reference, of {counted(len(pairs), 'tensor')} compared"
+    yield f"{first.name} is {position} from the reference, of {counted(len(pairs), 'tensor')} compared"
     yield from told
     agree = [pair.name for pair in pairs[: pairs.index(first)]]
     if agree:
@@ -99,22 +101,22 @@ def _paired(run: Run, reference: Mapping[str, Any], names: Mapping[str, str]) ->
             raise UnknownNameError("tensor of this run", here, run)
         if there not in reference:
             raise UnknownNameError("tensor of the reference", there, reference)
-    found = {}
+    pairs = {}
     for name in run:
         other = names.get(name) or _counterpart(name, reference)
         if other is not None:
-            found[name] = other
-    missing = [] if isinstance(reference, Run) else [each for each in reference if each not in found.values()]
+            pairs[name] = other
+    missing = [] if isinstance(reference, Run) else [name for name in reference if name not in pairs.values()]
     if missing:
         raise InputError(
             f"the reference has {listed(missing)}, but this run has no such tensor: it has {listed(run)}"
         )
-    return (Pair(name, other) for name, other in found.items())
+    return (Pair(name, other) for name, other in pairs.items())
 
 
 def _counterpart(name: str, reference: Mapping[str, Any]) -> str | None:
     """Return the same name, or the only one that differs in what it begins with: `layers.3` in `model.layers.3`."""
     if name in reference:
         return name
-    near = [each for each in reference if each.endswith(f".{name}") or name.endswith(f".{each}")]
+    near = [other for other in reference if other.endswith(f".{name}") or name.endswith(f".{other}")]
     return near[0] if len(near) == 1 else None

@@ -36,10 +36,10 @@ def new_network() -> Made:
     """
     problems = []
     for package in packages_here(RealHost()):
-        made = _made(package)
-        if isinstance(made, Made):
-            return made
-        problems.append(made)
+        network = _made(package)
+        if isinstance(network, Made):
+            return network
+        problems.append(network)
     if problems:
         raise BrokenExtraError(
             "; ".join(problems), fix=f"{install_packages('tensorrt-rtx')}   # makes networks without a GPU"
@@ -64,9 +64,9 @@ def _made(package: str) -> Made | str:
 
 def _flags(trt: ModuleType) -> int:
     """Return the flags of a strongly typed network; TensorRT before 10 wants to be told of the batch."""
-    known = trt.NetworkDefinitionCreationFlag
+    flags = trt.NetworkDefinitionCreationFlag
     names = ("EXPLICIT_BATCH", "STRONGLY_TYPED")
-    return sum(1 << int(getattr(known, name)) for name in names if hasattr(known, name))
+    return sum(1 << int(getattr(flags, name)) for name in names if hasattr(flags, name))
 
 
 @cache

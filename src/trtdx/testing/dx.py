@@ -37,11 +37,7 @@ class Marked:
     """What `@pytest.mark.trtdx(...)` says of a test."""
 
     def __init__(
-        self,
-        rtol: float | None = None,
-        atol: float | None = None,
-        taps: str = "",
-        golden: bool = True,
+        self, rtol: float | None = None, atol: float | None = None, taps: str = "", golden: bool = True
     ) -> None:
         self.tolerance = Tolerance(rtol, atol)
         self.taps, self.golden = taps, golden
@@ -89,10 +85,10 @@ class Dx:
         from trtdx.testing.builder import log_of, new_network
 
         if network is None:
-            made = new_network()
-            self._kept.append(made)
-            network, self._trt = made.network, made.trt
-            log = log_of(made.trt)
+            new = new_network()
+            self._kept.append(new)
+            network, self._trt = new.network, new.trt
+            log = log_of(new.trt)
             self._log = self._log or (log, log.count)
         else:
             self._trt = bindings_of(network)
@@ -139,11 +135,11 @@ class Dx:
 
     def _again(self, thing: Any) -> bool:
         """Make something current that was handed in before."""
-        found = next((each for each in self._subjects if each.thing is thing), None)
-        if found is not None:
-            self._subjects.remove(found)
-            self._subjects.append(found)
-        return found is not None
+        current = next((subject for subject in self._subjects if subject.thing is thing), None)
+        if current is not None:
+            self._subjects.remove(current)
+            self._subjects.append(current)
+        return current is not None
 
     # What to look at
 
@@ -167,11 +163,10 @@ class Dx:
         return self._network("register tensors of").registry.register_all(model)
 
     def _network(self, to: str) -> NetworkSubject:
-        networks = [each for each in reversed(self._subjects) if isinstance(each, NetworkSubject)]
-        found = next(iter(networks), None)
-        if found is None:
-            raise InputError(f"there is no network to {to}", fix="call dx.network() first")
-        return found
+        for subject in reversed(self._subjects):
+            if isinstance(subject, NetworkSubject):
+                return subject
+        raise InputError(f"there is no network to {to}", fix="call dx.network() first")
 
     def tap(self, selector: str) -> None:
         """Look at what a selector names, such as "layers.*.mlp:out", and no longer at everything."""
@@ -237,7 +232,9 @@ class Dx:
             atol: absolute tolerance.
         """
         __tracebackhide__ = True
-        run = next((each for each in reversed(self.tensors.runs) if each is not reference), None)
+        run = next(
+            (candidate for candidate in reversed(self.tensors.runs) if candidate is not reference), None
+        )
         if run is None:
             raise InputError("nothing was run that could match", fix="dx.run(...) first")
         assert_runs_match(run, reference, names or {}, self._tolerance(rtol, atol))
@@ -272,9 +269,7 @@ class Dx:
         return list(messages_since(*self._log))
 
     def close(self) -> None:
-        with suppress(
-            ValueError
-        ):  # of an asynchronous test, whose context is gone and with it what was set there
+        with suppress(ValueError):  # of an asynchronous test, whose context is gone
             self._open.close()
         self._subjects.clear()
         self._kept.clear()

@@ -33,7 +33,7 @@ COLUMNS = ("tensor", "shape", "dtype", "min", "max", "mean", "NaN", "Inf")
 
 def table_of(dx: Dx, comparison: Comparison | None) -> Section:
     """Return the tensors of a test as a table."""
-    outcomes = {each.tensor.key: each.outcome for each in comparison.verdicts} if comparison else {}
+    outcomes = {verdict.tensor.key: verdict.outcome for verdict in comparison.verdicts} if comparison else {}
     rows = [_row(tensor, outcomes) for tensor in dx.tensors]
     for verdict in comparison.of(MISSING) if comparison else ():
         gone = verdict.tensor
@@ -43,19 +43,29 @@ def table_of(dx: Dx, comparison: Comparison | None) -> Section:
 
 
 def _row(tensor: Tensor, outcomes: Mapping[tuple[int, str], str]) -> tuple[Cell, ...]:
-    seen = tensor.statistics
-    numbers = [None if math.isnan(each) else float(f"{each:.6g}") for each in (seen.min, seen.max, seen.mean)]
-    infinite = seen.pos_inf + seen.neg_inf
-    told = (tensor.title, str(list(tensor.shape)), tensor.dtype, *numbers, seen.nan or None, infinite or None)
-    return (*told, outcomes.get((tensor.step, tensor.name), "")) if outcomes else told
+    stats = tensor.statistics
+    numbers = [
+        None if math.isnan(number) else float(f"{number:.6g}")
+        for number in (stats.min, stats.max, stats.mean)
+    ]
+    infinite = stats.pos_inf + stats.neg_inf
+    cells = (
+        tensor.title,
+        str(list(tensor.shape)),
+        tensor.dtype,
+        *numbers,
+        stats.nan or None,
+        infinite or None,
+    )
+    return (*cells, outcomes.get((tensor.step, tensor.name), "")) if outcomes else cells
 
 
 def shown(section: Section) -> str:
     """Return a table for a report: of a long one the first rows and all that hold NaN, Inf or a change."""
     rows = section.rows
     if len(rows) > SHOWN_ROWS:
-        kept = [row for number, row in enumerate(rows) if number < SHOWN_ROWS // 2 or _is_salient(row)]
-        rows = tuple(kept[:SHOWN_ROWS])
+        shown_rows = [row for number, row in enumerate(rows) if number < SHOWN_ROWS // 2 or _is_salient(row)]
+        rows = tuple(shown_rows[:SHOWN_ROWS])
     lines = list(table_lines(Section(section.key, section.title, section.columns, rows)))
     if len(rows) < len(section.rows):
         lines.append(f"... and {counted(len(section.rows) - len(rows), 'tensor')} more, in the case")
@@ -97,13 +107,13 @@ def _keep(case: CaseWriter, name: str, text: str) -> None:
 
 
 def _write_capture(folder: Path, nodeid: str, dx: Dx) -> None:
-    held = [tensor for tensor in dx.tensors if tensor.values is not None]
-    if not held:
+    tensors = [tensor for tensor in dx.tensors if tensor.values is not None]
+    if not tensors:
         return
     details: dict[str, Any] = {"versions": dx.versions()}
     header = Header(run=f"pytest {nodeid}", engine=dx.engine, selector=dx.taps, details=details)
     with CaptureWriter(folder, header, value_budget_bytes=VALUES_BYTES, parquet=False) as writer:
-        for tensor in held:
+        for tensor in tensors:
             place = tensor.place
             if place.name != tensor.name:  # a second one of the name, or a module's own input or output
                 place = place._replace(tensor=tensor.name)
@@ -124,5 +134,5 @@ def attach(
         report.sections.append(("trtdx: TensorRT said", "\n".join(messages[-20:])))
     target = folder()
     problem = write_case(target, nodeid, dx, section, report.longreprtext)
-    told = f"could not be written: {problem}" if problem else str(target)
-    report.sections.append(("trtdx: case", told))
+    outcome = f"could not be written: {problem}" if problem else str(target)
+    report.sections.append(("trtdx: case", outcome))

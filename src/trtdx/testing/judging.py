@@ -77,7 +77,7 @@ def judged(told: Told, dx: Dx | None, file: GoldenFile, *, record: bool, values_
     comparison = _compared(before, file, now, dx) if before is not None else None
     if comparison is not None:
         told.compared, told.close = comparison.compared, len(comparison.of(CLOSE))
-        told.new = tuple(each.tensor.title for each in comparison.of(NEW))
+        told.new = tuple(verdict.tensor.title for verdict in comparison.of(NEW))
     if record:
         told.outcome, told.golden = RECORDED, now
         told.values = stored_values(_arrays(dx), values_bytes)
@@ -94,7 +94,7 @@ def judged(told: Told, dx: Dx | None, file: GoldenFile, *, record: bool, values_
 def _nothing_to_compare(golden: Golden) -> str:
     return (
         f"the golden of this test has {counted(len(golden.tensors), 'tensor')}, but the test registered none, "
-        f"so nothing was compared\n  recorded: {listed(each.title for each in golden.tensors)}"
+        f"so nothing was compared\n  recorded: {listed(tensor.title for tensor in golden.tensors)}"
     )
 
 
@@ -105,8 +105,8 @@ def _compared(before: Golden, file: GoldenFile, now: Golden, dx: Dx) -> Comparis
 
 
 def _arrays(dx: Dx) -> dict[str, Any]:
-    held = (tensor for tensor in dx.tensors if tensor.values is not None)
-    return {content_key(tensor.dtype, tensor.statistics.hash): tensor.values for tensor in held}
+    tensors = (tensor for tensor in dx.tensors if tensor.values is not None)
+    return {content_key(tensor.dtype, tensor.statistics.hash): tensor.values for tensor in tensors}
 
 
 def not_finite(dx: Dx) -> Iterator[NotFinite]:
@@ -128,7 +128,7 @@ def golden_of(test: str, dx: Dx) -> Golden:
         made_by=f"trtdx {__version__}",
         taps=dx.taps,
         tensors=tuple(
-            golden_tensor(each.name, each.step, each.dtype, each.shape, each.statistics)
-            for each in dx.tensors
+            golden_tensor(tensor.name, tensor.step, tensor.dtype, tensor.shape, tensor.statistics)
+            for tensor in dx.tensors
         ),
     )

@@ -33,9 +33,9 @@ class Ledger:
     def write(self, *, drop_stale: bool) -> None:
         """Write the goldens of the tests that passed, module by module, each whole or not at all."""
         modules: dict[str, list[Told]] = {}
-        for told in self.told.values():
-            if told.golden is not None:
-                modules.setdefault(told.module, []).append(told)
+        for message in self.told.values():
+            if message.golden is not None:
+                modules.setdefault(message.module, []).append(message)
         dropped = self.stale if drop_stale else {}
         paths = {str(golden_path(Path(module))): module for module in modules}
         for path in dropped:  # of modules where nothing was recorded
@@ -47,7 +47,7 @@ class Ledger:
 
     def _write_module(self, path: str, module: str, told: list[Told], drop: Iterable[str]) -> None:
         drop = list(drop)
-        values = {key: each for one in told for key, each in one.values.items()}
+        values = {key: stored for one in told for key, stored in one.values.items()}
         try:
             file = GoldenFile(RealHost(), Path(module))
             changed = file.update([one.golden for one in told if one.golden is not None], values, drop)
@@ -75,45 +75,43 @@ class Ledger:
         yield from self._not_finite()
 
     def _compared(self) -> Iterator[str]:
-        by = {each: self._of(each) for each in (COMPARED, CHANGED, NO_GOLDEN)}
+        by = {outcome: self._of(outcome) for outcome in (COMPARED, CHANGED, NO_GOLDEN)}
         judged = {**by[COMPARED], **by[CHANGED]}
         if judged:
-            tensors = sum(told.compared for told in judged.values())
-            close = sum(told.close for told in judged.values())
+            tensors = sum(message.compared for message in judged.values())
+            close = sum(message.close for message in judged.values())
             some = f", {close} differ within the tolerance" if close else ""
             changed = f"{len(by[CHANGED])} changed" if by[CHANGED] else "none changed"
             yield f"{counted(len(judged), 'test')} compared with goldens ({counted(tensors, 'tensor')}{some}): {changed}"
         if by[NO_GOLDEN]:
-            yield f"no golden yet: {_tests(by[NO_GOLDEN])}; record with --trtdx-record"
-        for node, told in judged.items():
-            if told.new:
-                yield f"not in the golden of {node}: {listed(told.new)}"
+            yield f"no golden yet: {listed(by[NO_GOLDEN], SHOWN_TESTS)}; record with --trtdx-record"
+        for node, message in judged.items():
+            if message.new:
+                yield f"not in the golden of {node}: {listed(message.new)}"
 
     def _changes(self) -> Iterator[str]:
-        for node, told in self._of(RECORDED).items():
-            if told.change:
-                yield f"recorded anew: {node}: {told.change}"
+        for node, message in self._of(RECORDED).items():
+            if message.change:
+                yield f"recorded anew: {node}: {message.change}"
         empty = self._of(NO_TENSORS)
         if empty:
-            yield f"no tensors to record or compare: {_tests(empty)}"
+            yield f"no tensors to record or compare: {listed(empty, SHOWN_TESTS)}"
 
     def _not_finite(self) -> Iterator[str]:
-        found = {
-            node: told for node, told in self.told.items() if told.not_finite and told.outcome != CHANGED
+        not_finite = {
+            node: message
+            for node, message in self.told.items()
+            if message.not_finite and message.outcome != CHANGED
         }
-        if not found:
+        if not not_finite:
             return
-        yield f"NaN or infinities in {counted(len(found), 'passed test')}:"
-        for node, told in list(found.items())[:SHOWN_TESTS]:
-            tensors = (f"{each.name} {each.what} of {each.elements}" for each in told.not_finite)
+        yield f"NaN or infinities in {counted(len(not_finite), 'passed test')}:"
+        for node, message in list(not_finite.items())[:SHOWN_TESTS]:
+            tensors = (f"{tensor.name} {tensor.what} of {tensor.elements}" for tensor in message.not_finite)
             yield f"  {node}: {listed(tensors, 4)}"
 
     def _of(self, outcome: str) -> dict[str, Told]:
-        return {node: told for node, told in self.told.items() if told.outcome == outcome}
-
-
-def _tests(told: Mapping[str, Told]) -> str:
-    return listed(told, SHOWN_TESTS)
+        return {node: message for node, message in self.told.items() if message.outcome == outcome}
 
 
 def stale_tests(collected: Mapping[Path, set[str]]) -> dict[str, list[str]]:
@@ -122,19 +120,19 @@ def stale_tests(collected: Mapping[Path, set[str]]) -> dict[str, list[str]]:
     Args:
         collected: all test ids of whole modules.
     """
-    host, found = RealHost(), {}
+    host, stale = RealHost(), {}
     for module, tests in collected.items():
         try:
             gone = [test for test in GoldenFile(host, module).goldens if test not in tests]
         except TrtdxError:
             continue  # each of its tests says so
         if gone:
-            found[str(golden_path(module))] = gone
+            stale[str(golden_path(module))] = gone
     for folder in {module.parent for module in collected}:
         for path in sorted((folder / FOLDER).glob("*.jsonl")):
             if not (folder / f"{path.stem}.py").exists():
-                found[str(path)] = _all_of(path)
-    return found
+                stale[str(path)] = _all_of(path)
+    return stale
 
 
 def _all_of(path: Path) -> list[str]:

@@ -56,7 +56,7 @@ class NetworkSubject:
         prepared = prepare(self.thing, **self._options)
         inputs = [tensor.name for tensor in prepared.graph.inputs]
         outputs = [tensor.name for tensor in prepared.graph.outputs]
-        ordered = [each.name for layer in sorted_layers(prepared.graph) for each in layer.outputs]
+        ordered = [tensor.name for layer in sorted_layers(prepared.graph) for tensor in layer.outputs]
         names = self._names(taps)
         try:
             values = prepared(feeds, list(names) or "all")
@@ -89,8 +89,8 @@ def _show(
     shown = {}
     for tensor in ordered:
         if tensor in values:
-            given = names.get(tensor, [tensor])
-            called = [show(name, Place(name, op="Registered", tensor=name), values[tensor]) for name in given]
+            known = names.get(tensor, [tensor])
+            called = [show(name, Place(name, op="Registered", tensor=name), values[tensor]) for name in known]
             shown[tensor] = called[0]
     return shown
 
@@ -174,8 +174,8 @@ def fed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
     if len(args) > 1 or (args and not isinstance(args[0], Mapping)):
         raise InputError("a network and an ONNX model are fed by name", fix='dx.run({"x": x}) or dx.run(x=x)')
-    given = {**(args[0] if args else {}), **kwargs}
-    return {name: array_of(value) if hasattr(value, "data_ptr") else value for name, value in given.items()}
+    feeds = {**(args[0] if args else {}), **kwargs}
+    return {name: array_of(value) if hasattr(value, "data_ptr") else value for name, value in feeds.items()}
 
 
 def _named(side: str, number: int, argument: str) -> str:

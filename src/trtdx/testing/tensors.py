@@ -110,13 +110,13 @@ class Tensors:
     def add(self, run: Run, name: str, place: Place, tensor: Any) -> str:
         """Keep a copy of a tensor; returns the name it has, with a number where the name is taken."""
         values = array_of(tensor)
-        held = self._held_bytes + values.nbytes <= MOST_HELD_BYTES
-        self._held_bytes += values.nbytes if held else 0
+        fits = self._held_bytes + values.nbytes <= MOST_HELD_BYTES
+        self._held_bytes += values.nbytes if fits else 0
         free, number = name, 0
         while free in run.tensors:
             number += 1
             free = f"{name}#{number}"
-        run.tensors[free] = Tensor(run.step, free, place, values.copy() if held else values, held=held)
+        run.tensors[free] = Tensor(run.step, free, place, values.copy() if fits else values, held=fits)
         return free
 
     def __iter__(self) -> Iterator[Tensor]:

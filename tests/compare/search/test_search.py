@@ -39,7 +39,8 @@ from trtdx.compare.search.reduce_graph import Reducer, tensors_of
 from trtdx.compare.sides.side import Question, Spec
 from trtdx.engines.onnxruntime.engine import OrtEngine
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.formats.onnx.casts import convert, lowered, save
+from trtdx.formats.onnx.casts import convert, lowered
+from trtdx.formats.onnx.edit import save_model
 from trtdx.formats.onnx.model import open_model
 from trtdx.host import RealHost
 
@@ -323,7 +324,7 @@ def fed(path, *shapes, width=32):
 def test_a_converted_model_is_strongly_typed_and_valid(tmp_path):
     model = open_model(normed(tmp_path / "m.onnx"))
     made = convert(model, "float16", keep={"pow2", "node_mean2"})
-    save(made, tmp_path / "h.onnx")
+    save_model(made, tmp_path / "h.onnx")
     onnx.checker.check_model(str(tmp_path / "h.onnx"), full_check=True)
     types = {value.name: value.dtype.name for each in made.graph for value in each.outputs}
     assert types["pow2"] == types["mean2"] == "FLOAT"
@@ -376,7 +377,7 @@ def test_the_precision_search_finds_just_the_operations_that_overflow(tmp_path):
 def test_tensorrts_parser_takes_what_the_search_writes(tmp_path):
     trt = pytest.importorskip("tensorrt_rtx")
     out = tmp_path / "mixed.onnx"
-    save(convert(open_model(normed(tmp_path / "m.onnx")), "float16", keep=("pow2", "mean2")), out)
+    save_model(convert(open_model(normed(tmp_path / "m.onnx")), "float16", keep=("pow2", "mean2")), out)
     probe = (
         f"import sys, {trt.__name__} as trt\nlog = trt.Logger(trt.Logger.ERROR)\nbuilder = trt.Builder(log)\n"
         "network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))\n"
@@ -534,7 +535,7 @@ def test_a_cut_that_would_change_what_is_right_is_not_made(tmp_path, book):
 def test_what_overflows_in_half_precision_is_reduced_to_the_square(tmp_path, book):
     pytest.importorskip("tensorrt_rtx")
     whole, half = normed(tmp_path / "m.onnx", scale=1000.0), tmp_path / "half.onnx"
-    save(convert(open_model(whole), "float16"), half)
+    save_model(convert(open_model(whole), "float16"), half)
     plan = Plan(
         reference=f"onnx:{whole}",
         candidate=f"trt:{half}",

@@ -37,10 +37,10 @@ def findings_from(of: BuildError | Built, book: RuleBook) -> list[Finding]:
     if noticed:
         return noticed
     inspected = {finding.code: _refused(finding, of) for finding, _ in reversed(list(_inspected(of, book)))}
-    told = [_merged(finding, inspected.pop(finding.code, None)) for finding in _told(of, book)]
+    logged = [_merged(finding, inspected.pop(finding.code, None)) for finding in _told(of, book)]
     rest = list(inspected.values())[::-1]
-    found = rest + told if of.stage == "profile" else told + rest
-    return [finding for finding in found if finding.code != UNKNOWN] or found
+    findings = rest + logged if of.stage == "profile" else logged + rest
+    return [finding for finding in findings if finding.code != UNKNOWN] or findings
 
 
 def _merged(told: Finding, inspected: Finding | None) -> Finding:
@@ -57,8 +57,8 @@ def _noticed(error: BuildError, book: RuleBook) -> Iterator[Finding]:
     """Yield what we noticed ourselves and TensorRT did not say."""
     if error.code:
         values = {"path": error.source, "problem": error.problem}
-        seen = (Evidence(error.source, error.message),)
-        yield finding_from(book.get(error.code), Violation(seen, values))
+        evidence = (Evidence(error.source, error.message),)
+        yield finding_from(book.get(error.code), Violation(evidence, values))
 
 
 def _of_accepted(built: Built, book: RuleBook) -> list[Finding]:
@@ -69,8 +69,8 @@ def _of_accepted(built: Built, book: RuleBook) -> list[Finding]:
         if rule.front.harm is Harm.SILENT or finding.severity is not Severity.ERROR
     ]
     codes = {finding.code for finding in inspected}
-    told = [each for each in _told(built, book) if each.code not in codes | {UNKNOWN}]
-    return inspected + [finding for finding in told if finding.confidence >= SURE]
+    logged = [finding for finding in _told(built, book) if finding.code not in codes | {UNKNOWN}]
+    return inspected + [finding for finding in logged if finding.confidence >= SURE]
 
 
 def _told(of: BuildError | Built, book: RuleBook) -> tuple[Finding, ...]:
@@ -80,23 +80,26 @@ def _told(of: BuildError | Built, book: RuleBook) -> tuple[Finding, ...]:
 
 def log_of(of: BuildError | Built) -> str:
     """Return all that was worth saying, as a log that rules can read."""
-    reasons = [] if isinstance(of, BuildError) else [each.reason for each in of.left_out]
+    reasons = [] if isinstance(of, BuildError) else [tensor.reason for tensor in of.left_out]
     # What kept a tensor from being marked is told there; the compile went on without it.
-    lines = list(lines_of([each for each in of.messages if not _is_reason(each, reasons)]))
+    lines = list(lines_of([message for message in of.messages if not _is_reason(message, reasons)]))
     if isinstance(of, BuildCrashedError):
         lines.append(f"[TRT] [E] {of.message}")
     return "\n".join(lines) + "\n"
 
 
 def _is_reason(message: Message, reasons: Sequence[str]) -> bool:
-    said = message.text.strip()[:REASON_CHARS]
-    return message.severity == "ERROR" and any(said in reason for reason in reasons)
+    text = message.text.strip()[:REASON_CHARS]
+    return message.severity == "ERROR" and any(text in reason for reason in reasons)
 
 
 def lines_of(messages: Sequence[Message]) -> Iterator[str]:
     """Yield the warnings, the errors and what was printed, without the echo of a missing driver."""
     alarming = [
-        line for each in messages if each.severity in (*ALARMING, "OUTPUT") for line in each.line.split("\n")
+        line
+        for entry in messages
+        if entry.severity in (*ALARMING, "OUTPUT")
+        for line in entry.line.split("\n")
     ]
     telling = [line for line in alarming if not ECHO.search(line)]
     yield from telling or alarming
@@ -130,11 +133,11 @@ def _model(of: BuildError | Built) -> Artifact | None:
     from trtdx.inspect.readers import read_artifact
 
     if Path(of.source).is_file():
-        found = read_artifact(RealHost(), of.source)
-        return found if found.kind == "onnx" else None
+        artifact = read_artifact(RealHost(), of.source)
+        return artifact if artifact.kind == "onnx" else None
     if not of.inputs:
         return None
-    dims = {each.name: list(each.dims) for each in of.inputs}
+    dims = {model_input.name: list(model_input.dims) for model_input in of.inputs}
     return Artifact("onnx", of.source, {"onnx.inputs": Fact(dims, f"{of.source}: inputs")})
 
 

@@ -30,7 +30,7 @@ def build_report(of: Built | BuildError, book: RuleBook, *, production: Built | 
     text = f"{of.source} is a plan of {of.plan_size:,} bytes with {counted(len(of.kernels), 'kernel')}"
     if production is not None:
         effect = observer_effect(production, of)
-        sections = [*(each for each in effect.sections() if each.key != "left-out"), *sections]
+        sections = [*(section for section in effect.sections() if section.key != "left-out"), *sections]
         text = f"{text}; {effect.text}"
     return Report(Summary(text), findings, tuple(sections))
 
@@ -40,12 +40,12 @@ def sections_from(built: Built) -> Iterator[Section]:
     yield _plan(built)
     yield _bindings(built)
     if built.marked:
-        rows = tuple((each.name, each.tensor) for each in built.marked[:MOST_ROWS])
+        rows = tuple((tensor.name, tensor.tensor) for tensor in built.marked[:MOST_ROWS])
         left = len(built.marked) - len(rows)
         note = f"{left} more are not shown" if left else ""
         yield Section("marked", f"marked as {built.variant}", ("asked for as", "tensor"), rows, note)
     if built.left_out:
-        rows = tuple((each.name, each.reason) for each in built.left_out[:MOST_ROWS])
+        rows = tuple((tensor.name, tensor.reason) for tensor in built.left_out[:MOST_ROWS])
         yield Section("left-out", "tensors that could not be marked", ("tensor", "reason"), rows)
 
 
@@ -53,7 +53,7 @@ def _plan(built: Built) -> Section:
     kinds: dict[str, int] = {}
     for kernel in built.kernels:
         kinds[kernel.kind] = kinds.get(kernel.kind, 0) + 1
-    told = sorted(kinds.items(), key=lambda each: -each[1])
+    counts = sorted(kinds.items(), key=lambda each: -each[1])
     rows: list[tuple[Cell, ...]] = [
         ("compiled by", built.tensorrt),
         ("variant", built.variant),
@@ -61,7 +61,7 @@ def _plan(built: Built) -> Section:
         ("plan bytes", built.plan_size),
         ("layers of the definition", built.layers),
         ("kernels", len(built.kernels)),
-        ("kernels by type", listed((f"{count} {kind}" for kind, count in told), 8)),
+        ("kernels by type", listed((f"{count} {kind}" for kind, count in counts), 8)),
         ("weights bytes", built.weights_bytes),
         *((f"activation bytes, profile {at}", size) for at, size in enumerate(built.activation_bytes)),
         ("bytes of outputs at the largest shapes", built.output_bytes),
@@ -71,8 +71,8 @@ def _plan(built: Built) -> Section:
 
 
 def _bindings(built: Built) -> Section:
-    rows: list[tuple[Cell, ...]] = [_row("in", each) for each in built.inputs]
-    rows += [_row("marked" if each.marked else "out", each) for each in built.outputs]
+    rows: list[tuple[Cell, ...]] = [_row("in", binding) for binding in built.inputs]
+    rows += [_row("marked" if binding.marked else "out", binding) for binding in built.outputs]
     left = len(rows) - MOST_ROWS
     note = f"{left} more are not shown" if left > 0 else ""
     columns = ("mode", "tensor", "type", "shape", "bytes at the largest shapes")

@@ -50,22 +50,23 @@ def export_capture(capture: Capture, path: str, records: Iterable[Record] | None
     if target.exists():
         raise InputError(f"{path} is there already", fix="name a new file")
     every = list(capture.records() if records is None else records)
-    kept = [record for record in every if record.kept]
-    if not kept:
+    with_values = [record for record in every if record.kept]
+    if not with_values:
         raise CaptureError("no values were kept in this capture", fix="capture them with --values")
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as stream:
-            told = write(stream, capture, list(zip(_keys(kept), kept, strict=True)))
+            notes = write(stream, capture, list(zip(_keys(with_values), with_values, strict=True)))
         part.replace(target)
     except OSError as err:
         raise CaptureError(f"cannot write {path}: {err.strerror or err}") from err
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
-    without = len(every) - len(kept)
+    without = len(every) - len(with_values)
     return Exported(
-        len(kept), (*told, *((f"{counted(without, 'tensor')} with statistics only",) if without else ()))
+        len(with_values),
+        (*notes, *((f"{counted(without, 'tensor')} with statistics only",) if without else ())),
     )
 
 
@@ -74,11 +75,11 @@ def _keys(records: list[Record]) -> Iterator[str]:
     several = len({(record.rank, record.step) for record in records}) > 1 or any(
         record.rank or record.step for record in records
     )
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for record in records:
         key = f"rank{record.rank}/step{record.step}/{record.name}" if several else record.name
-        seen[key] = seen.get(key, 0) + 1
-        yield key if seen[key] == 1 else f"{key}#{seen[key]}"
+        counts[key] = counts.get(key, 0) + 1
+        yield key if counts[key] == 1 else f"{key}#{counts[key]}"
 
 
 def _write_npz(stream: BinaryIO, capture: Capture, named: list[tuple[str, Record]]) -> tuple[str, ...]:
@@ -88,22 +89,12 @@ def _write_npz(stream: BinaryIO, capture: Capture, named: list[tuple[str, Record
             array = capture.values(record)
             dtype = DTYPES[record.layout.dtype]
             if not dtype.npy:
-                array, dtype, widened = _widened(array, dtype.name), DTYPES["float32"], True
+                array, dtype, widened = array.astype("<f4"), DTYPES["float32"], True
             info = zipfile.ZipInfo(f"{_inside(key)}.npy")
             with archive.open(info, "w", force_zip64=True) as member:
                 member.write(npy_header(dtype, array.shape))
                 member.write(_bytes(array))
     return (WIDENED,) if widened else ()
-
-
-def _widened(array: Array, dtype: str) -> Array:
-    if dtype not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        return array.astype("<f4")
-    import numpy as np
-
-    from trtdx.tensors.statistics_numpy import floats
-
-    return floats(array.reshape(-1).view(np.uint8), dtype).astype("<f4").reshape(array.shape)
 
 
 def _inside(key: str) -> str:
@@ -128,12 +119,12 @@ def write_safetensors(
     made_by: str,
 ) -> None:
     """Write a safetensors file: keys, types and shapes, and the little-endian content of each."""
-    at, told = 0, {}
+    at, header = 0, {}
     for key, dtype, shape in entries:
         end = at + math.prod(shape) * DTYPES[dtype].bytes
-        told[key] = {"dtype": DTYPES[dtype].safetensors, "shape": list(shape), "data_offsets": [at, end]}
+        header[key] = {"dtype": DTYPES[dtype].safetensors, "shape": list(shape), "data_offsets": [at, end]}
         at = end
-    text = msgspec.json.encode({"__metadata__": {"made_by": made_by}} | told)
+    text = msgspec.json.encode({"__metadata__": {"made_by": made_by}} | header)
     text += b" " * (-len(text) % 8)
     stream.write(len(text).to_bytes(8, "little") + text)
     for content in contents:

@@ -42,10 +42,10 @@ class Item(NamedTuple):
 
 def name_parts(key: str) -> tuple[int, int, str]:
     """Return rank, step and name of a key as the exporters write them."""
-    found = _KEY.fullmatch(key)
-    if found is None:
+    match = _KEY.fullmatch(key)
+    if match is None:
         return 0, 0, key
-    return int(found[1] or 0), int(found[2] or 0), found[3]
+    return int(match[1] or 0), int(match[2] or 0), match[3]
 
 
 def iter_npy(host: Host, path: str, told: Told) -> Iterator[Item]:
@@ -69,11 +69,11 @@ def iter_npz(host: Host, path: str, told: Told) -> Iterator[Item]:
 
 
 def _members(archive: zipfile.ZipFile, told: Told) -> Iterator[Item]:
-    members = [each for each in archive.infolist() if each.filename.endswith(".npy")]
+    members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
     if len(members) > MOST_MEMBERS:
         raise InputError(f"the npz file names {len(members)} tensors")
     named = sorted(
-        ((*name_parts(each.filename.removesuffix(".npy")), each) for each in members),
+        ((*name_parts(member.filename.removesuffix(".npy")), member) for member in members),
         key=lambda each: each[:2],
     )
     for rank, step, name, member in named:
@@ -151,8 +151,8 @@ def _is_runner(wanted: str, number: int, runners: Mapping[int, str]) -> bool:
 
 
 def _polygraphy_item(where: tuple[str | int, ...], text: bytes, told: Told) -> Item | None:
-    keys = [each for each in where if isinstance(each, str) and each not in ("array", "tensor", "values")]
-    steps = [each for each in where if isinstance(each, int)]
+    keys = [key for key in where if isinstance(key, str) and key not in ("array", "tensor", "values")]
+    steps = [index for index in where if isinstance(index, int)]
     name, step = keys[-1] if keys else "", steps[-1] if steps else 0
     try:
         data = base64.b64decode(text, validate=True)

@@ -62,13 +62,13 @@ def format_of(host: Host, path: str) -> str:
     if kind == "absent":
         raise InputError(f"{path} is not there")
     suffix = Path(path).suffix.removeprefix(".")
-    found = (
+    detected = (
         tree_kind(host.files(path)) if kind == "directory" else "polygraphy" if suffix == "json" else suffix
     )
-    if found not in FORMATS:
-        known = joined((each.what for each in FORMATS.values()), by="or")
-        raise InputError(f"{path} is not a dump that can be imported", fix=f"name {known}")
-    return found
+    if detected not in FORMATS:
+        descriptions = joined((dump_format.what for dump_format in FORMATS.values()), by="or")
+        raise InputError(f"{path} is not a dump that can be imported", fix=f"name {descriptions}")
+    return detected
 
 
 def import_capture(
@@ -87,12 +87,12 @@ def import_capture(
         InputError: it is of no known format, or nothing in it can be read.
     """
     kind = format_of(host, path)
-    told: list[str] = []
+    notes: list[str] = []
     count = 0
     if runner and kind != "polygraphy":
         raise InputError(f"{path} is {FORMATS[kind].what}, which has no runners")
     read = partial(iter_polygraphy, runner=runner) if runner else FORMATS[kind].read
-    items = read(host, path, told)
+    items = read(host, path, notes)
     for rank, some in groupby(items, key=lambda item: item.rank):
         header = Header(
             run=f"imported from {path}", engine=FORMATS[kind].engine, rank=rank, details={"format": kind}
@@ -102,9 +102,9 @@ def import_capture(
                 writer.add(item.step, item.place, source_of(item), values=True)
             count += writer.records
     if not count:
-        raise InputError(f"nothing in {path} can be read", fix="; ".join(told[:3]))
-    more = (f"and {counted(len(told) - MOST_TOLD, 'file')} more",) if len(told) > MOST_TOLD else ()
-    return Imported(count, kind, (*told[:MOST_TOLD], *more))
+        raise InputError(f"nothing in {path} can be read", fix="; ".join(notes[:3]))
+    more = (f"and {counted(len(notes) - MOST_TOLD, 'file')} more",) if len(notes) > MOST_TOLD else ()
+    return Imported(count, kind, (*notes[:MOST_TOLD], *more))
 
 
 def source_of(item: Item) -> Source:

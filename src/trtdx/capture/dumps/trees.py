@@ -19,7 +19,7 @@ from trtdx.tensors.statistics import memory
 from trtdx.tensors.taps import Place, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trtdx.capture.dumps.files import Told
     from trtdx.host import Host
@@ -59,16 +59,16 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 
 def iter_session_dump(host: Host, path: str, told: Told) -> Iterator[Item]:
     """Yield `PP_x/TP_y/CP_z/<name>-step<n>.npy`."""
-    found = [each for each in map(_SESSION.fullmatch, host.files(path)) if each]
-    tensor, context = (1 + max(int(each[group] or 0) for each in found) for group in (2, 3))
+    matches = [match for match in map(_SESSION.fullmatch, host.files(path)) if match]
+    tensor, context = (1 + max(int(match[group] or 0) for match in matches) for group in (2, 3))
     files = [
         _File(
-            (int(each[1]) * tensor + int(each[2])) * context + int(each[3] or 0),
-            int(each[5]),
-            each[4],
-            each[0],
+            (int(match[1]) * tensor + int(match[2])) * context + int(match[3] or 0),
+            int(match[5]),
+            match[4],
+            match[0],
         )
-        for each in found
+        for match in matches
     ]
     told.append(
         "GenerationSession writes every tensor as float32, so the types in this capture are not the engine's"
@@ -78,26 +78,34 @@ def iter_session_dump(host: Host, path: str, told: Told) -> Iterator[Item]:
 
 def iter_cpp_dump(host: Host, path: str, told: Told) -> Iterator[Item]:
     """Yield `PP_n/TP_n/iteration_<i>/<name>.npy`, where n are sizes and not ranks."""
-    found = [each for each in map(_CPP.fullmatch, host.files(path)) if each]
-    sizes = {(int(each[1]), int(each[2])) for each in found}
+    matches = [match for match in map(_CPP.fullmatch, host.files(path)) if match]
+    sizes = {(int(match[1]), int(match[2])) for match in matches}
     ranks = max(pipeline * tensor for pipeline, tensor in sizes)
     if ranks > 1:
         told.append(
             f"{ranks} ranks wrote to the same paths (TensorRT-LLM names the folders by the number of ranks, not by "
             "rank): what is here is whichever rank wrote last"
         )
-    yield from _npy_items(host, [_File(0, int(each[3]), each[4], each[0]) for each in found], told)
+    yield from _npy_items(host, [_File(0, int(match[3]), match[4], match[0]) for match in matches], told)
 
 
 def _npy_items(host: Host, files: Sequence[_File], told: Told) -> Iterator[Item]:
     for file in sorted(files, key=lambda each: (each.rank, each.step, natural(each.name))):
-        try:
-            with host.open(file.path) as stream:
-                raw = read_npy(stream, host.size(file.path))
-        except (InputError, OSError) as err:
-            told.append(f"{file.path} {getattr(err, 'message', err)}")
-            continue
-        yield Item(file.rank, file.step, place_of(file.name), raw)
+        raw = _read_or_note(host, file.path, read_npy, told)
+        if raw is not None:
+            yield Item(file.rank, file.step, place_of(file.name), raw)
+
+
+def _read_or_note(
+    host: Host, path: str, read: Callable[[BinaryIO, int], Raw], notes: list[str]
+) -> Raw | None:
+    """Return the tensor of a file; where it cannot be read, note why."""
+    try:
+        with host.open(path) as stream:
+            return read(stream, host.size(path))
+    except (InputError, OSError) as err:
+        notes.append(f"{path} {getattr(err, 'message', err)}")
+        return None
 
 
 class _Dumped(NamedTuple):
@@ -115,10 +123,10 @@ def iter_hook_dump(host: Host, path: str, told: Told) -> Iterator[Item]:
 
     The first number runs on over all forward passes; a new step begins where the first module is met again.
     """
-    found = [each for each in map(_dumped, host.files(path)) if each]
+    dumped_files = [dumped for dumped in map(_dumped, host.files(path)) if dumped]
     ranks: dict[int, list[_Dumped]] = defaultdict(list)
-    for each in found:
-        ranks[each.rank].append(each)
+    for dumped in dumped_files:
+        ranks[dumped.rank].append(dumped)
     told.append("steps are inferred: one begins wherever the first module of the first step is called again")
     for rank in sorted(ranks):
         yield from _hook_rank(host, ranks[rank], told)
@@ -128,40 +136,36 @@ def _dumped(path: str) -> _Dumped | None:
     folder, _, file = path.rpartition("/")
     *called, what = file.removesuffix(".pt").split("-")
     port, _, argument = what.partition(".")
-    rank, calls = _RANK.fullmatch(folder), [each for each in map(_CALL.fullmatch, called) if each]
+    rank, calls = _RANK.fullmatch(folder), [match for match in map(_CALL.fullmatch, called) if match]
     if rank is None or port not in _PORTS or not argument or not calls or len(calls) < len(called):
         return None
     return _Dumped(
-        int(rank[1]), tuple((int(each[1]), each[2]) for each in calls), _PORTS[port], argument, path
+        int(rank[1]), tuple((int(match[1]), match[2]) for match in calls), _PORTS[port], argument, path
     )
 
 
 def _hook_rank(host: Host, files: list[_Dumped], told: Told) -> Iterator[Item]:
-    steps = _steps({each.calls[0] for each in files})
+    steps = _steps({dumped.calls[0] for dumped in files})
     inputs: dict[Any, set[str]] = defaultdict(set)
-    own: dict[Any, int] = defaultdict(int)  # outputs that are not inputs dumped once more
-    for each in files:
-        if each.port == "in":
-            inputs[each.calls].add(each.argument)
-    for each in files:
-        own[each.calls] += each.port == "out" and each.argument not in inputs[each.calls]
-    for each in sorted(files, key=lambda each: (each.calls, each.port, natural(each.argument))):
-        step, first = steps[each.calls[0][0]]
-        calls = ((each.calls[0][0] - first, each.calls[0][1]), *each.calls[1:])
-        alone = each.port == "out" and own[each.calls] == 1 and each.argument not in inputs[each.calls]
+    results: dict[Any, int] = defaultdict(int)  # outputs that are not inputs dumped once more
+    for file in files:
+        if file.port == "in":
+            inputs[file.calls].add(file.argument)
+    for file in files:
+        results[file.calls] += file.port == "out" and file.argument not in inputs[file.calls]
+    for file in sorted(files, key=lambda each: (each.calls, each.port, natural(each.argument))):
+        step, first = steps[file.calls[0][0]]
+        calls = ((file.calls[0][0] - first, file.calls[0][1]), *file.calls[1:])
+        alone = file.port == "out" and results[file.calls] == 1 and file.argument not in inputs[file.calls]
         place = Place(
             ".".join(f"{number}.{name}" for number, name in calls),
-            each.port,
-            argument="" if alone else each.argument,
+            file.port,
+            argument="" if alone else file.argument,
             op=calls[-1][1],
         )
-        try:
-            with host.open(each.path) as stream:
-                raw = raw_from_torch(stream, host.size(each.path))
-        except (InputError, OSError) as err:
-            told.append(f"{each.path} {getattr(err, 'message', err)}")
-            continue
-        yield Item(each.rank, step, place, raw)
+        raw = _read_or_note(host, file.path, raw_from_torch, told)
+        if raw is not None:
+            yield Item(file.rank, step, place, raw)
 
 
 def _steps(calls: set[tuple[int, str]]) -> dict[int, tuple[int, int]]:
@@ -196,6 +200,6 @@ def raw_from_torch(stream: BinaryIO, size: int) -> Raw:
         raise InputError(f"holds a {type(tensor).__name__}, not a plain tensor")
     if tensor.numel() * tensor.element_size() > max(4 * size, MOST_EXPANDED_BYTES):
         raise InputError(f"claims {tensor.numel() * tensor.element_size()} bytes in a file of {size}")
-    whole = tensor.detach().contiguous()
-    content = bytes(memory(whole.data_ptr(), whole.numel() * whole.element_size()))
-    return Raw(dtype_of(whole.dtype).name, tuple(whole.shape), content)
+    contiguous = tensor.detach().contiguous()
+    content = bytes(memory(contiguous.data_ptr(), contiguous.numel() * contiguous.element_size()))
+    return Raw(dtype_of(contiguous.dtype).name, tuple(contiguous.shape), content)

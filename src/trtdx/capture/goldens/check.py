@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
     verdicts: list[Verdict]
 
     def of(self, *outcomes: str) -> list[Verdict]:
-        return [each for each in self.verdicts if each.outcome in outcomes]
+        return [verdict for verdict in self.verdicts if verdict.outcome in outcomes]
 
     @property
     def compared(self) -> int:
@@ -61,11 +61,11 @@ class Comparison(NamedTuple):
         yield f"{title} {what} ({order}; {counted(self.compared, 'tensor')} compared)"
         yield from first.told
         for word, outcome in (("changed", CHANGED), ("missing", MISSING)):
-            more = [each.tensor.title for each in wrong[1:] if each.outcome == outcome]
+            more = [verdict.tensor.title for verdict in wrong[1:] if verdict.outcome == outcome]
             if more:
                 yield f"also {word}: {listed(more)}"
         if self.of(NEW):
-            yield f"not in the golden: {listed(each.tensor.title for each in self.of(NEW))}"
+            yield f"not in the golden: {listed(verdict.tensor.title for verdict in self.of(NEW))}"
         yield from _provenance(self.golden, now)
 
 
@@ -96,15 +96,15 @@ def compare_with_golden(
         arrays: its values, by content, as far as they are held.
         tolerance: what the test allows.
     """
-    seen = {each.key: each for each in now}
+    tensors = {tensor.key: tensor for tensor in now}
     verdicts = []
     for then in golden.tensors:
-        found = seen.pop(then.key, None)
-        if found is None:
+        tensor = tensors.pop(then.key, None)
+        if tensor is None:
             verdicts.append(Verdict(then, MISSING))
         else:
-            verdicts.append(_judged(then, found, values, arrays.get(found.content), tolerance))
-    return Comparison(golden, verdicts + [Verdict(each, NEW) for each in seen.values()])
+            verdicts.append(_judged(then, tensor, values, arrays.get(tensor.content), tolerance))
+    return Comparison(golden, verdicts + [Verdict(tensor, NEW) for tensor in tensors.values()])
 
 
 def _judged(
@@ -115,14 +115,14 @@ def _judged(
         return Verdict(now, CHANGED, (layouts,))
     if now.hash == then.hash:
         return Verdict(now, SAME)
-    whole = values.get(then.content)
-    if whole is not None and array is not None and _fits(whole, then, array):
+    stored = values.get(then.content)
+    if stored is not None and array is not None and _fits(stored, then, array):
         shape = then.shape  # equal content may have been met in another shape
-        found = closeness(whole.array().reshape(shape), array.reshape(shape), tolerance)
+        distance = closeness(stored.array().reshape(shape), array.reshape(shape), tolerance)
         return (
             Verdict(now, CLOSE)
-            if found.fine
-            else Verdict(now, CHANGED, (*found.lines(NOW, THEN), now.layout))
+            if distance.fine
+            else Verdict(now, CHANGED, (*distance.lines(NOW, THEN), now.layout))
         )
     return _judged_in_part(then, now, values.get(f"{then.content}~"), array, tolerance)
 
@@ -135,19 +135,19 @@ def _judged_in_part(
     then: GoldenTensor, now: GoldenTensor, stored: Stored | None, array: Array | None, tolerance: Tolerance
 ) -> Verdict:
     """Return the verdict on a tensor of which only statistics and perhaps a sample are there."""
-    told = list(_moved(then, now, tolerance))
+    lines = list(_moved(then, now, tolerance))
     by = "statistics"
     if stored is not None and array is not None:
         sample = sample_of(array)
         if _fits(stored, then, sample):
             by = f"statistics and {counted(sample.size, 'element')}, drawn evenly"
-            found = closeness(stored.array(), sample, tolerance)
-            if not found.fine:
-                told.append(_in_sample(found))
+            distance = closeness(stored.array(), sample, tolerance)
+            if not distance.fine:
+                lines.append(_in_sample(distance))
     measured = then.min is not None or then.nan or then.pos_inf or then.neg_inf
-    if not told and (not measured or tolerance.of(then.dtype) == EXACT):
-        told.append("its content hash is another")
-    return Verdict(now, CHANGED, (*told, f"judged by {by}", now.layout)) if told else Verdict(now, CLOSE)
+    if not lines and (not measured or tolerance.of(then.dtype) == EXACT):
+        lines.append("its content hash is another")
+    return Verdict(now, CHANGED, (*lines, f"judged by {by}", now.layout)) if lines else Verdict(now, CLOSE)
 
 
 def _in_sample(found: Any) -> str:

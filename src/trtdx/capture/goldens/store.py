@@ -100,8 +100,8 @@ class Golden(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def same_as(self, other: Golden) -> bool:
         """Whether both hold the same tensors, bit by bit."""
-        mine = [(each.key, each.layout, each.hash) for each in self.tensors]
-        return mine == [(each.key, each.layout, each.hash) for each in other.tensors]
+        mine = [(tensor.key, tensor.layout, tensor.hash) for tensor in self.tensors]
+        return mine == [(tensor.key, tensor.layout, tensor.hash) for tensor in other.tensors]
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -160,15 +160,15 @@ def sample_of(array: Array) -> Array:
 
 def stored_values(arrays: Mapping[str, Array], budget_bytes: int = VALUES_BYTES) -> Values:
     """Return what is kept of arrays, by their content: the smallest whole, of the rest a sample."""
-    kept: Values = {}
+    stored: Values = {}
     left = budget_bytes
     for content, array in sorted(arrays.items(), key=lambda each: each[1].nbytes):
         if array.nbytes <= left:
             left -= array.nbytes
-            kept[content] = _stored(native(array))
+            stored[content] = _stored(native(array))
         else:
-            kept[f"{content}~"] = _stored(sample_of(array))
-    return kept
+            stored[f"{content}~"] = _stored(sample_of(array))
+    return stored
 
 
 def _stored(array: Array) -> Stored:
@@ -194,17 +194,19 @@ class GoldenFile:
         self._values: Values | None = None
         if host.kind(str(self.path)) != "absent":
             with host.open(str(self.path)) as stream:
-                self.goldens = {each.test: each for each in parse_goldens(stream.read(), str(self.path))}
+                self.goldens = {
+                    golden.test: golden for golden in parse_goldens(stream.read(), str(self.path))
+                }
 
     @property
     def values(self) -> Values:
         """What is kept of values; read when it is first asked for."""
         if self._values is None:
             path = str(self._values_path)
-            told: list[str] = []
+            notes: list[str] = []
             self._values = {}
             if self._host.kind(path) != "absent":
-                for item in iter_safetensors(self._host, path, told):
+                for item in iter_safetensors(self._host, path, notes):
                     self._values[item.place.name] = Stored(item.raw.dtype, bytes(item.raw.data))
         return self._values
 
@@ -237,17 +239,19 @@ class GoldenFile:
             self.path.unlink(missing_ok=True)
             self._values_path.unlink(missing_ok=True)
             return
-        contents = {each.content for golden in self.goldens.values() for each in golden.tensors}
+        contents = {tensor.content for golden in self.goldens.values() for tensor in golden.tensors}
         kept = {
-            key: each for key, each in (self.values | values).items() if key.removesuffix("~") in contents
+            key: stored for key, stored in (self.values | values).items() if key.removesuffix("~") in contents
         }
         kept = {
-            key: each for key, each in sorted(kept.items()) if not (key.endswith("~") and key[:-1] in kept)
+            key: stored
+            for key, stored in sorted(kept.items())
+            if not (key.endswith("~") and key[:-1] in kept)
         }
         content = io.BytesIO()
-        entries = [(key, each.dtype, (each.elements,)) for key, each in kept.items()]
+        entries = [(key, stored.dtype, (stored.elements,)) for key, stored in kept.items()]
         write_safetensors(
-            content, entries, (each.data for each in kept.values()), made_by=f"trtdx {__version__}"
+            content, entries, (stored.data for stored in kept.values()), made_by=f"trtdx {__version__}"
         )
         self._host.write(str(self._values_path), content.getvalue())
         text = format_goldens(self._module.name, self.goldens.values())
@@ -279,30 +283,30 @@ def parse_goldens(content: bytes, path: str) -> Iterator[Golden]:
     tensors: list[GoldenTensor] = []
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            found = _parsed(line)
+            parsed = _parsed(line)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
             raise GoldenError(
                 f"{path}, line {number}, is not a line of goldens: {err}",
                 fix="resolve it if it is a merge conflict; else restore the file, or delete it and record again",
             ) from err
-        _check_header(found, number, path)
-        if isinstance(found, Golden):
+        _check_header(parsed, number, path)
+        if isinstance(parsed, Golden):
             if golden is not None:
                 yield msgspec.structs.replace(golden, tensors=tuple(tensors))
-            golden, tensors = found, []
-        elif isinstance(found, GoldenTensor):
-            tensors.append(found)
+            golden, tensors = parsed, []
+        elif isinstance(parsed, GoldenTensor):
+            tensors.append(parsed)
     if golden is not None:
         yield msgspec.structs.replace(golden, tensors=tuple(tensors))
 
 
 def _parsed(line: bytes) -> Header | Golden | GoldenTensor:
-    told = msgspec.json.decode(line, type=dict[str, Any])
-    kind = next((kind for key, kind in _KINDS.items() if key in told), GoldenTensor)
-    found: Header | Golden | GoldenTensor = msgspec.convert(told, kind)
-    if isinstance(found, GoldenTensor) and found.dtype not in DTYPES:
-        raise msgspec.ValidationError(f"no type is called {found.dtype[:80]!r}")
-    return found
+    fields = msgspec.json.decode(line, type=dict[str, Any])
+    kind = next((kind for key, kind in _KINDS.items() if key in fields), GoldenTensor)
+    parsed: Header | Golden | GoldenTensor = msgspec.convert(fields, kind)
+    if isinstance(parsed, GoldenTensor) and parsed.dtype not in DTYPES:
+        raise msgspec.ValidationError(f"no type is called {parsed.dtype[:80]!r}")
+    return parsed
 
 
 _KINDS: dict[str, Any] = {"goldens": Header, "test": Golden}

@@ -28,8 +28,8 @@ def feeds_from(host: Host, path: str) -> Iterator[dict[str, Array]]:
     """Yield what each run is fed, from an npz, safetensors or Polygraphy file; several steps in it are several runs."""
     import numpy as np
 
-    told: list[str] = []
-    items = FORMATS[format_of(host, path)].read(host, path, told)
+    notes: list[str] = []
+    items = FORMATS[format_of(host, path)].read(host, path, notes)
     empty = True
     for _, some in groupby(items, key=lambda item: item.step):
         empty = False
@@ -37,8 +37,8 @@ def feeds_from(host: Host, path: str) -> Iterator[dict[str, Array]]:
             item.place.name: np.frombuffer(item.raw.data, numpy_dtype(item.raw.dtype)).reshape(item.raw.shape)
             for item in some
         }
-    if told:
-        raise InputError(f"not all of {path} can be read: {told[0]}")
+    if notes:
+        raise InputError(f"not all of {path} can be read: {notes[0]}")
     if empty:
         raise InputError(f"{path} has no tensors in it")
 
@@ -49,16 +49,16 @@ def made_up_feeds(inputs: Mapping[str, Input], seed: int = 0) -> dict[str, Array
 
     source = np.random.default_rng(seed)
     feeds = {}
-    for name, wanted in inputs.items():
-        shape = [_made_up_size(dim) for dim in wanted.shape or ()]
+    for name, model_input in inputs.items():
+        shape = [_made_up_size(dim) for dim in model_input.shape or ()]
         if math.prod(shape) > MOST_MADE_UP:
             raise InputError(
-                f"no input was given, and {name} ({wanted}) is too large to make one up",
+                f"no input was given, and {name} ({model_input}) is too large to make one up",
                 fix="use --input FILE",
             )
-        real = "float" in wanted.dtype
+        real = "float" in model_input.dtype
         numbers: Any = source.standard_normal(shape) if real else np.ones(shape)
-        feeds[name] = np.asarray(numbers).astype(numpy_dtype(wanted.dtype or "float32"))
+        feeds[name] = np.asarray(numbers).astype(numpy_dtype(model_input.dtype or "float32"))
     return feeds
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trtdx.capture.session.record import Recorder, rank_here
-from trtdx.capture.session.selection import Tokens, Wanted, check_values, parse_positions, parse_steps
+from trtdx.capture.session.selection import Tokens, Wanted, check_values
 from trtdx.capture.store.format import Header
 from trtdx.capture.store.writer import CaptureWriter
 from trtdx.engines.torch.hooks import places, tapped
@@ -63,25 +63,19 @@ def capturing(
         return
     if not hasattr(model, "named_modules"):
         raise InputError(f"a {type(model).__name__} is not a torch module", fix="pass an nn.Module")
-    known, taps = places(model), parse_selector(selector)
-    if not taps.candidates(known):  # before a folder is made
-        raise taps.nothing_among(known)
-    check_values(values, selector, known, sure=False)
-    wanted = Wanted(
-        parse_selector(values) if values else None,
-        parse_steps(steps),
-        every,
-        parse_positions(positions),
-        watch,
-    )
+    all_places, taps = places(model), parse_selector(selector)
+    if not taps.candidates(all_places):  # before a folder is made
+        raise taps.nothing_among(all_places)
+    check_values(values, selector, all_places, sure=False)
+    selection = Wanted.from_texts(values, steps, every, positions, watch)
     header = Header(run=run or shlex.join(sys.argv), engine="torch", selector=selector, rank=rank)
     with CaptureWriter(folder, header, value_budget_bytes=value_budget_bytes) as writer:
-        recorder = Recorder(writer, wanted, known)
-        counting = _count_tokens(model, recorder) if wanted.positions else None
+        recorder = Recorder(writer, selection, all_places)
+        counting = _count_tokens(model, recorder) if selection.positions else None
         try:
-            with tapped(model, taps, recorder) as found:
-                if found.note:
-                    writer.note(0, {"kind": "tapped", "note": found.note})
+            with tapped(model, taps, recorder) as tapping:
+                if tapping.note:
+                    writer.note(0, {"kind": "tapped", "note": tapping.note})
                 yield writer
         finally:
             if counting is not None:
@@ -92,11 +86,11 @@ def _count_tokens(model: Any, recorder: Recorder) -> Any:
     """Tell the recorder which positions each call computes: a single token follows on what came before."""
 
     def before(_: Any, args: Any, kwargs: Any) -> None:
-        given = kwargs.get("input_ids", kwargs.get("inputs_embeds", args[0] if args else None))
-        if given is None:
+        tokens = kwargs.get("input_ids", kwargs.get("inputs_embeds", args[0] if args else None))
+        if tokens is None:
             recorder.tokens = None
             return
-        length, last = given.shape[1] if given.ndim > 1 else given.shape[0], recorder.tokens
+        length, last = tokens.shape[1] if tokens.ndim > 1 else tokens.shape[0], recorder.tokens
         recorder.tokens = Tokens(last.first + last.length if last and length == 1 else 0, length)
 
     return model.register_forward_pre_hook(before, with_kwargs=True, prepend=True)

@@ -61,9 +61,8 @@ class Recorder:
         self._kept: dict[Place, bool] = {}
         self._masked: set[str] = set()  # tensors of this step whose -Inf come from a mask
         self._step, self._takes = -1, True  # the step that runs, and whether it is wanted
-        self._last: Any = (
-            None  # the tensor captured last, and what must not have changed since to capture it again
-        )
+        # The tensor captured last, and what must not have changed since to capture it again.
+        self._last: Any = None
         self._last_state: tuple[bool, int, int] | None = None
 
     def begin(self, step: int, tokens: Tokens | None) -> None:
@@ -86,9 +85,7 @@ class Recorder:
         if call:
             place = _again(place, call)
         try:
-            version = getattr(
-                tensor, "_version", 0
-            )  # how often a torch tensor was written to; arrays are not
+            version = getattr(tensor, "_version", 0)  # how often torch wrote to it; arrays do not count
         except RuntimeError:  # torch does not count in inference mode
             version = -1
         writer = self.writer
@@ -110,10 +107,10 @@ class Recorder:
         """Whether the values of a place are kept."""
         if self._chooses is None:
             return False
-        known = self._kept.get(place)
-        if known is None:
-            known = self._kept[place] = self._chooses(place)
-        return known
+        is_kept = self._kept.get(place)
+        if is_kept is None:
+            is_kept = self._kept[place] = self._chooses(place)
+        return is_kept
 
     def _at_positions(self, tensor: Any, tokens: Tokens) -> Any:
         """Return the part of a tensor at the positions asked for; all of one that has no tokens."""
@@ -125,16 +122,16 @@ class Recorder:
 
     def _judge(self, seen: Seen, place: Place, source: Source) -> None:
         """Stop the run, unless all that is not finite was put there by a mask."""
-        found = statistics_of(source)
-        if not found.nan and not found.pos_inf and self._is_masked(seen, found):
+        statistics = statistics_of(source)
+        if not statistics.nan and not statistics.pos_inf and self._is_masked(seen, statistics):
             self._masked.add(seen.place.name)
             return
         if not self.keeps(seen.place):
             self.writer.add(seen.step, place, source, values=True)
-        given = list(given_to(seen))
-        for entering, tensor in given:
+        inputs = list(given_to(seen))
+        for entering, tensor in inputs:
             self.writer.add(seen.step, entering, source_of(tensor), values=True)
-        raise NotFiniteError(seen, found, has_inputs=bool(given))
+        raise NotFiniteError(seen, statistics, has_inputs=bool(inputs))
 
     def _is_masked(self, seen: Seen, found: Statistics) -> bool:
         """Whether -Inf is the work of a mask: a tensor of it and one other value, or what was made with one."""
@@ -175,5 +172,5 @@ def _again(place: Place, call: int) -> Place:
 
 def rank_here(environment: Mapping[str, str]) -> int:
     """Return which rank this process is, as its launcher says; 0 where none says."""
-    told = (environment.get(name, "") for name in RANK_VARIABLES)
-    return next((int(each) for each in told if each.isdigit()), 0)
+    numbers = (environment.get(name, "") for name in RANK_VARIABLES)
+    return next((int(number) for number in numbers if number.isdigit()), 0)

@@ -72,25 +72,25 @@ def replay_from(capture: Capture, engine: Engine, scope: str, *, step: int = 0) 
             f"{capture.folder} has no values of what enters {scope} at step {step}",
             fix=f"capture them: trtdx capture {shlex.quote(str(capture.header.details.get('model') or 'MODEL'))} --tap '{scope}:*' --values '{scope}:*'",
         )
-    given = {record.name: capture.values(record) for record in entering}
-    wanted, fed = engine.entering(scope), _fed(capture, engine, step)
+    captured = {record.name: capture.values(record) for record in entering}
+    module_inputs, fed = engine.entering(scope), _fed(capture, engine, step)
     cache = _cache_before(capture, engine, fed, step)
     sources: dict[str, str] = {}
     if capture.header.engine == engine.kind:
-        inputs = given | {name: cache[key] for name in wanted if (key := cache_key(name)) in cache}
+        inputs = captured | {name: cache[key] for name in module_inputs if (key := cache_key(name)) in cache}
     else:
-        matched = _matched(wanted, given, fed, cache)
+        matched = _matched(module_inputs, captured, fed, cache)
         padded = "attention_mask" in fed and not fed["attention_mask"].all()
         missing = [
             name
-            for name, each in wanted.items()
-            if name not in matched and (not each.optional or (padded and "mask" in name))
+            for name, module_input in module_inputs.items()
+            if name not in matched and (not module_input.optional or (padded and "mask" in name))
         ]
         inputs = {name: array for name, (_, array) in matched.items()} | _computed(
             engine, missing, fed, cache
         )
         if any(name not in inputs for name in missing):
-            raise _unlike(missing[0], wanted[missing[0]], given)
+            raise _unlike(missing[0], module_inputs[missing[0]], captured)
         sources = {name: source for name, (source, _) in matched.items()}
         sources |= dict.fromkeys(missing, "computed from what the model was fed")
     outputs = engine.replay(scope, inputs, step=step)
@@ -105,11 +105,11 @@ def _fed(capture: Capture, engine: Engine, step: int) -> dict[str, Array]:
     """Return what the model was fed at a step, as far as an engine's model takes it too."""
     rank = capture.ranks[0]
     records = (
-        each
-        for each in capture.records(step=step, rank=rank)
-        if not each.place.path and each.place.argument in engine.inputs
+        record
+        for record in capture.records(step=step, rank=rank)
+        if not record.place.path and record.place.argument in engine.inputs
     )
-    return {each.place.argument: capture.values(each) for each in records if each.kept}
+    return {record.place.argument: capture.values(record) for record in records if record.kept}
 
 
 def _computed(
@@ -127,7 +127,12 @@ def _computed(
 def _counterpart(number: int, array: Array, leaving: Sequence[Record]) -> Record | None:
     """Return the record of the same port, if it is of the same shape."""
     return next(
-        (each for each in leaving if each.place.number == number and each.layout.shape == array.shape), None
+        (
+            output
+            for output in leaving
+            if output.place.number == number and output.layout.shape == array.shape
+        ),
+        None,
     )
 
 
@@ -172,23 +177,25 @@ def _matched(
 
     The most particular is matched first: a mask may be of any length, but an embedding has its width.
     """
-    found = {name: (f"the cache's {key}", cache[key]) for name in wanted if (key := cache_key(name)) in cache}
-    for name, each in wanted.items():
-        own = name.rpartition(".")[2]
-        if own in fed and _shaped(each, fed[own]) is not None:
-            found[name] = (own, _shaped(each, fed[own]))
+    matches = {
+        name: (f"the cache's {key}", cache[key]) for name in wanted if (key := cache_key(name)) in cache
+    }
+    for name, model_input in wanted.items():
+        argument = name.rpartition(".")[2]
+        if argument in fed and _shaped(model_input, fed[argument]) is not None:
+            matches[name] = (argument, _shaped(model_input, fed[argument]))
     left = dict(given)
-    for name, each in sorted(wanted.items(), key=lambda item: -_particular(item[1])):
-        fits = next((key for key, array in left.items() if _shaped(each, array) is not None), None)
-        if name not in found and fits is not None:
-            found[name] = (fits, _shaped(each, left.pop(fits)))
-    return found
+    for name, model_input in sorted(wanted.items(), key=lambda item: -_particular(item[1])):
+        fits = next((key for key, array in left.items() if _shaped(model_input, array) is not None), None)
+        if name not in matches and fits is not None:
+            matches[name] = (fits, _shaped(model_input, left.pop(fits)))
+    return matches
 
 
 def _unlike(name: str, wanted: Input, given: Mapping[str, Array]) -> InputError:
-    told = "; ".join(f"{key}: {array.dtype.name} {list(array.shape)}" for key, array in given.items())
+    descriptions = "; ".join(f"{key}: {array.dtype.name} {list(array.shape)}" for key, array in given.items())
     return InputError(
-        f"the module wants {name} ({wanted}), and nothing captured is like it; captured were {told}",
+        f"the module wants {name} ({wanted}), and nothing captured is like it; captured were {descriptions}",
         fix="replay it on the engine it was captured on, or capture the model on this one",
     )
 
@@ -235,10 +242,12 @@ def replay_section(
         out: where to capture what is computed inside the module; nowhere if not told.
     """
     with checked_capture(folder) as capture:
-        found = find_model(model or _model_of(capture))
-        own = capture.header.engine
-        kind = own if engine in ("", "auto") and own in found.engines else chosen_engine(found, engine)
-        running = open_engine(found, kind, f"{scope}, {scope}.**" if out else "", Options())
+        source = find_model(model or _model_of(capture))
+        before = capture.header.engine
+        kind = (
+            before if engine in ("", "auto") and before in source.engines else chosen_engine(source, engine)
+        )
+        running = open_engine(source, kind, f"{scope}, {scope}.**" if out else "", Options())
         try:
             if out:
                 header = Header(run=f"replay of {scope}, step {step}", engine=kind, selector=scope)
@@ -250,15 +259,15 @@ def replay_section(
                 done = replay_from(capture, running, scope, step=step)
         finally:
             running.close()
-        rows = tuple(_row(capture, each) for each in done.leaving)
-    title = f"{scope} of step {step}, computed on {kind} with inputs captured on {own or 'another engine'}"
+        rows = tuple(_row(capture, output) for output in done.leaving)
+    title = f"{scope} of step {step}, computed on {kind} with inputs captured on {before or 'another engine'}"
     columns = ("what leaves", "type and shape", "beside the capture", "largest difference", "relative")
     return Section("replay", title, columns, rows, _note(done, out))
 
 
 def _note(done: Replayed, out: str) -> str:
-    told = [f"{name} is {source}" for name, source in done.matched.items()]
-    inputs = f"inputs matched by type and shape: {'; '.join(told)}" if told else ""
+    sources = [f"{name} is {source}" for name, source in done.matched.items()]
+    inputs = f"inputs matched by type and shape: {'; '.join(sources)}" if sources else ""
     return ". ".join(part for part in (inputs, f"its inside is in {Path(out)}" if out else "") if part)
 
 
@@ -278,5 +287,5 @@ def _row(capture: Capture, each: Leaving) -> tuple[Cell, ...]:
         return each.name, layout, "bitwise the same", 0.0, 0.0
     if not record.kept:
         return each.name, layout, "differs; its values were not kept", None, None
-    found = difference(capture.values(record), each.replayed)
-    return each.name, layout, "differs", found.sums.max_abs, found.relative_l2
+    distance = difference(capture.values(record), each.replayed)
+    return each.name, layout, "differs", distance.sums.max_abs, distance.relative_l2

@@ -14,13 +14,8 @@ if TYPE_CHECKING:
     from trtdx.tensors.taps import Place, Selector
 
 _RANGE = re.compile(r"(\d+)(?:(-)(\d*))?")
-_LIKELY_AXES = (
-    1,
-    0,
-    2,
-    3,
-    4,
-)  # of tokens: [batch, tokens, ...], packed [tokens, ...], [batch, heads, tokens, ...]
+# Of tokens: [batch, tokens, ...], packed [tokens, ...], [batch, heads, tokens, ...].
+_LIKELY_AXES = (1, 0, 2, 3, 4)
 
 
 class Steps(NamedTuple):
@@ -40,11 +35,11 @@ def parse_steps(text: str) -> Steps:
     for part in text.replace(" ", "").split(","):
         if not part:
             continue
-        found = _RANGE.fullmatch(part)
-        if found is None:
+        match = _RANGE.fullmatch(part)
+        if match is None:
             raise InputError(f"{part!r} is not a choice of steps", fix="write steps as 0,5-9,20-")
-        first = int(found[1])
-        ranges.append((first, int(found[3]) if found[3] else None if found[2] else first))
+        first = int(match[1])
+        ranges.append((first, int(match[3]) if match[3] else None if match[2] else first))
     return Steps(tuple(ranges))
 
 
@@ -95,6 +90,12 @@ class Wanted(NamedTuple):
     positions: tuple[int, ...] = ()
     watch: bool = False
 
+    @classmethod
+    def from_texts(cls, values: str, steps: str, every: int, positions: str, watch: bool) -> Wanted:
+        """Return what the options of a run ask for."""
+        selector = parse_selector(values) if values else None
+        return cls(selector, parse_steps(steps), every, parse_positions(positions), watch)
+
     def has_step(self, step: int) -> bool:
         return self.steps.has(step) and step % self.every == 0
 
@@ -107,8 +108,10 @@ class Tokens(NamedTuple):
 
     def columns(self, positions: Sequence[int]) -> list[int]:
         """Return which of a step's own columns are the positions asked for."""
-        found = (position + self.length if position < 0 else position - self.first for position in positions)
-        return sorted({column for column in found if 0 <= column < self.length})
+        columns = (
+            position + self.length if position < 0 else position - self.first for position in positions
+        )
+        return sorted({column for column in columns if 0 <= column < self.length})
 
     def axis_in(self, shape: Sequence[int]) -> int | None:
         """Return the axis along which the tokens lie, by its length; none where nothing has it."""

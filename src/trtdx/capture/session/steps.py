@@ -217,7 +217,7 @@ def state_after(capture: Capture, step: int | None = None, *, caches: Mapping[st
     if any(number not in notes for number in range(last + 1)) or last < 0:
         raise CaptureError(
             f"{capture.folder} has no whole generation up to step {max(last, 0)}",
-            fix=f"it has {_told(notes)}" if notes else "start a generation anew",
+            fix=f"it has steps {min(notes)} to {max(notes)}" if notes else "start a generation anew",
         )
     chosen = np.array([notes[number].tokens for number in range(last + 1)], np.int64).T
     prompt, mask = _kept(capture, PROMPT, 0), _kept(capture, PROMPT_MASK, 0)
@@ -234,10 +234,6 @@ def state_after(capture: Capture, step: int | None = None, *, caches: Mapping[st
     )
 
 
-def _told(notes: Mapping[int, StepNote]) -> str:
-    return f"steps {min(notes)} to {max(notes)}"
-
-
 def _kept(capture: Capture, name: str, step: int) -> Array:
     return capture.values(capture.record(name, step=step))
 
@@ -248,9 +244,9 @@ def _cache(capture: Capture, name: str, output: str, notes: Mapping[int, StepNot
 
     first = next((step for step in range(last, -1, -1) if name not in notes[step].grown), 0)
     # Looked for once: to search the capture for each step would take longer the longer it is.
-    kept = {each.step: each for each in capture.records(name=f"{output}:new", rank=0) if each.kept}
+    records = {record.step: record for record in capture.records(name=f"{output}:new", rank=0) if record.kept}
     parts = [
-        capture.values(kept[step]) if step in kept else _kept(capture, f"{output}:new", step)
+        capture.values(records[step]) if step in records else _kept(capture, f"{output}:new", step)
         for step in range(first, last + 1)
     ]
     return np.concatenate(parts, notes[last].grown[name]) if len(parts) > 1 else parts[0]

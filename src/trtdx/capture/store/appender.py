@@ -178,7 +178,7 @@ def _opened(path: Path, *, fresh: bool) -> int:
 
 
 def _write_all(file: int, buffers: Sequence[Buffer]) -> None:
-    some = [memoryview(each).cast("B") for each in buffers]
+    some = [memoryview(buffer).cast("B") for buffer in buffers]
     while some:
         done = os.writev(file, some)
         while some and done >= len(some[0]):

@@ -157,7 +157,7 @@ def frame_of_layouts(layouts: Iterable[Layout]) -> bytes:
 
 def parse_places(content: Buffer) -> list[Place]:
     """Return the places a frame tells."""
-    places = [Place(*each) for each in _PLACES.decode(content)]
+    places = [Place(*fields) for fields in _PLACES.decode(content)]
     if any(len(text) > MOST_TEXT for place in places for text in place if isinstance(text, str)):
         raise ValueError("a name is too long")
     if any(not 0 <= place.number < 1 << 31 for place in places):

@@ -27,42 +27,34 @@ MOST_TOLD = 8
 CONFIG = "config.json"
 _OF_A_FOLDER = (CONFIG, "generation_config.json", "*.safetensors", "*.bin", "*.py")
 _BESIDE_A_GRAPH = ("{name}", "{name}.data", "{name}_data", "{stem}.data", "{stem}.bin", "{stem}.weights")
-_UNTOLD = (
-    "caches",
-    "notes",
-    "model",
-    "files",
-    "config",
-    "renamed",
-    "lost",
-    "cache",
-)  # not settings, or told otherwise
+# Not settings, or told otherwise.
+_UNTOLD = ("caches", "notes", "model", "files", "config", "renamed", "lost", "cache")
 
 
 def origin_of(model: Path | None) -> dict[str, Any]:
     """Return what a capture's header says about the model it is of and the machine."""
-    found: dict[str, Any] = {"python": platform.python_version(), "cpu": _cpu()}
+    origin: dict[str, Any] = {"python": platform.python_version(), "cpu": _cpu()}
     if model is None:
-        return found
-    found["files"] = {path.name: _fingerprint(path) for path in _files(model)}
+        return origin
+    origin["files"] = {path.name: _fingerprint(path) for path in _files(model)}
     config = _config(model / CONFIG) if model.is_dir() else None
-    return found | ({"config": config} if config else {})
+    return origin | ({"config": config} if config else {})
 
 
 def changes_between(before: Header, after: Header) -> list[str]:
     """Return what changed between two runs, in words: "torch 2.12.1 -> 2.13.0"; the likeliest cause first."""
     old, new = before.details, after.details
-    told = (
+    changes = (
         [] if before.engine == after.engine else [f"engine {before.engine or '?'} -> {after.engine or '?'}"]
     )
     settings = _changed_config(old.get("config"), new.get("config"))
-    told += settings + _changed_files(old.get("files"), new.get("files"), known=CONFIG if settings else "")
+    changes += settings + _changed_files(old.get("files"), new.get("files"), known=CONFIG if settings else "")
     for name in sorted(old.keys() & new.keys() - set(_UNTOLD)):
         if old[name] != new[name]:
-            told.append(f"{name} {_short(old[name])} -> {_short(new[name])}")
+            changes.append(f"{name} {_short(old[name])} -> {_short(new[name])}")
     if before.made_by != after.made_by:
-        told.append(f"{before.made_by} -> {after.made_by}")
-    return told
+        changes.append(f"{before.made_by} -> {after.made_by}")
+    return changes
 
 
 def _changed_config(old: Any, new: Any) -> list[str]:
@@ -70,13 +62,13 @@ def _changed_config(old: Any, new: Any) -> list[str]:
         return []
     before, after = dict(_leaves(old)), dict(_leaves(new))
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
-    told = [
+    lines = [
         f"{name} {_short(before.get(name, 'none'))} -> {_short(after.get(name, 'none'))} in config.json"
         for name in names
         if name not in ("transformers_version", "_name_or_path")
     ]
-    more = [f"and {len(told) - MOST_TOLD} more settings in config.json"] if len(told) > MOST_TOLD else []
-    return told[:MOST_TOLD] + more
+    more = [f"and {len(lines) - MOST_TOLD} more settings in config.json"] if len(lines) > MOST_TOLD else []
+    return lines[:MOST_TOLD] + more
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -92,15 +84,12 @@ def _changed_files(old: Any, new: Any, *, known: str = "") -> list[str]:
         return []
     # An ONNX file may have been renamed: one file before and one after are the same model's.
     if len(old) == len(new) == 1:
-        return [] if [*old.values()] == [*new.values()] else [f"the file {_one(old, new)} has other content"]
+        names = " / ".join(dict.fromkeys((*old, *new)))
+        return [] if [*old.values()] == [*new.values()] else [f"the file {names} has other content"]
     other = [name for name in old if name in new and old[name] != new[name] and name != known]
     gone, more = [name for name in old if name not in new], [name for name in new if name not in old]
     words = (("other content", other), ("gone", gone), ("new", more))
     return [f"{what} in the model's folder: {listed(names, 4)}" for what, names in words if names]
-
-
-def _one(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    return " / ".join(dict.fromkeys((*old, *new)))
 
 
 def _short(value: Any) -> str:
@@ -110,38 +99,38 @@ def _short(value: Any) -> str:
 
 def _files(model: Path) -> list[Path]:
     if model.is_dir():
-        found = [path for pattern in _OF_A_FOLDER for path in sorted(model.glob(pattern))]
+        paths = [path for pattern in _OF_A_FOLDER for path in sorted(model.glob(pattern))]
     else:
-        names = (each.format(name=model.name, stem=model.stem) for each in _BESIDE_A_GRAPH)
-        found = [model.parent / name for name in dict.fromkeys(names)]
-    return [path for path in found if path.is_file()][:MOST_FILES]
+        names = (pattern.format(name=model.name, stem=model.stem) for pattern in _BESIDE_A_GRAPH)
+        paths = [model.parent / name for name in dict.fromkeys(names)]
+    return [path for path in paths if path.is_file()][:MOST_FILES]
 
 
 def _fingerprint(path: Path) -> str:
     """Return a file's size and a hash of its content, or of pieces of it where it is large."""
     try:
         size = path.stat().st_size
-        made = hashlib.blake2b(digest_size=8)
+        digest = hashlib.blake2b(digest_size=8)
         with path.open("rb") as stream:
             if size <= WHOLE_BYTES:
-                made.update(stream.read())
+                digest.update(stream.read())
             else:
                 for number in range(PIECES):
                     stream.seek((size - PIECE_BYTES) * number // (PIECES - 1))
-                    made.update(stream.read(PIECE_BYTES))
+                    digest.update(stream.read(PIECE_BYTES))
     except OSError as err:
         return f"not read: {err.strerror}"
-    return f"{size} {made.hexdigest()}"
+    return f"{size} {digest.hexdigest()}"
 
 
 def _config(path: Path) -> dict[str, Any] | None:
     try:
         if path.stat().st_size > MOST_CONFIG_BYTES:
             return None
-        found = json.loads(path.read_text("utf-8"))
+        config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return config if isinstance(config, dict) else None
 
 
 def _cpu() -> str:

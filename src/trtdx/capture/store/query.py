@@ -77,7 +77,7 @@ def query(
         try:
             _check_statement(duckdb, connection.extract_statements(sql))
             answer = connection.execute(sql)
-            columns = tuple(each[0] for each in answer.description)
+            columns = tuple(column[0] for column in answer.description)
             rows = answer.fetchmany(most_rows + 1)
         except duckdb.InterruptException as err:
             raise InputError(f"the query did not end within {timeout_s:g} s") from err

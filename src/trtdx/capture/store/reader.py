@@ -80,13 +80,13 @@ class RankFiles:
         magic = bytes(self._index[: len(disk.INDEX_MAGIC)])
         if magic != disk.INDEX_MAGIC[: len(magic)]:
             raise CaptureError(f"{self._path} is not the index of a capture, or of a newer trtdx")
-        for each in parse_frames(self._index, len(disk.INDEX_MAGIC)):
+        for frame in parse_frames(self._index, len(disk.INDEX_MAGIC)):
             try:
-                self._take(each)
+                self._take(frame)
             except (ValueError, RecursionError, msgspec.MsgspecError) as err:
-                self.damaged, self.problem = True, f"is damaged at byte {each.at}: {err}"
+                self.damaged, self.problem = True, f"is damaged at byte {frame.at}: {err}"
                 return
-            self.whole_bytes = each.at + each.size
+            self.whole_bytes = frame.at + frame.size
         if self.whole_bytes < len(self._index):
             self.problem = (
                 f"is cut off: its last {counted(len(self._index) - self.whole_bytes, 'byte')} are no frame"
@@ -154,8 +154,8 @@ class RankFiles:
         begins, sizes = rows["offset"], rows["bytes"]  # below 2**63 and 2**62: the sum fits
         ends = begins.astype("u8") + sizes
         inside = (begins >= len(disk.VALUES_MAGIC)) & (ends <= len(self._values))
-        kept: np.ndarray[Any, Any] = inside & (begins % disk.ALIGNMENT == 0)
-        return kept
+        with_values: np.ndarray[Any, Any] = inside & (begins % disk.ALIGNMENT == 0)
+        return with_values
 
     def rows(self) -> Iterator[np.ndarray[Any, Any]]:
         """Yield the rows as arrays, a batch at a time."""
@@ -166,13 +166,13 @@ class RankFiles:
         import numpy as np
 
         named = [number for number, place in enumerate(self.places) if name in (None, place.name)]
-        for each in self._row_frames:
-            rows = self._rows(each)
-            wanted = np.ones(len(rows), bool) if step is None else rows["step"] == step
+        for frame in self._row_frames:
+            rows = self._rows(frame)
+            selected = np.ones(len(rows), bool) if step is None else rows["step"] == step
             if name is not None:
-                wanted &= np.isin(rows["place"], named)
-            for number in np.flatnonzero(wanted).tolist():
-                yield self._record(each.at + number * disk.ROW_BYTES)
+                selected &= np.isin(rows["place"], named)
+            for number in np.flatnonzero(selected).tolist():
+                yield self._record(frame.at + number * disk.ROW_BYTES)
 
     def _record(self, at: int) -> Record:
         step, place, layout, offset, _, digest, flags = disk.ROW_HEAD.unpack_from(self._index, at)
@@ -230,22 +230,22 @@ class Capture:
     @property
     def partial(self) -> tuple[str, ...]:
         """What is missing, in words; nothing where every rank's capture was closed."""
-        told = []
+        problems = []
         for rank, files in self._ranks.items():
             name = disk.index_name(rank)
             if files.problem:
-                told.append(
+                problems.append(
                     f"{name} {files.problem}; {counted(files.records, 'record')} before that can be read"
                 )
             elif files.end is None:
-                told.append(f"{name} was not closed: the run ended early or is still going on")
+                problems.append(f"{name} was not closed: the run ended early or is still going on")
             elif files.end.problem:
-                told.append(files.end.problem)
+                problems.append(files.end.problem)
             if files.lost:
-                told.append(
+                problems.append(
                     f"{disk.values_name(rank)} is missing or cut off: {files.lost} values are not in it"
                 )
-        return tuple(told)
+        return tuple(problems)
 
     @property
     def left_out(self) -> int:
@@ -265,14 +265,14 @@ class Capture:
 
     def record(self, name: str, *, step: int = 0, rank: int = 0) -> Record:
         """Return the record of a name at a step, one with values if there is, or raise with the nearest names."""
-        found = None
+        without_values = None
         for record in self.records(step=step, name=name, rank=rank):
             if record.kept:
                 return record
-            found = found or record
-        if found is None:
+            without_values = without_values or record
+        if without_values is None:
             raise UnknownNameError(f"tensor of step {step} on rank {rank}", name, self.names())
-        return found
+        return without_values
 
     def names(self) -> list[str]:
         """Return the names captured, in the order they were first met."""
@@ -337,8 +337,8 @@ def _ranks(folder: Path) -> list[int]:
         names = [entry.name for entry in folder.iterdir()]
     except OSError as err:
         raise CaptureError(f"cannot read {folder}: {err.strerror or err}") from err
-    found = [re.fullmatch(r"rank(0|[1-9]\d{0,4})\.index", name) for name in names]
-    ranks = sorted(int(each[1]) for each in found if each)
+    matches = [re.fullmatch(r"rank(0|[1-9]\d{0,4})\.index", name) for name in names]
+    ranks = sorted(int(match[1]) for match in matches if match)
     if not ranks:
         raise CaptureError(f"{folder} holds no capture", fix="name a folder with a rank0.index in it")
     return ranks
@@ -355,11 +355,11 @@ def _mapped(path: Path, *, missing_ok: bool = False) -> memoryview:
     except OSError as err:
         raise CaptureError(f"cannot read {path}: {err.strerror or err}") from err
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise CaptureError(f"{path} is not a plain file")
-        if not found.st_size:
+        if not status.st_size:
             return memoryview(b"")
-        return memoryview(mmap.mmap(file, found.st_size, access=mmap.ACCESS_READ))
+        return memoryview(mmap.mmap(file, status.st_size, access=mmap.ACCESS_READ))
     finally:
         os.close(file)

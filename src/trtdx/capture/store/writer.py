@@ -88,9 +88,7 @@ class CaptureWriter:
         self._new_layouts: list[Layout] = []
         self._known: dict[bytes, int] = {}  # content -> where it is in the log, least recently met first
         self._rows, self._row = bytearray(), bytearray(disk.ROW_BYTES)  # those that wait, the one being made
-        self._large: list[
-            memoryview | bytes
-        ] = []  # values after the waiting ones, written from where they lie
+        self._large: list[memoryview | bytes] = []  # values after these, written from where they lie
         self._notes: list[bytes] = []
         self._kept_bytes, self._budgeted_bytes, self._step = 0, 0, -1
         rank = self.header.rank
@@ -113,8 +111,8 @@ class CaptureWriter:
         A log that goes on is filled up to the next aligned place.
         """
         values = disk.VALUES_MAGIC[self._end :] or bytes(-self._end % ALIGNMENT)
-        told = frame(disk.HEADER, msgspec.json.encode(self.header))
-        frames = disk.INDEX_MAGIC[self._files.index_end :] + told
+        header = frame(disk.HEADER, msgspec.json.encode(self.header))
+        frames = disk.INDEX_MAGIC[self._files.index_end :] + header
         self._files.put(Batch(frames, bytearray(values), len(values)))
         self._end += len(values)
         _write_header(self.folder / disk.HEADER_FILE, self.header)
@@ -134,8 +132,10 @@ class CaptureWriter:
                 )
             self._places = {place: number for number, place in enumerate(before.places)}
             self._layouts = {
-                (each.dtype, each.shape, each.device): _Known(number, each.bytes, DTYPES[each.dtype].code)
-                for number, each in enumerate(before.layouts)
+                (layout.dtype, layout.shape, layout.device): _Known(
+                    number, layout.bytes, DTYPES[layout.dtype].code
+                )
+                for number, layout in enumerate(before.layouts)
             }
             self._layouts_told = len(before.layouts)
             self.records, whole_bytes = before.records, before.whole_bytes
@@ -201,11 +201,11 @@ class CaptureWriter:
     def _new_layout(self, tensor: Source) -> _Known:
         if len(self._layouts) >= REMEMBERED:  # shapes that grow with every step; told again if met again
             self._layouts.clear()
-        known = _Known(self._layouts_told, tensor.bytes, DTYPES[tensor.dtype].code)
-        self._layouts[tensor[2:5]] = known
+        layout = _Known(self._layouts_told, tensor.bytes, DTYPES[tensor.dtype].code)
+        self._layouts[tensor[2:5]] = layout
         self._layouts_told += 1
         self._new_layouts.append(Layout(tensor.dtype, tensor.shape, tensor.device))
-        return known
+        return layout
 
     def _keep(self, content: memoryview, digest: bytes, budgeted: bool) -> tuple[int, int]:
         """Return where the values are or will be in the log, and the flag that says why not."""
@@ -303,7 +303,7 @@ def _end_of_last_note(path: Path) -> int | None:
     """Return where the last note in an index ends."""
     index = path.read_bytes()
     frames = disk.parse_frames(memoryview(index), len(disk.INDEX_MAGIC))
-    ends = [each.at + each.size for each in frames if each.kind == disk.NOTE]
+    ends = [note.at + note.size for note in frames if note.kind == disk.NOTE]
     return ends[-1] if ends else None
 
 

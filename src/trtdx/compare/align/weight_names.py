@@ -16,7 +16,7 @@ import numpy as np
 
 from trtdx.errors import TrtdxError
 from trtdx.formats.onnx.names import WEIGHT, norm_behind
-from trtdx.formats.onnx.scopes import Between
+from trtdx.formats.onnx.scopes import Places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,7 +112,7 @@ def _by_elimination(
         at: None if at in graph.inserted else graph.scopes[at] for at in range(len(graph.nodes))
     }
     scopes |= {numbers[name]: _chain(module) for name, module in found.items()}
-    around = Between(graph.nodes, graph.reads, graph.made, graph.users).settle(scopes)
+    around = Places(graph).scopes_between_neighbours(scopes)
     missing = {
         sample.name: sample
         for sample in known

@@ -13,7 +13,7 @@ from trtdx.capture.store.writer import CaptureWriter
 from trtdx.compare.sides.side import Side
 from trtdx.engines.onnxruntime.session import Options, Session
 from trtdx.errors import InputError
-from trtdx.formats.onnx.casts import onnx_ir
+from trtdx.formats.onnx.edit import import_onnx_ir
 from trtdx.formats.onnx.graph import Graph
 from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.places import all_taps
@@ -124,7 +124,7 @@ class Cut:
 
     def _cut(self, names: Iterable[str]) -> dict[str, str]:
         """Cut the graph at values; returns the name of each one's new input, where something reads it."""
-        graph, ir = self.graph.model.graph, onnx_ir()
+        graph, ir = self.graph.model.graph, import_onnx_ir()
         new_inputs: dict[str, str] = {}
         results = []
         for name in names:

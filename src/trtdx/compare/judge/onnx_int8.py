@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trtdx.formats.onnx.casts import is_float, onnx_ir
+from trtdx.formats.onnx.casts import is_float
+from trtdx.formats.onnx.edit import add_constant, import_onnx_ir
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -43,7 +44,7 @@ class _Honest:
 
     def __init__(self, graph: Graph, node: ir.Node, how: How) -> None:
         self._graph, self._node, self._how = graph, node, how
-        self._ir: Any = onnx_ir()
+        self._ir: Any = import_onnx_ir()
 
     def change(self, by_channel: bool) -> bool:
         is_table = self._node.op_type == "Gather"
@@ -53,7 +54,8 @@ class _Honest:
             return False
         across = 0 if is_table or not self._node.attributes.get_int("transB", 0) else 1  # what is summed over
         rounded_weight = rounded(weight, self._how.bits, across, by_channel=by_channel and not is_table)
-        self._node.replace_input_with(weight_index, self._constant(rounded_weight, "weight"))
+        constant = add_constant(self._graph.model.graph, self._name("weight"), rounded_weight)
+        self._node.replace_input_with(weight_index, constant)
         if not is_table and self._how.activations:
             self._quantise_input()
         return True
@@ -77,15 +79,6 @@ class _Honest:
                 self._node, self._ir.Node("", op, reads, outputs=makes, name=f"{makes[0].name}_{op}")
             )
         self._node.replace_input_with(0, wide)
-
-    def _constant(self, array: Array, what: str) -> Any:
-        name = self._name(what)
-        tensor = self._ir.tensor(array, name=name)
-        value = self._ir.Value(
-            name=name, shape=tensor.shape, type=self._ir.TensorType(tensor.dtype), const_value=tensor
-        )
-        self._graph.model.graph.register_initializer(value)
-        return value
 
     def _name(self, what: str) -> str:
         return f"__honest_{self._node.outputs[0].name}_{what}"

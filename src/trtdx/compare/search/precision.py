@@ -21,10 +21,11 @@ from trtdx.compare.search.lowering import Lowering, lowering_of
 from trtdx.compare.search.precision_runs import Meter, apart, finite, is_real, samples_of
 from trtdx.compare.sides.side import Spec
 from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
-from trtdx.formats.onnx.casts import save, scrub
-from trtdx.formats.onnx.graph import CLASSES, SCOPES
+from trtdx.formats.onnx.edit import remove_metadata, save_model
+from trtdx.formats.onnx.graph import CLASSES
 from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.probes import with_noise
+from trtdx.formats.onnx.proto import SCOPES
 from trtdx.model import Report, Section, Summary
 from trtdx.words import counted, listed
 
@@ -113,8 +114,8 @@ def precision_search(
         search = _Search(host, model, dtype, question, Path(folder), engine or _best_engine(), progress)
         result = search.found(most)
         mixed = search.lowering.convert(result.keep)
-        scrub(mixed, keep=(SCOPES, CLASSES))
-        save(mixed, Path(out))
+        remove_metadata(mixed, keep=(SCOPES, CLASSES))
+        save_model(mixed, Path(out))
     return result._replace(file=out)
 
 
@@ -222,7 +223,7 @@ class _Search:
 
     def _open_model(self, model: ir.Model, file: Path, *, kind: str = "", selector: str = "") -> Engine:
         """Return a model, written to a file, on the engine of the search or on another."""
-        save(model, file)
+        save_model(model, file)
         kind = kind or self.engine
         return Spec(kind, str(file), {"level": "none"} if kind == "onnx" else {}).open(selector)
 

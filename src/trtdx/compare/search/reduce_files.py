@@ -11,8 +11,9 @@ import numpy as np
 from trtdx.compare.sides.side import Spec
 from trtdx.engines.onnxruntime.segments import extracted
 from trtdx.errors import TrtdxError
-from trtdx.formats.onnx.casts import save, scrub
-from trtdx.formats.onnx.graph import CLASSES, SCOPES
+from trtdx.formats.onnx.edit import remove_metadata, save_model
+from trtdx.formats.onnx.graph import CLASSES
+from trtdx.formats.onnx.proto import SCOPES
 from trtdx.model import Report, Section, Summary
 from trtdx.optional import need
 from trtdx.tensors.cache_names import cache_key
@@ -57,12 +58,12 @@ def write_case(found: Found, target: Path) -> None:
     case = found.case
     part = extracted(found.graph, case.part.inputs, case.part.outputs)
     model = graphs.Model(part, ir_version=found.graph.model.ir_version)
-    scrub(model, keep=(SCOPES, CLASSES))
+    remove_metadata(model, keep=(SCOPES, CLASSES))
     part.name = "reduced"
     names = {str(value.name): _plain_name(str(value.name)) for value in (*part.inputs, *part.outputs)}
     for value in (*part.inputs, *part.outputs):
         value.name = names[str(value.name)]
-    save(model, target / "model.onnx")
+    save_model(model, target / "model.onnx")
     save_arrays(target / "inputs", [{names[name]: sample[name] for name in sample} for sample in case.inputs])
     results = [{f":out.{names[name]}": sample[name] for name in sample} for sample in case.expected]
     save_arrays(target / "expected", results)

@@ -13,12 +13,13 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.errors import InputError, UnknownNameError
+from trtdx.errors import UnknownNameError
+from trtdx.formats.onnx.edit import add_constant, drop_unused_weights, import_onnx_ir, iter_body_nodes
+from trtdx.formats.onnx.walk import OWN_DOMAINS
 from trtdx.optional import need
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
+    from collections.abc import Collection
 
     import numpy as np
     import onnx_ir as ir
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 
 TYPES = {"float16": "FLOAT16", "bfloat16": "BFLOAT16"}
 OPSET = 20
-OWN_DOMAINS = ("", "ai.onnx")
 PURPOSE = "convert ONNX models"
-MOST_EMBEDDED = 1 << 30  # bytes of weights in the file itself; beyond, they lie beside it
 # Their result's type is an attribute, or they carry types that one cast does not reach.
 _LEFT_ALONE = {
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "EyeLike", "Bernoulli", "Multinomial",
@@ -59,23 +58,23 @@ def convert(model: ir.Model, dtype: str, keep: Collection[str] = ()) -> ir.Model
     """
     if dtype not in TYPES:
         raise UnknownNameError("type to convert to", dtype, TYPES)
-    found = lifted(model)
-    known = {name for node in found.graph for name in (called(node), node.name) if name}
+    converted = lifted(model)
+    known_operations = {name for node in converted.graph for name in (called(node), node.name) if name}
     for name in keep:
-        if name not in known:
-            raise UnknownNameError("operation of the graph", name, known)
-    found.graph.opset_imports.setdefault("", OPSET)  # a graph of other domains alone has none for Cast
-    Converter(found, dtype, set(keep)).convert()
-    return found
+        if name not in known_operations:
+            raise UnknownNameError("operation of the graph", name, known_operations)
+    converted.graph.opset_imports.setdefault("", OPSET)  # a graph of other domains alone has none for Cast
+    Converter(converted, dtype, set(keep)).convert()
+    return converted
 
 
 def lifted(model: ir.Model) -> ir.Model:
     """Return a copy of a model with its constants among the weights, where they can be converted once."""
     passes = need("onnx_ir.passes.common", extra="onnx", to=PURPOSE)
-    found: ir.Model = passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(
+    lifted_model: ir.Model = passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(
         model.clone()
     ).model
-    return found
+    return lifted_model
 
 
 def called(node: ir.Node) -> str:
@@ -85,14 +84,8 @@ def called(node: ir.Node) -> str:
 
 def lowered(model: ir.Model, dtype: str) -> list[str]:
     """Return the operations that would be computed in a lower precision, in their order."""
-    low = getattr(onnx_ir().DataType, TYPES[dtype])
-    return [
-        called(node) for node in lifted(model).graph if any(_floats(node)) and any(map(any, typed(node, low)))
-    ]
-
-
-def onnx_ir() -> Any:
-    return need("onnx_ir", extra="onnx", to=PURPOSE)
+    low = getattr(import_onnx_ir().DataType, TYPES[dtype])
+    return [called(node) for node in lifted(model).graph if any(map(any, typed(node, low)))]
 
 
 def is_float(value: ir.Value | None) -> bool:
@@ -104,14 +97,10 @@ def _held(value: ir.Value) -> bool:
     return value.type is not None and type(value.type).__name__ != "TensorType"
 
 
-def _floats(node: ir.Node) -> Iterator[bool]:
-    yield from (is_float(value) for value in (*node.inputs, *node.outputs))
-
-
 def typed(node: ir.Node, low: Any) -> Typed:
     """Return which of an operation's tensors may be of a lower type; only those of float32 count."""
     nothing = Typed((False,) * len(node.inputs), (False,) * len(node.outputs))
-    bodies = any(each.type.name in ("GRAPH", "GRAPHS") for each in node.attributes.values())
+    bodies = any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values())
     odd = node.op_type in _LEFT_ALONE or any(word in node.op_type for word in _CARRIERS)
     if bodies or odd or node.domain not in OWN_DOMAINS:
         return nothing
@@ -138,9 +127,9 @@ def _formal(op: str, domain: str, opset: int, low: str) -> tuple[list[bool], lis
         schema = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
         return None
-    allowed = {each.type_param_str: low in each.allowed_type_strs for each in schema.type_constraints}
-    ins = [allowed.get(each.type_str, False) for each in schema.inputs]
-    outs = [allowed.get(each.type_str, False) for each in schema.outputs]
+    allowed = {rule.type_param_str: low in rule.allowed_type_strs for rule in schema.type_constraints}
+    ins = [allowed.get(parameter.type_str, False) for parameter in schema.inputs]
+    outs = [allowed.get(parameter.type_str, False) for parameter in schema.outputs]
     return ins or [False], outs or [False]
 
 
@@ -148,23 +137,15 @@ class Converter:
     """Converts one model in place."""
 
     def __init__(self, model: ir.Model, dtype: str, keep: set[str]) -> None:
-        self.ir = onnx_ir()
+        self.ir = import_onnx_ir()
         self.model, self.graph, self.dtype, self.keep = model, model.graph, dtype, keep
         self.full = self.ir.DataType.FLOAT
         self.low = getattr(self.ir.DataType, TYPES[dtype])
         self._made: dict[tuple[ir.Value, Any], ir.Value] = {}
-        self._names = {value.name for node in model.graph for value in node.outputs} | set(
-            model.graph.initializers
-        )
-        self._floats = {
-            value
-            for value in (
-                *model.graph.inputs,
-                *model.graph.initializers.values(),
-                *(each for node in model.graph for each in node.outputs),
-            )
-            if is_float(value)
-        }
+        made = [value for node in model.graph for value in node.outputs]
+        self._names = {value.name for value in made} | set(model.graph.initializers)
+        values = (*model.graph.inputs, *model.graph.initializers.values(), *made)
+        self._floats = {value for value in values if is_float(value)}
 
     def convert(self) -> None:
         for node in list(self.graph):
@@ -172,49 +153,41 @@ class Converter:
         for at, value in enumerate(list(self.graph.outputs)):
             if value in self._floats and value.dtype is not self.full:
                 self.graph.outputs[at] = self._given_back(value)
-        for name in [name for name, value in self.graph.initializers.items() if not _used(value)]:
-            del self.graph.initializers[name]
+        drop_unused_weights(self.graph)
 
     def _convert_node(self, node: ir.Node) -> None:
-        kept = called(node) in self.keep or (node.name or "") in self.keep
+        is_kept = called(node) in self.keep or (node.name or "") in self.keep
         fits = typed_by(self._floats, node, self.low)
         for at, value in enumerate(node.inputs):
             if value is not None and value in self._floats:
-                target = self.low if fits.inputs[at] and not kept else self.full
+                target = self.low if fits.inputs[at] and not is_kept else self.full
                 node.replace_input_with(at, self.as_type(value, target))
         self._convert_bodies(node)
         for at, value in enumerate(node.outputs):
-            if value in self._floats and fits.outputs[at] and not kept:
+            if value in self._floats and fits.outputs[at] and not is_kept:
                 value.type = self.ir.TensorType(self.low)
                 self.tell_type(node)
 
     def tell_type(self, node: ir.Node) -> None:
         """Put the lower type where an operation tells its result's type itself."""
         for name in ("to", "output_dtype"):
-            given = node.attributes.get(name)
-            if given is not None and given.value == self.full.value:
+            attribute = node.attributes.get(name)
+            if attribute is not None and attribute.value == self.full.value:
                 node.attributes[name] = self.ir.AttrInt64(name, self.low.value)
-        given = node.attributes.get("value")
+        attribute = node.attributes.get("value")
         if node.op_type == "ConstantOfShape":
-            array = given.as_tensor().numpy() if given is not None else _zero()
-            made = self.ir.tensor(rounded(array, self.dtype), dtype=self.low)
-            node.attributes["value"] = self.ir.AttrTensor("value", made)
+            import numpy as np
+
+            array = attribute.as_tensor().numpy() if attribute is not None else np.zeros(1, np.float32)
+            tensor = self.ir.tensor(rounded(array, self.dtype), dtype=self.low)
+            node.attributes["value"] = self.ir.AttrTensor("value", tensor)
 
     def _convert_bodies(self, node: ir.Node) -> None:
         """Give the bodies of If, Loop and Scan what they read from outside in float32."""
-        for attribute in node.attributes.values():
-            kind = attribute.type.name
-            bodies = (
-                [attribute.as_graph()]
-                if kind == "GRAPH"
-                else attribute.as_graphs()
-                if kind == "GRAPHS"
-                else ()
-            )
-            for inner in (each for body in bodies for each in self.ir.traversal.RecursiveGraphIterator(body)):
-                for at, value in enumerate(inner.inputs):
-                    if value in self._floats:
-                        inner.replace_input_with(at, self.as_type(value, self.full))
+        for inner in iter_body_nodes(node):
+            for at, value in enumerate(inner.inputs):
+                if value in self._floats:
+                    inner.replace_input_with(at, self.as_type(value, self.full))
 
     def as_type(self, value: ir.Value, target: Any) -> ir.Value:
         """Return a tensor in a type: itself, a converted weight, or what a Cast makes of it."""
@@ -231,36 +204,20 @@ class Converter:
     def _weight(self, value: ir.Value, weight: Any, target: Any) -> ir.Value:
         array = rounded(weight.numpy(), self.dtype)
         name = self.name(f"{value.name}_{self.dtype}")
-        made = self.ir.Value(
-            name=name, shape=value.shape, type=self.ir.TensorType(target),
-            const_value=self.ir.tensor(array, dtype=target, name=name),
-        )  # fmt: skip
-        self.graph.register_initializer(made)
-        found: ir.Value = made
-        return found
+        return add_constant(self.graph, name, array, target)
 
     def _cast(self, value: ir.Value, target: Any, name: str = "") -> ir.Value:
         word = "float32" if target is self.full else self.dtype
-        made = self.ir.Value(
-            name=name or self.name(f"{value.name}_to_{word}"),
-            shape=value.shape,
-            type=self.ir.TensorType(target),
-        )
-        node = self.ir.Node(
-            "",
-            "Cast",
-            [value],
-            [self.ir.AttrInt64("to", target.value)],
-            outputs=[made],
-            name=f"cast_{made.name}",
-        )
+        name = name or self.name(f"{value.name}_to_{word}")
+        result: ir.Value = self.ir.Value(name=name, shape=value.shape, type=self.ir.TensorType(target))
+        to = [self.ir.AttrInt64("to", target.value)]
+        node = self.ir.Node("", "Cast", [value], to, outputs=[result], name=f"cast_{name}")
         before = value.producer()
         if before is not None:
             self.graph.insert_after(before, node)
         else:
             self.graph.insert_before(self.graph[0], node)
-        found: ir.Value = made
-        return found
+        return result
 
     def _given_back(self, value: ir.Value) -> ir.Value:
         """Return a result in the type the model had it in, and under its name."""
@@ -279,35 +236,18 @@ class Converter:
 
 def typed_by(floats: Collection[ir.Value], node: ir.Node, low: Any) -> Typed:
     """Return which of an operation's tensors may be lower, where those before it may have been lowered already."""
-    full = onnx_ir().DataType.FLOAT
+    full = import_onnx_ir().DataType.FLOAT
     changed = [
         value for value in node.inputs if value is not None and value in floats and value.dtype is not full
     ]
     before = [(value, value.type) for value in dict.fromkeys(changed)]
     for value, _ in before:
-        value.type = onnx_ir().TensorType(full)
+        value.type = import_onnx_ir().TensorType(full)
     try:
         return typed(node, low)
     finally:
         for value, kind in before:
             value.type = kind
-
-
-def _used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
-
-
-def _zero() -> Array:
-    import numpy as np
-
-    return np.zeros(1, np.float32)
-
-
-def _finfo(kind: Any) -> Any:
-    import ml_dtypes
-
-    described: Any = ml_dtypes.finfo
-    return described(kind)
 
 
 def rounded(array: Array, dtype: str) -> Array:
@@ -316,42 +256,10 @@ def rounded(array: Array, dtype: str) -> Array:
     import numpy as np
 
     kind = np.dtype(getattr(ml_dtypes, dtype)) if dtype == "bfloat16" else np.dtype(dtype)
-    told: Any = _finfo(kind)
-    largest, least = float(told.max), float(told.smallest_subnormal)
-    held = np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
-    if held.size == 1:  # an epsilon
-        held = np.where((held != 0) & (np.abs(held) < least), np.copysign(least, held), held)
-    return np.asarray(held.astype(kind))
-
-
-def scrub(model: ir.Model, keep: Collection[str] = ()) -> None:
-    """Take out of a model what tells about the machine it was made on: traces, paths, documentation."""
-    nodes = [*model.graph]
-    for holder in (
-        model,
-        model.graph,
-        *nodes,
-        *(value for node in nodes for value in node.outputs),
-        *model.graph.inputs,
-    ):
-        holder.doc_string = None
-        for key in [key for key in holder.metadata_props if key not in keep]:
-            del holder.metadata_props[key]
-
-
-def save(model: ir.Model, file: Path) -> None:
-    """Write a model with all its weights: in the file, or in one beside it where they are many."""
-    graphs = onnx_ir()
-    for value in model.graph.initializers.values():
-        tensor = value.const_value
-        if tensor is not None and isinstance(tensor, graphs.ExternalTensor):
-            value.const_value = graphs.Tensor(tensor.numpy(), dtype=tensor.dtype, name=value.name)
-    size = sum(each.const_value.nbytes for each in model.graph.initializers.values() if each.const_value)
-    try:
-        if size > MOST_EMBEDDED:
-            graphs.save(model, file, external_data=f"{file.name}.data")
-        else:
-            graphs.save(model, file)
-    except OSError as err:
-        file.unlink(missing_ok=True)  # half a model is none
-        raise InputError(f"cannot write {file}: {err.strerror or err}") from err
+    finfo: Any = ml_dtypes.finfo  # which has no types
+    limits = finfo(kind)
+    largest, least = float(limits.max), float(limits.smallest_subnormal)
+    clipped = np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
+    if clipped.size == 1:  # an epsilon
+        clipped = np.where((clipped != 0) & (np.abs(clipped) < least), np.copysign(least, clipped), clipped)
+    return np.asarray(clipped.astype(kind))

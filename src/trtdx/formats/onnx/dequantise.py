@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import TrtdxError
-from trtdx.formats.onnx.casts import onnx_ir
+from trtdx.formats.onnx.edit import add_constant, import_onnx_ir, insert_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +31,8 @@ OPERATORS = {"QLinearConcat", "QGemm", *BINARY, *UNARY}
 STATIC = {"QuantizeLinear", *OPERATORS}
 PRODUCTS = re.compile(r"MatMul|Gemm|Conv|Gather|Transpose")
 STEPS = 255.0
-ROOMY = (
-    8.0  # times the step that the numbers need: calibration saw larger ones; beyond that it is no honest step
-)
+# Times the step that the numbers need: calibration saw larger ones; beyond that it is no honest step.
+ROOMY = 8.0
 
 
 class NotInFloatsError(TrtdxError):
@@ -65,7 +64,7 @@ def moved_steps(graph: Graph) -> dict[str, float]:
 
     Rounding and moving numbers can change places, so optimisers put a quantiser before what moves its input.
     """
-    found: dict[str, float] = {}
+    steps: dict[str, float] = {}
     for node in graph.nodes:
         scale = node.inputs[1] if node.op_type == "QuantizeLinear" else None
         if scale is None or scale.const_value is None or scale.const_value.size > 1:
@@ -76,11 +75,11 @@ def moved_steps(graph: Graph) -> dict[str, float]:
             maker = None if value is None else value.producer()
             if maker is None or maker.op_type not in MOVES:
                 continue
-            before = [each for each in maker.inputs if each is not None and each.dtype == scale.dtype]
-            for each in before:
-                found[str(each.name)] = max(found.get(str(each.name), 0.0), step)
+            before = [source for source in maker.inputs if source is not None and source.dtype == scale.dtype]
+            for source in before:
+                steps[str(source.name)] = max(steps.get(str(source.name), 0.0), step)
             waiting += before
-    return found
+    return steps
 
 
 def cached_steps(graph: Graph) -> dict[str, float]:
@@ -93,15 +92,15 @@ def cached_steps(graph: Graph) -> dict[str, float]:
         scale = maker.inputs[1] if maker is not None and maker.op_type == "DequantizeLinear" else None
         if key and scale is not None and scale.const_value is not None and scale.const_value.size == 1:
             handed[key] = float(scale.const_value.numpy().reshape(-1)[0])
-    found: dict[str, float] = {}
-    waiting = [(each, handed[key]) for each in graph.inputs if (key := cache_key(str(each.name))) in handed]
+    steps: dict[str, float] = {}
+    waiting = [(fed, handed[key]) for fed in graph.inputs if (key := cache_key(str(fed.name))) in handed]
     while waiting:
         value, step = waiting.pop()
-        found[str(value.name)] = max(found.get(str(value.name), 0.0), step)
+        steps[str(value.name)] = max(steps.get(str(value.name), 0.0), step)
         for use in value.uses():
             if use.node.op_type in MOVES:
-                waiting += [(each, step) for each in use.node.outputs]
-    return found
+                waiting += [(output, step) for output in use.node.outputs]
+    return steps
 
 
 def in_floats(graph: Graph, *, steps: bool) -> list[Quantiser]:
@@ -124,7 +123,7 @@ class _Floats:
 
     def __init__(self, graph: Graph, steps: bool) -> None:
         self._graph, self._steps = graph, steps
-        self._ir: Any = onnx_ir()
+        self._ir: Any = import_onnx_ir()
         self._floats: set[ir.Value] = set()  # that were integers
         self._count = 0
         self.quantisers: list[Quantiser] = []
@@ -133,7 +132,9 @@ class _Floats:
         from trtdx.formats.onnx.graph import Kind
 
         for node in self._graph.nodes:
-            data = [each for each in node.inputs if each is not None and self._graph.kind(each) is Kind.DATA]
+            data = [
+                value for value in node.inputs if value is not None and self._graph.kind(value) is Kind.DATA
+            ]
             if node.op_type == "QuantizeLinear":
                 self._quantiser(node, constant=not data)
             elif not data and node.inputs and node.inputs[0] not in self._floats:
@@ -141,16 +142,16 @@ class _Floats:
                     self._constant_steps(node)
             elif node.op_type in OPERATORS:
                 self._operator(node)
-            elif any(each in self._floats for each in node.inputs if each is not None):
+            elif any(operand in self._floats for operand in node.inputs if operand is not None):
                 self._reader(node)
 
     def _quantiser(self, node: ir.Node, *, constant: bool) -> None:
-        given, scale = node.inputs[0], node.inputs[1]
-        assert given is not None
+        quantised, scale = node.inputs[0], node.inputs[1]
+        assert quantised is not None
         assert scale is not None
         if constant and (scale.const_value is None or scale.const_value.size > 1):
             return  # a weight by channels: the honest runs of the reference round it
-        self._finish(node, given, scale, node.inputs[2] if len(node.inputs) > 2 else None)
+        self._finish(node, quantised, scale, node.inputs[2] if len(node.inputs) > 2 else None)
 
     def _operator(self, node: ir.Node) -> None:
         """Put an operator on floats into the place of one on integers, and round its result."""
@@ -165,8 +166,8 @@ class _Floats:
             reads, op, scale, zero = [inputs[:3], inputs[3:6]], BINARY[node.op_type], *inputs[6:8]
         else:
             reads, op, scale, zero = [inputs[:3]], UNARY[node.op_type], *inputs[3:5]
-        floats = [self._float(node, *each) for each in reads]
-        more = [each for each in node.attributes.values() if each.name in KEPT_ATTRIBUTES]
+        floats = [self._float(node, *operands) for operands in reads]
+        more = [attribute for attribute in node.attributes.values() if attribute.name in KEPT_ATTRIBUTES]
         self._finish(node, self._made(node, op, floats, more), scale, zero)
 
     def _gemm(self, node: ir.Node) -> None:
@@ -179,7 +180,7 @@ class _Floats:
             wide = [self._ir.AttrInt64("to", int(self._ir.DataType.FLOAT))]
             step = self._made(node, "Mul", [inputs[1], inputs[4]])
             floats.append(self._made(node, "Mul", [self._made(node, "Cast", [inputs[6]], wide), step]))
-        more = [each for each in node.attributes.values() if each.name in KEPT_ATTRIBUTES]
+        more = [attribute for attribute in node.attributes.values() if attribute.name in KEPT_ATTRIBUTES]
         self._finish(node, self._made(node, "Gemm", floats, more), inputs[7], inputs[8])
 
     def _float(self, node: ir.Node, value: Any, scale: Any, zero: Any) -> Any:
@@ -196,15 +197,15 @@ class _Floats:
         """
         import numpy as np
 
-        held, scale = (None if each is None else each.const_value for each in node.inputs[:2])
+        constant, scale = (None if operand is None else operand.const_value for operand in node.inputs[:2])
         readers = [use.node.op_type for use in node.outputs[0].uses()]
-        if held is None or scale is None or scale.size > 1 or any(map(PRODUCTS.search, readers)):
+        if constant is None or scale is None or scale.size > 1 or any(map(PRODUCTS.search, readers)):
             return
-        moved = np.random.default_rng(0).uniform(-0.5, 0.5, held.numpy().shape) * float(
+        moved = np.random.default_rng(0).uniform(-0.5, 0.5, constant.numpy().shape) * float(
             scale.numpy().reshape(-1)[0]
         )
-        made = self._made(node, "DequantizeLinear", list(node.inputs))
-        self._become(node, "Add", [made, self._constant(moved.astype(scale.numpy().dtype))])
+        dequantised = self._made(node, "DequantizeLinear", list(node.inputs))
+        self._become(node, "Add", [dequantised, self._constant(moved.astype(scale.numpy().dtype))])
 
     def _reader(self, node: ir.Node) -> None:
         """Let a node that reads what was an integer read the float."""
@@ -233,18 +234,18 @@ class _Floats:
         """Keep where a quantiser's range ends."""
         import numpy as np
 
-        held = [None if each is None else each.const_value for each in (scale, zero)]
-        if held[0] is None or held[0].size > 1:
+        constants = [None if operand is None else operand.const_value for operand in (scale, zero)]
+        if constants[0] is None or constants[0].size > 1:
             return
-        step = float(held[0].numpy().reshape(-1)[0])
-        point = np.zeros(1, np.uint8) if held[1] is None else held[1].numpy().reshape(-1)
+        step = float(constants[0].numpy().reshape(-1)[0])
+        point = np.zeros(1, np.uint8) if constants[1] is None else constants[1].numpy().reshape(-1)
         if point.dtype.kind not in "iu":
             return
         ends, at = np.iinfo(point.dtype), float(point[0])
-        made = Quantiser(
+        quantiser = Quantiser(
             str(value.name), str(node.outputs[0].name), (ends.min - at) * step, (ends.max - at) * step, step
         )
-        self.quantisers.append(made)
+        self.quantisers.append(quantiser)
 
     def _honest(self, node: ir.Node, value: Any, scale: Any) -> Any:
         """Return the step, or the largest that is honest for these numbers."""
@@ -253,9 +254,9 @@ class _Floats:
             for op in ("ReduceMax", "ReduceMin")
         ]
         width = self._made(node, "Sub", floats)
-        held = scale.const_value.numpy()
-        most = self._constant(held.dtype.type(ROOMY / STEPS))
-        least = self._constant(held.dtype.type(1e-30))
+        scale_array = scale.const_value.numpy()
+        most = self._constant(scale_array.dtype.type(ROOMY / STEPS))
+        least = self._constant(scale_array.dtype.type(1e-30))
         roomy = self._made(node, "Max", [self._made(node, "Mul", [width, most]), least])
         bits = 1 if "16" not in str(node.outputs[0].dtype) else 0  # of 16 bits a step is small enough anyway
         return self._made(node, "Min", [scale, roomy]) if bits else scale
@@ -272,21 +273,10 @@ class _Floats:
         node.op_type, node.domain = op, ""
 
     def _made(self, before: Any, op: str, inputs: Sequence[Any], more: Sequence[Any] = ()) -> Any:
-        made = self._ir.Value(name=self._name(op), type=self._ir.TensorType(self._ir.DataType.FLOAT))
-        node = self._ir.Node("", op, list(inputs), list(more), outputs=[made], name=made.name)
-        self._graph.model.graph.insert_before(before, node)
-        return made
+        return insert_node(self._graph.model.graph, before, op, inputs, self._name(op), attributes=more)
 
     def _constant(self, number: Any) -> Any:
-        import numpy as np
-
-        name = self._name("constant")
-        tensor = self._ir.tensor(np.asarray(number), name=name)
-        value = self._ir.Value(
-            name=name, shape=tensor.shape, type=self._ir.TensorType(tensor.dtype), const_value=tensor
-        )
-        self._graph.model.graph.register_initializer(value)
-        return value
+        return add_constant(self._graph.model.graph, self._name("constant"), number)
 
     def _name(self, op: str) -> str:
         self._count += 1

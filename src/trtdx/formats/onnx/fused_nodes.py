@@ -57,11 +57,11 @@ def show_insides(model: ir.Model) -> None:
 def _give_sum(node: ir.Node) -> None:
     if len(node.outputs) <= SUM:
         node.resize_outputs(SUM + 1)
-    for each in node.outputs:
-        each.name = each.name or ""
-    total, made = node.outputs[SUM], node.outputs[0]
+    for output in node.outputs:
+        output.name = output.name or ""
+    total, result = node.outputs[SUM], node.outputs[0]
     if not total.name:
-        _describe(total, f"{made.name}_sum", made)
+        _describe(total, f"{result.name}_sum", result)
 
 
 def _add_bias(model: ir.Model, node: ir.Node, which: int) -> None:
@@ -70,18 +70,18 @@ def _add_bias(model: ir.Model, node: ir.Node, which: int) -> None:
     before = [value for value in node.inputs[:2] if value is not None and _is_product(value)]
     if bias is None or not before:
         return
-    given = before[0]
-    maker = given.producer()
+    product = before[0]
+    maker = product.producer()
     assert maker is not None
-    beside = _beside(model, node, "Add", [given, bias], f"{given.name}_biased", maker)
-    node.meta["biased"] = (given, beside.outputs[0])
+    beside = _beside(model, node, "Add", [product, bias], f"{product.name}_biased", maker)
+    node.meta["biased"] = (product, beside.outputs[0])
 
 
 def _leave_activation_out(model: ir.Model, node: ir.Node) -> None:
     """Compute a product without the activation that is fused into it."""
-    made = node.outputs[0]
-    settings = [each for name, each in node.attributes.items() if not name.startswith("activation")]
-    beside = _beside(model, node, "Gemm", list(node.inputs), f"{made.name}{BEFORE}", node, settings)
+    result = node.outputs[0]
+    settings = [attribute for name, attribute in node.attributes.items() if not name.startswith("activation")]
+    beside = _beside(model, node, "Gemm", list(node.inputs), f"{result.name}{BEFORE}", node, settings)
     node.meta["before"] = beside.outputs[0]
 
 
@@ -96,13 +96,13 @@ def _beside(
 ) -> ir.Node:
     """Put a node before another, where its owner belongs."""
     graphs = need("onnx_ir", extra="onnx", to="read ONNX graphs")
-    made: ir.Node = graphs.Node(
+    inserted: ir.Node = graphs.Node(
         "", op, inputs, attributes=settings, num_outputs=1, name=f"{node.name}_{name}"
     )
-    _describe(made.outputs[0], name, inputs[0] if op == "Add" else node.outputs[0])
-    made.metadata_props.update(owner.metadata_props)
-    model.graph.insert_before(node, made)
-    return made
+    _describe(inserted.outputs[0], name, inputs[0] if op == "Add" else node.outputs[0])
+    inserted.metadata_props.update(owner.metadata_props)
+    model.graph.insert_before(node, inserted)
+    return inserted
 
 
 def _describe(value: ir.Value, name: str, like: ir.Value) -> None:
@@ -120,12 +120,12 @@ def pieces_of(node: ir.Node) -> list[Any]:
     """Return the pieces of a node; itself where it is one."""
     inputs = list(node.inputs)
     if "biased" in node.meta:
-        given, biased = node.meta["biased"]
-        inputs = [biased if each is given else each for each in inputs]
+        product, biased = node.meta["biased"]
+        inputs = [biased if operand is product else operand for operand in inputs]
     if node.op_type in NORMS and len(node.outputs) > SUM:
         return _sum_and_norm(node, inputs)
     if node.op_type in BIASED and "biased" in node.meta:
-        inputs = [each for at, each in enumerate(inputs) if at != BIASED[node.op_type]]
+        inputs = [operand for at, operand in enumerate(inputs) if at != BIASED[node.op_type]]
         return [
             _piece(node, "Gelu" if node.op_type == "BiasGelu" else node.op_type, inputs, domain=MICROSOFT)
         ]
@@ -142,11 +142,13 @@ def _piece(node: ir.Node, op: str, inputs: Sequence[Any], domain: str = "") -> P
 
 
 def _sum_and_norm(node: ir.Node, inputs: list[Any]) -> list[Any]:
-    kind, own, bias = NORMS[node.op_type]
+    kind, weight_inputs, bias = NORMS[node.op_type]
     inputs += [None] * (bias + 1 - len(inputs))
     total = node.outputs[SUM]
     terms = inputs[:2] + ([inputs[bias]] if inputs[bias] is not None and "biased" not in node.meta else [])
     return [
         Piece("Add" if len(terms) == 2 else "Sum", str(node.name), terms, [total], {}, {}, node),
-        _piece(node, kind, [total, *(inputs[at] for at in own)])._replace(outputs=[node.outputs[0]]),
+        _piece(node, kind, [total, *(inputs[at] for at in weight_inputs)])._replace(
+            outputs=[node.outputs[0]]
+        ),
     ]

@@ -2,29 +2,27 @@
 
 Where a node belongs is told by PyTorch's exporter in the node's metadata, and by its predecessor (and those who
 learned from it) in node names such as `/model/layers.0/mlp/down_proj/MatMul`. Where a node belongs that tells nothing,
-because a quantiser or an optimiser made it, is found by those around it (onnx_scopes.py).
+because a quantiser or an optimiser made it, is found by those around it (scopes.py).
 """
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from trtdx.errors import InputError
+from trtdx.formats.onnx.edit import iter_body_nodes
 from trtdx.formats.onnx.fused_nodes import pieces_of
 from trtdx.formats.onnx.names import BY_WEIGHT
-from trtdx.formats.onnx.proto import NO_MODULE
+from trtdx.formats.onnx.proto import NO_MODULE, SCOPES, parse_quoted, parse_scopes
 from trtdx.formats.onnx.scopes import Places
-from trtdx.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import onnx_ir as ir
 
-SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
-_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'")
+CLASSES = "pkg.torch.onnx.class_hierarchy"
 _SOURCES_OF_DATA = {"RandomNormal", "RandomUniform"}
 
 
@@ -39,7 +37,7 @@ class Kind(IntEnum):
 class Graph:
     """A model's own graph, its nodes numbered in the order in which they can be computed.
 
-    A node that adds and then normalises is two of these (onnx_pieces.py).
+    A node that adds and then normalises is two of these (fused_nodes.py).
 
     Attributes:
         scopes: for each node, the paths of the modules it is in, outermost first.
@@ -56,7 +54,7 @@ class Graph:
         self.nodes: list[ir.Node] = [
             piece for node in _sorted_nodes(model.graph) for piece in pieces_of(node)
         ]
-        self.inputs = [each for each in model.graph.inputs if not each.is_initializer()]
+        self.inputs = [graph_input for graph_input in model.graph.inputs if not graph_input.is_initializer()]
         self.outputs = list(model.graph.outputs)
         self.made = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
         self.reads = [list(_reads(node, model.graph)) for node in self.nodes]
@@ -78,23 +76,22 @@ class Graph:
         return self.nodes[at].name or f"{self.nodes[at].op_type} number {at}"
 
     def _scopes(self) -> list[tuple[str, ...]]:
-        told = [self._told(node) for node in self.nodes]
-        self.inserted = frozenset(at for at, scope in enumerate(told) if scope is None)
+        declared = [self._told(node) for node in self.nodes]
+        self.inserted = frozenset(at for at, scope in enumerate(declared) if scope is None)
         by_weight = [node.metadata_props.get(BY_WEIGHT, "") for node in self.nodes]
         self.bordered = {
             path
-            for scope, module in zip(told, by_weight, strict=True)
+            for scope, module in zip(declared, by_weight, strict=True)
             for path in (scope or ())[-1 if module else 0 :]
         }
-        return Places(self.nodes, self.reads, self.made, self.users, self.classes).of_all(told)
+        return Places(self).of_all(declared)
 
     def _told(self, node: ir.Node) -> tuple[str, ...] | None:
         scopes = node.metadata_props.get(SCOPES)
         if scopes:
-            paths = _QUOTED.findall(scopes)[:-1]  # the last is the operation itself
-            classes = [
-                name.rpartition(".")[2] for name in _QUOTED.findall(node.metadata_props.get(CLASSES, ""))
-            ]
+            paths = parse_scopes(scopes)
+            names = parse_quoted(node.metadata_props.get(CLASSES, ""))
+            classes = [name.rpartition(".")[2] for name in names]
             self.classes |= dict(zip(paths, classes, strict=False))
             return tuple(path for path in paths if path and path != NO_MODULE)
         if "/" in (node.name or "") and (self._named_by_path or str(node.name).startswith("/")):
@@ -116,11 +113,11 @@ class Graph:
 
 def _sorted_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return a graph's nodes so that each comes after those it needs; most files have them so."""
-    made: set[ir.Value] = set()
+    produced: set[ir.Value] = set()
     for node in graph:
-        if any(value.producer() is not None and value not in made for value in _reads(node, graph)):
+        if any(value.producer() is not None and value not in produced for value in _reads(node, graph)):
             break
-        made |= set(node.outputs)
+        produced |= set(node.outputs)
     else:
         return list(graph)
     try:
@@ -133,11 +130,5 @@ def _sorted_nodes(graph: ir.Graph) -> list[ir.Node]:
 def _reads(node: ir.Node, graph: ir.Graph) -> Iterator[ir.Value]:
     """Yield the values of a graph that a node uses, itself or inside its bodies."""
     yield from (value for value in node.inputs if value is not None)
-    if not any(attribute.type.name in ("GRAPH", "GRAPHS") for attribute in node.attributes.values()):
-        return
-    traversal = need("onnx_ir", extra="onnx", to="read ONNX graphs").traversal
-    for attribute in node.attributes.values():
-        bodies = [attribute.as_graph()] if attribute.type.name == "GRAPH" else []
-        bodies += attribute.as_graphs() if attribute.type.name == "GRAPHS" else []
-        for inner in (each for body in bodies for each in traversal.RecursiveGraphIterator(body)):
-            yield from (value for value in inner.inputs if value is not None and value.graph is graph)
+    for inner in iter_body_nodes(node):
+        yield from (value for value in inner.inputs if value is not None and value.graph is graph)

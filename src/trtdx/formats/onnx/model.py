@@ -15,31 +15,17 @@ from typing import TYPE_CHECKING, Any
 from trtdx.errors import InputError
 from trtdx.formats.onnx.fused_nodes import show_insides
 from trtdx.formats.onnx.names import name_products
-from trtdx.formats.onnx.proto import TENSOR_EXTERNAL, TENSOR_RAW, TYPES
-from trtdx.formats.onnx.walk import GRAPH_INITIALIZER, MODEL_GRAPH
-from trtdx.formats.wire import (
-    SPAN,
-    VARINT,
-    Source,
-    TooMuchError,
-    WireError,
-    encoded_number,
-    encoded_span,
-    encoded_varint,
-    fields,
-)
+from trtdx.formats.onnx.proto import needed_bytes
+from trtdx.formats.onnx.strip import EXTERNAL, SMALL_BYTES, reference_weights
+from trtdx.formats.wire import Source, TooMuchError, WireError
 from trtdx.optional import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import onnx_ir as ir
 
-    Rewrite = Callable[[Source, int, int], bytes | None]
-
-SMALL_BYTES = 1024  # a constant up to this size stays in the graph: it may be a shape
 ROOT = Path("/")  # what locations are relative to; ONNX Runtime refuses absolute ones and `..`
-TENSOR_LOCATION, EXTERNAL = 14, 1
 TENSOR, GRAPH, TENSORS, GRAPHS = 4, 5, 9, 10  # kinds of attributes
 PURPOSE = "run ONNX models"
 
@@ -80,9 +66,7 @@ def _completed(model: ir.Model) -> ir.Model:
     if model.functions:
         model = passes.InlinePass()(model).model
     if any(value.dtype is None for node in model.graph for value in node.outputs):
-        with _no_log(
-            "onnx_ir"
-        ):  # it writes a traceback where it fails; types are then not known, and no more
+        with _no_log("onnx_ir"):  # a traceback where it fails; types are then not known, and no more
             model = passes.ShapeInferencePass()(model).model
     return model
 
@@ -110,62 +94,13 @@ def _bytes_without_weights(file: Path) -> bytes:
         size = file.stat().st_size
         with file.open("rb", buffering=0) as stream:
             source = Source(stream, size, most_bytes=2 * size + (1 << 20))
-            return _rewritten(source, 0, size, {MODEL_GRAPH: _graph_with(str(file.resolve()))})
+            return reference_weights(source, str(file.resolve()))
     except OSError as err:
         raise InputError(
             f"cannot read {file}: {err.strerror or err}", fix="name a file that ends in .onnx"
         ) from err
     except (WireError, TooMuchError) as err:
         raise InputError(f"{file} is not an ONNX model: {err}", fix=BROKEN) from err
-
-
-def _graph_with(location: str) -> Rewrite:
-    def tensor(source: Source, start: int, end: int) -> bytes:
-        return _tensor(source, start, end, location)
-
-    def graph(source: Source, start: int, end: int) -> bytes:
-        return _rewritten(source, start, end, {GRAPH_INITIALIZER: tensor})
-
-    return graph
-
-
-def _tensor(source: Source, start: int, end: int, location: str) -> bytes:
-    """Return an initializer, its raw data replaced by where that lies."""
-    found: list[tuple[int, int]] = []
-
-    def leave_out(_: Source, first: int, after: int) -> None:
-        found.append((first, after))
-
-    if end - start <= SMALL_BYTES:
-        return source.read(start, end)
-    kept = _rewritten(source, start, end, {TENSOR_RAW: leave_out})
-    if not found:
-        return kept
-    first, after = found[-1]
-    entries = {"location": location, "offset": str(first), "length": str(after - first)}
-    told = b"".join(encoded_span(TENSOR_EXTERNAL, _entry(*each)) for each in entries.items())
-    return kept + told + encoded_number(TENSOR_LOCATION, EXTERNAL)
-
-
-def _rewritten(source: Source, start: int, end: int, inside: dict[int, Rewrite]) -> bytes:
-    """Return the fields of a message, some of them rewritten or, where nothing comes back, left out."""
-    parts: list[bytes] = []
-    for number, kind, first, after in fields(source, start, end):
-        if kind == VARINT:
-            parts.append(encoded_number(number, first))
-            continue
-        if kind != SPAN:
-            parts.append(encoded_varint(number << 3 | kind) + source.read(first, after))
-            continue
-        rewrite = inside.get(number)
-        payload = rewrite(source, first, after) if rewrite else source.read(first, after)
-        if payload is not None:
-            parts.append(encoded_span(number, payload))
-    return b"".join(parts)
-
-
-def _entry(key: str, value: str) -> bytes:
-    return encoded_span(1, key.encode()) + encoded_span(2, value.encode())
 
 
 def _settle(proto: Any, file: Path) -> None:
@@ -179,10 +114,13 @@ def _settle(proto: Any, file: Path) -> None:
 def _settle_tensor(tensor: Any, file: Path, most_bytes: int | None) -> None:
     if tensor.data_location != EXTERNAL:
         return
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    target = _target(told.get("location", ""), tensor.name, file)
+    external = {entry.key: entry.value for entry in tensor.external_data}
+    target = _target(external.get("location", ""), tensor.name, file)
     try:
-        offset, length = int(told.get("offset") or 0), int(told.get("length") or _needed(tensor))
+        offset, length = (
+            int(external.get("offset") or 0),
+            int(external.get("length") or needed_bytes(tensor.data_type, tensor.dims) or 0),
+        )
     except ValueError as err:
         raise InputError(f"{file} does not say where {tensor.name} is: {err}") from err
     _check_span(target, offset, length, tensor.name, file)
@@ -194,7 +132,7 @@ def _settle_tensor(tensor: Any, file: Path, most_bytes: int | None) -> None:
 
 def _inner_tensors(nodes: Any) -> Iterator[Any]:
     """Yield the constants inside nodes: attributes, and what the bodies of If and Loop hold."""
-    for attribute in (each for node in nodes for each in node.attribute):
+    for attribute in (inner for node in nodes for inner in node.attribute):
         if attribute.type in (TENSOR, TENSORS):
             yield from (attribute.t, *attribute.tensors)
         elif attribute.type in (GRAPH, GRAPHS):
@@ -205,9 +143,9 @@ def _inner_tensors(nodes: Any) -> Iterator[Any]:
 
 def _target(location: str, name: str, file: Path) -> Path:
     """Return the file a reference means; links are followed, as a Hugging Face cache is made of them."""
-    own = file.resolve()
-    if location == str(own):
-        return own
+    model_file = file.resolve()
+    if location == str(model_file):
+        return model_file
     path = Path(location)
     if not location or path.is_absolute() or ".." in path.parts:
         raise InputError(f"{file} wants {name} from {location!r}, which is not a place beside the model")
@@ -217,13 +155,6 @@ def _target(location: str, name: str, file: Path) -> Path:
             f"{file} keeps {name} in {location}, which is not there", fix=f"copy it to {file.parent / path}"
         )
     return target
-
-
-def _needed(tensor: Any) -> int:
-    bits, count = TYPES.get(tensor.data_type, ("", 0))[1], 1
-    for dim in tensor.dims:
-        count *= dim
-    return (count * bits + 7) // 8
 
 
 def _check_span(target: Path, offset: int, length: int, name: str, file: Path) -> None:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trtdx.formats.onnx.fused_nodes import BEFORE
+from trtdx.formats.onnx.proto import SCOPES, parse_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     Modules = Mapping[str, str]
 
-SCOPES = "pkg.torch.onnx.name_scopes"
 BY_WEIGHT = "trtdx.module"  # of a node whose module its file does not tell
 # Where the weight of a node is among its inputs.
 WEIGHT = {
@@ -62,40 +62,34 @@ def name_products(model: ir.Model, path: str | Path) -> None:
     modules = _known.get().get(str(Path(path).resolve()))
     if not modules:
         return
-    told = {scope for node in model.graph for scope in _told(node)}
+    known_scopes = {scope for node in model.graph for scope in _told(node)}
     for node in model.graph:
-        made = str(node.outputs[0].name) if node.outputs else ""
-        module = modules.get(made) or modules.get(f"{made}{BEFORE}")
+        output_name = str(node.outputs[0].name) if node.outputs else ""
+        module = modules.get(output_name) or modules.get(f"{output_name}{BEFORE}")
         if module is not None and not _told(node):
-            scopes = _chain(module, told)
+            scopes = _chain(module, known_scopes)
             around = norm_behind(node) if node.op_type == "Mul" else _behind(node)
-            for each in (node, *around):
-                if not _told(each):
-                    each.metadata_props[SCOPES] = repr(["", *scopes, str(each.name)])
-                    each.metadata_props[BY_WEIGHT] = module
+            for member in (node, *around):
+                if not _told(member):
+                    member.metadata_props[SCOPES] = repr(["", *scopes, str(member.name)])
+                    member.metadata_props[BY_WEIGHT] = module
 
 
 def _told(node: ir.Node) -> list[str]:
-    import ast
-
-    try:
-        found = ast.literal_eval(node.metadata_props.get(SCOPES, "[]"))
-    except (ValueError, SyntaxError):
-        return []
-    return [str(each) for each in found[:-1] if each] if isinstance(found, list) else []
+    return [scope for scope in parse_scopes(node.metadata_props.get(SCOPES, "")) if scope]
 
 
 def _chain(module: str, told: set[str]) -> list[str]:
     """Return the modules around one and itself, as the file calls them: lists of layers are none."""
     parent = module.rpartition(".")[0]
     root = next(
-        (each.removesuffix(parent) for each in sorted(told) if parent and each.endswith(f".{parent}")), ""
+        (scope.removesuffix(parent) for scope in sorted(told) if parent and scope.endswith(f".{parent}")), ""
     )
     path = module if parent in told else f"{root}{module}"
     parts = path.split(".")
     above = [".".join(parts[:count]) for count in range(1, len(parts))]
-    lists = {each for each, after in zip(above, parts[1:], strict=True) if after.isdigit()}
-    return [*(each for each in above if each in told or each not in lists), path]
+    lists = {path_above for path_above, after in zip(above, parts[1:], strict=True) if after.isdigit()}
+    return [*(path_above for path_above in above if path_above in told or path_above not in lists), path]
 
 
 def _behind(node: ir.Node) -> Iterator[ir.Node]:
@@ -113,8 +107,10 @@ def _behind(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _is_bias(node: ir.Node) -> bool:
-    held = [each.const_value for each in node.inputs if each is not None and each.const_value is not None]
-    return len(held) == 1 and len(held[0].shape) == 1
+    constants = [
+        value.const_value for value in node.inputs if value is not None and value.const_value is not None
+    ]
+    return len(constants) == 1 and len(constants[0].shape) == 1
 
 
 def norm_behind(node: ir.Node) -> list[ir.Node]:
@@ -125,7 +121,7 @@ def norm_behind(node: ir.Node) -> list[ir.Node]:
     inside: dict[ir.Node, None] = {}
     waiting = _made_of(node)
     while waiting and len(inside) < MOST_IN_A_NORM:
-        kinds = {each.op_type for each in inside}
+        kinds = {norm_node.op_type for norm_node in inside}
         if len(waiting) == 1 and "ReduceMean" in kinds and kinds & {"Sqrt", "Pow", "Reciprocal"}:
             inside |= dict.fromkeys(_taking_mean_away(next(iter(waiting))))
             break
@@ -134,9 +130,9 @@ def norm_behind(node: ir.Node) -> list[ir.Node]:
             return []
         inside[latest] = None
         waiting = {
-            value for each in (node, *inside) for value in _made_of(each) if value.producer() not in inside
+            value for inner in (node, *inside) for value in _made_of(inner) if value.producer() not in inside
         }
-    return list(inside) if "ReduceMean" in {each.op_type for each in inside} and len(waiting) == 1 else []
+    return list(inside) if "ReduceMean" in {inner.op_type for inner in inside} and len(waiting) == 1 else []
 
 
 def _taking_mean_away(value: ir.Value) -> list[ir.Node]:
@@ -171,18 +167,18 @@ def _latest(values: Iterable[ir.Value]) -> ir.Node | None:
     needed = {
         maker for other in makers for value in _upstream(other) if (maker := value.producer()) is not None
     }
-    return next((each for each in makers if each not in needed), None)
+    return next((maker for maker in makers if maker not in needed), None)
 
 
 def _upstream(node: ir.Node) -> set[ir.Value]:
     """Return the values that a node is made of, a few nodes back."""
-    seen: set[ir.Value] = set()
+    upstream: set[ir.Value] = set()
     waiting = _made_of(node)
     for _ in range(MOST_IN_A_NORM):
-        seen |= waiting
+        upstream |= waiting
         makers = (value.producer() for value in waiting)
-        waiting = {each for maker in makers if maker is not None for each in _made_of(maker)} - seen
-    return seen
+        waiting = {operand for maker in makers if maker is not None for operand in _made_of(maker)} - upstream
+    return upstream
 
 
 __all__ = ["BY_WEIGHT", "WEIGHT", "known_modules", "name_products", "norm_behind"]

@@ -52,39 +52,39 @@ class Call(NamedTuple):
 
 def all_taps(graph: Graph) -> list[Tap]:
     """Return every place there is with its value, in the order of the data's flow."""
-    found = [*_fed(graph), *_tensors(graph), *_results(graph)]
+    taps = [*_fed(graph), *_tensors(graph), *_results(graph)]
     for path, nodes in module_nodes(graph).items():
         for number, call in enumerate(calls_of(graph, nodes)):
-            found += _of_module(graph, path, call, number)
-    return sorted(found, key=lambda tap: (tap.at, tap.order, tap.place.number))
+            taps += _of_module(graph, path, call, number)
+    return sorted(taps, key=lambda tap: (tap.at, tap.order, tap.place.number))
 
 
 def module_nodes(graph: Graph) -> dict[str, list[int]]:
     """Return the nodes in each module, those of the modules inside it included."""
-    found: dict[str, list[int]] = {}
+    nodes_by_module: dict[str, list[int]] = {}
     for at, scope in enumerate(graph.scopes):
         for path in dict.fromkeys(scope):
-            found.setdefault(path, []).append(at)
-    return found
+            nodes_by_module.setdefault(path, []).append(at)
+    return nodes_by_module
 
 
 def calls_of(graph: Graph, nodes: list[int]) -> list[Call]:
     """Return the calls of a module: what depends on its own result by way of others is a later call."""
     inside = set(nodes)
     groups: list[list[int]] = [[]]
-    own: set[ir.Value] = set()
+    produced: set[ir.Value] = set()
     returning: set[ir.Value] = set()  # made outside from what this call made
     for at in range(nodes[0], nodes[-1] + 1):
         reads, makes = graph.reads[at], _data(graph, graph.nodes[at].outputs)
         if at not in inside:
-            if any(value in own or value in returning for value in reads):
+            if any(value in produced or value in returning for value in reads):
                 returning |= makes
             continue
         if any(value in returning for value in reads):
             groups.append([])
-            own, returning = set(), set()
+            produced, returning = set(), set()
         groups[-1].append(at)
-        own |= makes
+        produced |= makes
     return [_call(graph, group) for group in groups]
 
 
@@ -119,10 +119,9 @@ def _before_quantiser(graph: Graph, value: ir.Value) -> ir.Value:
         before = _before_quantiser(graph, first)
         return value if before is first else before
     maker = graph.made.get(first)
-    own = (
-        maker is not None and graph.scopes[maker] == graph.scopes[at]
-    )  # its result is quantised, not an input
-    return value if own or node.op_type not in QUANTISERS else first
+    # Its result is quantised, not an input.
+    is_own_result = maker is not None and graph.scopes[maker] == graph.scopes[at]
+    return value if is_own_result or node.op_type not in QUANTISERS else first
 
 
 def _in_order_of_use(graph: Graph, inside: set[int], outputs: list[ir.Value]) -> list[ir.Value]:
@@ -130,27 +129,27 @@ def _in_order_of_use(graph: Graph, inside: set[int], outputs: list[ir.Value]) ->
 
     Nodes may stand in any order that can be computed, and tools that rewrite files make use of that.
     """
-    found: dict[ir.Value, None] = {}
-    seen: set[ir.Value] = set()
+    entering: dict[ir.Value, None] = {}
+    visited: set[ir.Value] = set()
     waiting = outputs[::-1]
     while waiting:
         value = _before_quantiser(graph, waiting.pop())
-        if value in seen:
+        if value in visited:
             continue
-        seen.add(value)
+        visited.add(value)
         at = graph.made.get(value)
         if at in inside:
             waiting.extend(reversed(graph.reads[at]))
         elif graph.kind(value) is Kind.DATA:
-            found[value] = None
-    return list(found)
+            entering[value] = None
+    return list(entering)
 
 
 def _leaving(graph: Graph, nodes: list[int], inside: set[int]) -> list[ir.Value]:
     """Return what leaves and leads to nothing else that leaves."""
     results = set(graph.outputs)
     leads: set[int] = set()  # nodes from which something that leaves is reached
-    found: list[ir.Value] = []
+    leaving: list[ir.Value] = []
     for at in reversed(nodes):
         for value in reversed(graph.nodes[at].outputs):
             users = graph.users.get(value, ())
@@ -159,8 +158,8 @@ def _leaving(graph: Graph, nodes: list[int], inside: set[int]) -> list[ir.Value]
             if leaves or goes_on:
                 leads.add(at)
             if leaves and not goes_on and graph.kind(value) is Kind.DATA:
-                found.append(value)
-    return found[::-1]
+                leaving.append(value)
+    return leaving[::-1]
 
 
 def _of_module(graph: Graph, path: str, call: Call, number: int) -> Iterator[Tap]:
@@ -222,5 +221,5 @@ def declared(value: ir.Value) -> Input:
     """Return what the file says of a tensor."""
     dims = None
     if value.shape is not None:
-        dims = tuple(each if isinstance(each, int) else str(each) for each in value.shape)
+        dims = tuple(dim if isinstance(dim, int) else str(dim) for dim in value.shape)
     return Input(str(value.name), dtype_of_value(value), dims)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.formats.onnx.casts import TYPES, Converter, called, is_float, lifted, onnx_ir, typed
+from trtdx.formats.onnx.casts import TYPES, Converter, called, is_float, lifted, typed
+from trtdx.formats.onnx.edit import import_onnx_ir
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,11 +18,11 @@ def shadowed(model: ir.Model, dtype: str) -> tuple[ir.Model, dict[str, str]]:
 
     The second value tells for each tensor of a second operation, cast to float32, which tensor it is another form of.
     """
-    found, graphs = lifted(model), onnx_ir()
+    doubled, graphs = lifted(model), import_onnx_ir()
     low, full = getattr(graphs.DataType, TYPES[dtype]), graphs.DataType.FLOAT
-    maker = Converter(found, dtype, set())
+    maker = Converter(doubled, dtype, set())
     shadows: dict[str, str] = {}
-    for node in list(found.graph):
+    for node in list(doubled.graph):
         fits = typed(node, low)
         if not any(fits.inputs) and not any(fits.outputs):
             continue
@@ -41,12 +42,12 @@ def shadowed(model: ir.Model, dtype: str) -> tuple[ir.Model, dict[str, str]]:
         )
         if any(fits.outputs):
             maker.tell_type(twin)
-        found.graph.insert_after(node, twin)
+        doubled.graph.insert_after(node, twin)
         for value, other, fit in zip(node.outputs, makes, fits.outputs, strict=True):
             if fit and value.name:
                 shadows[str(maker.as_type(other, full).name)] = str(value.name)
-    found.graph.sort()
-    return found, shadows
+    doubled.graph.sort()
+    return doubled, shadows
 
 
 def with_noise(model: ir.Model, operations: Collection[str], share: float) -> ir.Model:
@@ -54,13 +55,13 @@ def with_noise(model: ir.Model, operations: Collection[str], share: float) -> ir
 
     That is what rounding does to a number in a type whose range never ends.
     """
-    found, graphs = lifted(model), onnx_ir()
+    noisy, graphs = lifted(model), import_onnx_ir()
     wide = share * 3**0.5
-    results = {value.name for value in found.graph.outputs}
-    for number, node in enumerate(list(found.graph)):
+    results = {value.name for value in noisy.graph.outputs}
+    for number, node in enumerate(list(noisy.graph)):
         if called(node) not in operations:
             continue
-        for value in [each for each in node.outputs if is_float(each) and each.name]:
+        for value in [output for output in node.outputs if is_float(output) and output.name]:
             name = str(value.name)
             factor, moved = (
                 graphs.Value(name=f"{name}__{word}", shape=value.shape, type=value.type)
@@ -76,7 +77,7 @@ def with_noise(model: ir.Model, operations: Collection[str], share: float) -> ir
                 "", "RandomUniformLike", [value], bounds, outputs=[factor], name=f"{name}__draw"
             )
             times = graphs.Node("", "Mul", [value, factor], outputs=[moved], name=f"{name}__times")
-            found.graph.insert_after(node, [draw, times])
+            noisy.graph.insert_after(node, [draw, times])
             if name in results:
                 value.name, moved.name = f"{name}__own", name
-    return found
+    return noisy

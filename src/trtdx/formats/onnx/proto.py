@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.formats.wire import SPAN, Source, fields, packed, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Field numbers (onnx 1.23; a number never changes its meaning).
 NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_OP, NODE_ATTRIBUTE, NODE_DOMAIN, NODE_METADATA = 1, 2, 3, 4, 5, 7, 9
@@ -29,8 +33,8 @@ MOST_DIMS = 64
 MOST_INDICES = 4096  # of a constant that is looked into
 UNKNOWN_RANK = "..."
 NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # PyTorch 2.13's word for code outside every module
-SCOPES_KEY = b"pkg.torch.onnx.name_scopes"
-SCOPES_MARK = b"\x0a" + bytes([len(SCOPES_KEY)]) + SCOPES_KEY  # how a metadata entry with this key starts
+SCOPES = "pkg.torch.onnx.name_scopes"
+SCOPES_MARK = b"\x0a" + bytes([len(SCOPES)]) + SCOPES.encode()  # how a metadata entry with this key starts
 
 Dims = tuple[int | str, ...]
 
@@ -55,12 +59,13 @@ class Weight(NamedTuple):
 
     @property
     def needs(self) -> int | None:
-        """Return how many bytes its shape needs, None where that cannot be told."""
-        bits = TYPES.get(self.type, ("", 0))[1]
-        count = 1
-        for dim in self.dims:
-            count *= dim
-        return (count * bits + 7) // 8 if bits and 0 <= count < 1 << 60 else None
+        return needed_bytes(self.type, self.dims)
+
+
+def needed_bytes(data_type: int, dims: Sequence[int]) -> int | None:
+    """Return how many bytes a tensor of a type and shape needs, None where that cannot be told."""
+    bits, count = TYPES.get(data_type, ("", 0))[1], math.prod(dims)
+    return (count * bits + 7) // 8 if bits and 0 <= count < 1 << 60 else None
 
 
 class Node(NamedTuple):
@@ -111,8 +116,18 @@ def _module_in(source: Source, start: int, end: int) -> str:
 
 def module_from_scopes(text: str) -> str:
     """Return "model.layers.0.mlp" for "['', 'model', 'model.layers.0', 'model.layers.0.mlp', 'mul_3']"."""
-    scopes = re.findall(r"'((?:[^'\\]|\\.)*)'", text)
-    return scopes[-2] if len(scopes) > 1 and scopes[-2] != NO_MODULE else ""
+    scopes = parse_scopes(text)
+    return scopes[-1] if scopes and scopes[-1] != NO_MODULE else ""
+
+
+def parse_scopes(text: str) -> list[str]:
+    """Return the module paths of such a text, the outermost first; its last entry is the operation itself."""
+    return parse_quoted(text)[:-1]
+
+
+def parse_quoted(text: str) -> list[str]:
+    """Return the texts of a list as Python prints it."""
+    return re.findall(r"'((?:[^'\\]|\\.)*)'", text)
 
 
 def module_from_name(name: str) -> str:
@@ -196,7 +211,7 @@ def weight_from(source: Source, start: int, end: int) -> Weight:
 def _dims(source: Source, kind: int, first: int, after: int) -> list[int]:
     if kind != SPAN:
         return [signed(first)]
-    return [signed(each) for each in packed(source.read(first, min(after, first + 1024)), MOST_DIMS)]
+    return [signed(number) for number in packed(source.read(first, min(after, first + 1024)), MOST_DIMS)]
 
 
 def _entry(source: Source, start: int, end: int) -> dict[str, str]:
@@ -217,5 +232,5 @@ def integers(source: Source, weight: Weight) -> list[int]:
         count = len(data) // width
         return list(struct.unpack(f"<{count}{code}", data[: count * width]))
     if number in (TENSOR_INT32, TENSOR_INT64):
-        return [signed(each) for each in packed(data, MOST_INDICES)]
+        return [signed(value) for value in packed(data, MOST_INDICES)]
     return []

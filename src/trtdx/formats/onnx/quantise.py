@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import UnknownNameError
-from trtdx.formats.onnx.casts import called, is_float, lifted, onnx_ir
+from trtdx.formats.onnx.casts import called, is_float, lifted
+from trtdx.formats.onnx.edit import add_constant, drop_unused_weights, import_onnx_ir, insert_node
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +37,7 @@ class Product(NamedTuple):
 
 def quantisable(model: ir.Model) -> list[Product]:
     """Return the products of a model that have constant weights, in their order."""
-    return [found for node in lifted(model).graph if (found := _product(node)) is not None]
+    return [product for node in lifted(model).graph if (product := _product(node)) is not None]
 
 
 def _product(node: ir.Node) -> Product | None:
@@ -63,16 +64,16 @@ def ranges_of(model: ir.Model, engine: Any, samples: Sequence[Mapping[str, Array
     """Return the largest number of each tensor that is multiplied with weights."""
     import numpy as np
 
-    names = list(dict.fromkeys(each.data for each in quantisable(model)))
-    found = dict.fromkeys(names, TINY)
+    names = list(dict.fromkeys(product.data for product in quantisable(model)))
+    ranges = dict.fromkeys(names, TINY)
     for feeds in samples:
         inner = [name for name in names if name not in feeds]
         values = {name: feeds[name] for name in names if name in feeds}
         values |= engine.part(inner, feeds) if inner else {}
         for name, array in values.items():
-            found[name] = max(found[name], float(np.abs(array).max(initial=0.0)))
+            ranges[name] = max(ranges[name], float(np.abs(array).max(initial=0.0)))
     engine.close()
-    return found
+    return ranges
 
 
 def quantised(model: ir.Model, ranges: Ranges, keep: Collection[str] = ()) -> ir.Model:
@@ -83,52 +84,46 @@ def quantised(model: ir.Model, ranges: Ranges, keep: Collection[str] = ()) -> ir
         ranges: the largest number of each tensor that is multiplied, see `ranges_of`.
         keep: the operations that stay in float32.
     """
-    found = lifted(model)
-    products = {each.operation: each for each in quantisable(model)}
+    converted = lifted(model)
+    products = {product.operation: product for product in quantisable(model)}
     for name in keep:
         if name not in products:
             raise UnknownNameError("product of the graph", name, products)
-    maker = _Maker(found, ranges)
-    for node in list(found.graph):
+    maker = _Maker(converted, ranges)
+    for node in list(converted.graph):
         product = products.get(called(node))
         if product is not None and product.operation not in keep:
             for at, value in enumerate(maker.inputs(node, product)):
                 node.replace_input_with(at, value)
-    unused = [
-        name
-        for name, value in found.graph.initializers.items()
-        if not value.uses() and not value.is_graph_output()
-    ]
-    for name in unused:
-        del found.graph.initializers[name]
-    return found
+    drop_unused_weights(converted.graph)
+    return converted
 
 
 def quantised_twins(model: ir.Model, ranges: Ranges) -> tuple[ir.Model, dict[str, str]]:
     """Return a model with every product done a second time in int8, and which tensor each of those is a form of."""
-    found, graphs = lifted(model), onnx_ir()
-    products = {each.operation: each for each in quantisable(model)}
-    maker, twins = _Maker(found, ranges), {}
-    for node in list(found.graph):
+    doubled, graphs = lifted(model), import_onnx_ir()
+    products = {product.operation: product for product in quantisable(model)}
+    maker, twins = _Maker(doubled, ranges), {}
+    for node in list(doubled.graph):
         product = products.get(called(node))
         if product is None:
             continue
         value = node.outputs[0]
         name = f"{value.name}__low"
-        made = graphs.Value(name=name, shape=value.shape, type=value.type)
+        result = graphs.Value(name=name, shape=value.shape, type=value.type)
         reads = [*maker.inputs(node, product), *node.inputs[MATRIX:]]
-        twin = graphs.Node("", node.op_type, reads, dict(node.attributes), outputs=[made], name=name)
-        found.graph.insert_after(node, twin)
+        twin = graphs.Node("", node.op_type, reads, dict(node.attributes), outputs=[result], name=name)
+        doubled.graph.insert_after(node, twin)
         twins[name] = str(value.name)
-    found.graph.sort()
-    return found, twins
+    doubled.graph.sort()
+    return doubled, twins
 
 
 class _Maker:
     """Makes the quantised forms of tensors, each once for an operation."""
 
     def __init__(self, model: ir.Model, ranges: Ranges) -> None:
-        self.ir, self.graph, self.ranges = onnx_ir(), model.graph, ranges
+        self.ir, self.graph, self.ranges = import_onnx_ir(), model.graph, ranges
 
     def inputs(self, node: ir.Node, product: Product) -> list[ir.Value]:
         """Return what an operation reads in the place of its data and its weights."""
@@ -164,22 +159,11 @@ class _Maker:
         more = [self.ir.AttrInt64("axis", axis)]
         return self._made("DequantizeLinear", [small, scale, zero], stem, self.ir.DataType.FLOAT, node, more)
 
-    def _constant(self, name: str, array: Any) -> Any:
-        import numpy as np
-
-        tensor = self.ir.tensor(np.asarray(array), name=name)
-        value = self.ir.Value(
-            name=name, shape=tensor.shape, type=self.ir.TensorType(tensor.dtype), const_value=tensor
-        )
-        self.graph.register_initializer(value)
-        return value
+    def _constant(self, name: str, array: Any) -> ir.Value:
+        return add_constant(self.graph, name, array)
 
     def _made(
         self, op: str, reads: list[Any], name: str, dtype: Any, before: ir.Node, more: Sequence[Any] = ()
     ) -> ir.Value:
-        made = self.ir.Value(name=name, shape=reads[0].shape, type=self.ir.TensorType(dtype))
-        self.graph.insert_before(
-            before, self.ir.Node("", op, reads, more, outputs=[made], name=f"{op}_{name}")
-        )
-        found: ir.Value = made
-        return found
+        shape = reads[0].shape
+        return insert_node(self.graph, before, op, reads, name, dtype=dtype, shape=shape, attributes=more)

@@ -9,7 +9,7 @@ whatever else hangs together. A unit belongs
 - with a quantiser at its beginning, to the modules that use it: quantising what enters is their doing; behind a product
   whose result is used by none, to the product's;
 - with a dequantiser or a cast alone, to the module that made what it reads;
-- else to the innermost module of all that it is made of and made for (`Between`).
+- else to the innermost module of all that it is made of and made for (`scopes_between_neighbours`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import onnx_ir as ir
+    from trtdx.formats.onnx.graph import Graph
 
     Scope = tuple[str, ...]
 
@@ -37,32 +37,28 @@ _WRITTEN = {*QUANTISERS, *_TYPES_ONLY, "Mul", "Add", "Identity", "Reshape"}
 
 def shared(scopes: Sequence[Scope]) -> Scope:
     """Return the modules that all scopes begin with."""
-    return tuple(each[0] for each in takewhile(lambda each: len(set(each)) == 1, zip(*scopes, strict=False)))
+    return tuple(
+        paths[0] for paths in takewhile(lambda paths: len(set(paths)) == 1, zip(*scopes, strict=False))
+    )
 
 
 class Places:
     """Finds the modules of nodes that tell nothing."""
 
-    def __init__(
-        self,
-        nodes: Sequence[ir.Node],
-        reads: Sequence[Sequence[ir.Value]],
-        made: Mapping[ir.Value, int],
-        users: Mapping[ir.Value, Sequence[int]],
-        classes: Mapping[str, str],
-    ) -> None:
-        self._nodes, self._reads, self._made, self._users, self._classes = nodes, reads, made, users, classes
+    def __init__(self, graph: Graph) -> None:
+        self._nodes, self._reads, self._made, self._users = graph.nodes, graph.reads, graph.made, graph.users
+        self._classes = graph.classes
 
     def of_all(self, told: Sequence[Scope | None]) -> list[Scope]:
         """Return the scope of every node, given those that are told."""
         self._told = told
-        found = dict(enumerate(told))
+        scopes = dict(enumerate(told))
         units = self._units()
         for settle in (self._of_product, self._of_quantiser, self._of_types):
             for unit in units:
-                if found[unit[0]] is None and (scope := settle(unit, found)) is not None:
-                    found |= dict.fromkeys(unit, scope)
-        return Between(self._nodes, self._reads, self._made, self._users).settle(found)
+                if scopes[unit[0]] is None and (scope := settle(unit, scopes)) is not None:
+                    scopes |= dict.fromkeys(unit, scope)
+        return self.scopes_between_neighbours(scopes)
 
     def _units(self) -> list[tuple[int, ...]]:
         """Return the nodes that tell nothing, those together that hang together."""
@@ -110,12 +106,12 @@ class Places:
         found: Mapping[int, Scope | None],
         neighbours: Callable[[int], Iterable[int]],
     ) -> list[Scope]:
-        seen, waiting, scopes = set(unit), list(unit), []
+        visited, waiting, scopes = set(unit), list(unit), []
         while waiting:
             for other in neighbours(waiting.pop()):
-                if other in seen:
+                if other in visited:
                     continue
-                seen.add(other)
+                visited.add(other)
                 scope = found[other]
                 if scope is not None:
                     scopes.append(scope)
@@ -163,8 +159,29 @@ class Places:
         return scope
 
     def _is_closed(self, path: str) -> bool:
-        told = self._classes.get(path, "")
-        return bool(_CLOSED_CLASS.search(told) if told else _CLOSED_NAME.search(path.rpartition(".")[2]))
+        kind = self._classes.get(path, "")
+        return bool(_CLOSED_CLASS.search(kind) if kind else _CLOSED_NAME.search(path.rpartition(".")[2]))
+
+    def scopes_between_neighbours(self, known_scopes: Mapping[int, Scope | None]) -> list[Scope]:
+        """Return the scope of every node, where it is not known by the nearest nodes that it is made of and made for.
+
+        What is made of a layer's results belongs to that layer, whatever else enters it: a residual sum is part of the
+        layer whose branch it adds. What is made for other layers as well belongs to what they have in common: a mask,
+        rotary tables.
+        """
+        before: dict[int, frozenset[Scope]] = {}
+        after: dict[int, frozenset[Scope]] = {}
+        for at in range(len(self._nodes)):
+            before[at] = _nearest_scopes(self._makers_of(at), known_scopes, before)
+            latest = _latest_layer(before[at])
+            if latest:
+                before[at] = frozenset(scope for scope in before[at] if latest in scope)
+        for at in reversed(range(len(self._nodes))):
+            after[at] = _nearest_scopes(self._users_of(at), known_scopes, after)
+        return [
+            scope if (scope := known_scopes[at]) is not None else _between(before[at], after[at])
+            for at in range(len(self._nodes))
+        ]
 
 
 def is_about_numbers(op: str) -> bool:
@@ -172,70 +189,34 @@ def is_about_numbers(op: str) -> bool:
     return op in _WRITTEN or bool(_PRODUCT.search(op))
 
 
-class Between:
-    """Finds the modules of single nodes by the nearest known ones that they are made of and made for.
-
-    What is made of a layer's results belongs to that layer, whatever else enters it: a residual sum is part of the layer
-    whose branch it adds. What is made for other layers as well belongs to what they have in common: a mask, rotary tables.
-    """
-
-    def __init__(
-        self,
-        nodes: Sequence[ir.Node],
-        reads: Sequence[Sequence[ir.Value]],
-        made: Mapping[ir.Value, int],
-        users: Mapping[ir.Value, Sequence[int]],
-    ) -> None:
-        self._nodes, self._reads, self._made, self._users = nodes, reads, made, users
-
-    def settle(self, found: Mapping[int, Scope | None]) -> list[Scope]:
-        """Return the scope of every node."""
-        before: dict[int, frozenset[Scope]] = {}
-        after: dict[int, frozenset[Scope]] = {}
-        for at in range(len(self._nodes)):
-            makers = (self._made[value] for value in self._reads[at] if value in self._made)
-            before[at] = self._nearest(makers, found, before)
-            latest = _latest_layer(before[at])
-            if latest:
-                before[at] = frozenset(each for each in before[at] if latest in each)
-        for at in reversed(range(len(self._nodes))):
-            users = (user for value in self._nodes[at].outputs for user in self._users.get(value, ()))
-            after[at] = self._nearest(users, found, after)
-        return [
-            scope if (scope := found[at]) is not None else _between(before[at], after[at])
-            for at in range(len(self._nodes))
-        ]
-
-    def _nearest(
-        self,
-        neighbours: Iterable[int],
-        found: Mapping[int, Scope | None],
-        known: Mapping[int, frozenset[Scope]],
-    ) -> frozenset[Scope]:
-        """Return the scopes of neighbours, or of what lies behind those that have none."""
-        scopes: set[Scope] = set()
-        for each in neighbours:
-            scope = found[each]
-            scopes |= known[each] if scope is None else {scope} if scope else set()
-        return frozenset(scopes)
+def _nearest_scopes(
+    neighbours: Iterable[int],
+    known_scopes: Mapping[int, Scope | None],
+    reached: Mapping[int, frozenset[Scope]],
+) -> frozenset[Scope]:
+    """Return the scopes of neighbours, or of what lies behind those that have none."""
+    scopes: set[Scope] = set()
+    for neighbour in neighbours:
+        scope = known_scopes[neighbour]
+        scopes |= reached[neighbour] if scope is None else {scope} if scope else set()
+    return frozenset(scopes)
 
 
 def _between(before: frozenset[Scope], after: frozenset[Scope]) -> Scope:
     layer = _latest_layer(before)
-    inside = [each for each in after if layer in each] if layer else list(after)
+    inside = [scope for scope in after if layer in scope] if layer else list(after)
     around = [*before, *inside]
     common = shared(around)
-    alone = (
-        not (before and inside) and common in around
-    )  # what goes into a module, or through which its result goes
+    # What goes into a module, or through which its result goes, is not part of it.
+    alone = not (before and inside) and common in around
     return common[:-1] if alone else common
 
 
 def _latest_layer(scopes: Iterable[Scope]) -> str:
     """Return the last layer that scopes are of, by the number in its path; "" where they are of none."""
     layers = {path for scope in scopes for path in scope if path.rpartition(".")[2].isdigit()}
-    outer = {path for path in layers if not any(path.startswith(f"{each}.") for each in layers)}
+    outer = {path for path in layers if not any(path.startswith(f"{other}.") for other in layers)}
     return max(outer, key=lambda path: int(path.rpartition(".")[2]), default="")
 
 
-__all__ = ["QUANTISERS", "Between", "Places", "is_about_numbers", "shared"]
+__all__ = ["QUANTISERS", "Places", "is_about_numbers", "shared"]

@@ -1,12 +1,15 @@
-"""An ONNX model without its weights, as bytes: enough for shape inference, small whatever the model's size."""
+"""ONNX models as bytes without their weights, whatever their size: for shape inference, or with references to them."""
 
 from __future__ import annotations
 
-from trtdx.formats.onnx.proto import NODE_ATTRIBUTE, TENSOR_DATA, TENSOR_EXTERNAL
+from functools import partial
+
+from trtdx.formats.onnx.proto import NODE_ATTRIBUTE, TENSOR_DATA, TENSOR_EXTERNAL, TENSOR_RAW, weight_from
 from trtdx.formats.onnx.walk import (
     ATTRIBUTE_T,
     GRAPH_INITIALIZER,
     GRAPH_INPUT,
+    GRAPH_NAME,
     GRAPH_NODE,
     GRAPH_OUTPUT,
     MODEL_FUNCTION,
@@ -14,90 +17,84 @@ from trtdx.formats.onnx.walk import (
     MODEL_IR,
     MODEL_OPSET,
 )
-from trtdx.formats.wire import SPAN, VARINT, Source, TooMuchError, encoded_number, encoded_span, fields
+from trtdx.formats.wire import Source, TooMuchError, encoded_number, encoded_span, rewrite_message
 
-SMALL_CONSTANT = 1 << 10  # kept with its values: they may be a shape
+SMALL_BYTES = 1 << 10  # a constant up to this size keeps its values: they may be a shape
 LARGEST_PART = 1 << 20  # of a function, or of a body inside a node
-MOST_BYTES = 32 << 20
+LARGEST_GRAPH = 32 << 20
 NODE_LEFT_OUT = (6, 9, 10)  # documentation, metadata, device placement
 TENSOR_LOCATION, EXTERNAL = 14, 1
-# The data is "elsewhere": inference then goes by the shape alone.
-ELSEWHERE = b"\x0a\x08location\x12\x08stripped"
 
 
-def stripped(source: Source) -> bytes:
-    """Return the model with small constants and without large ones, metadata and intermediate shapes."""
-    parts: list[bytes] = []
-    for number, kind, start, end in fields(source, 0, source.size):
-        if number == MODEL_IR and kind == VARINT:
-            parts.append(encoded_number(number, start))
-        elif kind == SPAN and number in (MODEL_OPSET, MODEL_FUNCTION):
-            parts.append(_copied(source, number, start, end))
-        elif kind == SPAN and number == MODEL_GRAPH:
-            parts.append(encoded_span(number, _graph(source, start, end)))
-    return b"".join(parts)
+def reference_weights(source: Source, location: str) -> bytes:
+    """Return the model with references into its own file, which is at `location`, in the place of large weights."""
+    tensor = partial(_reference_tensor, location=location)
+    graph = partial(rewrite_message, rewrites={GRAPH_INITIALIZER: tensor})
+    return rewrite_message(source, 0, source.size, {MODEL_GRAPH: graph})
 
 
-def _graph(source: Source, start: int, end: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    for number, kind, first, after in fields(source, start, end):
-        if kind != SPAN:
-            continue
-        if number == GRAPH_NODE:
-            parts.append(encoded_span(number, _node(source, first, after)))
-        elif number == GRAPH_INITIALIZER:
-            parts.append(encoded_span(number, _tensor(source, first, after)))
-        elif number in (GRAPH_INPUT, GRAPH_OUTPUT, 2):  # 2: the graph's name
-            parts.append(_copied(source, number, first, after))
-        else:
-            continue
-        size += len(parts[-1])
-        if size > MOST_BYTES:
-            raise TooMuchError
-    return b"".join(parts)
-
-
-def _node(source: Source, start: int, end: int) -> bytes:
-    parts: list[bytes] = []
-    for number, kind, first, after in fields(source, start, end):
-        if kind != SPAN or number in NODE_LEFT_OUT:
-            continue
-        if number == NODE_ATTRIBUTE and after - first > SMALL_CONSTANT:
-            parts.append(encoded_span(number, _attribute(source, first, after)))
-        else:
-            parts.append(_copied(source, number, first, after))
-    return b"".join(parts)
-
-
-def _attribute(source: Source, start: int, end: int) -> bytes:
-    parts: list[bytes] = []
-    for number, kind, first, after in fields(source, start, end):
-        if kind == VARINT:
-            parts.append(encoded_number(number, first))
-        elif kind == SPAN and number == ATTRIBUTE_T:
-            parts.append(encoded_span(number, _tensor(source, first, after)))
-        elif kind == SPAN:
-            parts.append(_copied(source, number, first, after))
-    return b"".join(parts)
-
-
-def _tensor(source: Source, start: int, end: int) -> bytes:
-    if end - start <= SMALL_CONSTANT:
+def _reference_tensor(source: Source, start: int, end: int, location: str) -> bytes:
+    number, first, after = weight_from(source, start, end).data or (0, 0, 0)
+    if end - start <= SMALL_BYTES or number != TENSOR_RAW:
         return source.read(start, end)
-    parts: list[bytes] = []
-    for number, kind, first, after in fields(source, start, end):
-        if number in (*TENSOR_DATA, TENSOR_EXTERNAL, TENSOR_LOCATION):
-            continue
-        parts.append(
-            encoded_number(number, first) if kind == VARINT else _copied(source, number, first, after)
-        )
+    span = {"location": location, "offset": str(first), "length": str(after - first)}
+    return _tensor_elsewhere(source, start, end, (TENSOR_RAW,), span)
+
+
+def strip_weights(source: Source) -> bytes:
+    """Return the model with small constants and without large ones, metadata and intermediate shapes."""
+    kept = {
+        MODEL_IR: _copy_part,
+        MODEL_OPSET: _copy_part,
+        MODEL_FUNCTION: _copy_part,
+        MODEL_GRAPH: _strip_graph,
+    }
+    return rewrite_message(source, 0, source.size, kept, others=None)
+
+
+def _strip_graph(source: Source, start: int, end: int) -> bytes:
+    kept = dict.fromkeys((GRAPH_NAME, GRAPH_INPUT, GRAPH_OUTPUT), _copy_part)
+    kept |= {GRAPH_NODE: _strip_node, GRAPH_INITIALIZER: _strip_tensor}
+    graph = rewrite_message(source, start, end, kept, others=None)
+    if len(graph) > LARGEST_GRAPH:
+        raise TooMuchError
+    return graph
+
+
+def _strip_node(source: Source, start: int, end: int) -> bytes:
+    rewrites = {NODE_ATTRIBUTE: _strip_attribute, **dict.fromkeys(NODE_LEFT_OUT)}
+    return rewrite_message(source, start, end, rewrites, _copy_part)
+
+
+def _strip_attribute(source: Source, start: int, end: int) -> bytes:
+    return rewrite_message(source, start, end, {ATTRIBUTE_T: _strip_tensor}, _copy_part)
+
+
+def _strip_tensor(source: Source, start: int, end: int) -> bytes:
+    if end - start <= SMALL_BYTES:
+        return source.read(start, end)
+    # The data is "elsewhere": inference then goes by the shape alone.
+    return _tensor_elsewhere(source, start, end, TENSOR_DATA, {"location": "stripped"})
+
+
+def _tensor_elsewhere(
+    source: Source, start: int, end: int, data_fields: tuple[int, ...], external: dict[str, str]
+) -> bytes:
+    """Return a tensor without its data, and with where that lies."""
+    left_out = dict.fromkeys((*data_fields, TENSOR_EXTERNAL, TENSOR_LOCATION))
+    entries = (
+        encoded_span(1, key.encode()) + encoded_span(2, text.encode()) for key, text in external.items()
+    )
     return b"".join(
-        (*parts, encoded_span(TENSOR_EXTERNAL, ELSEWHERE), encoded_number(TENSOR_LOCATION, EXTERNAL))
+        (
+            rewrite_message(source, start, end, left_out, _copy_part),
+            *(encoded_span(TENSOR_EXTERNAL, entry) for entry in entries),
+            encoded_number(TENSOR_LOCATION, EXTERNAL),
+        )
     )
 
 
-def _copied(source: Source, number: int, start: int, end: int) -> bytes:
+def _copy_part(source: Source, start: int, end: int) -> bytes:
     if end - start > LARGEST_PART:
         raise TooMuchError
-    return encoded_span(number, source.read(start, end))
+    return source.read(start, end)

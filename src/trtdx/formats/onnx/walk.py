@@ -20,22 +20,10 @@ from trtdx.formats.wire import SPAN, Source, fields, signed
 
 # Field numbers (onnx 1.23; a number never changes its meaning).
 MODEL_IR, MODEL_PRODUCER, MODEL_PRODUCER_VERSION, MODEL_GRAPH, MODEL_OPSET, MODEL_FUNCTION = 1, 2, 3, 7, 8, 25
-GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALUE_INFO, GRAPH_SPARSE = (
-    1,
-    5,
-    11,
-    12,
-    13,
-    15,
-)
-ATTRIBUTE_NAME, ATTRIBUTE_I, ATTRIBUTE_T, ATTRIBUTE_G, ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS = (
-    1,
-    3,
-    5,
-    6,
-    10,
-    11,
-)
+GRAPH_NODE, GRAPH_NAME, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT = 1, 2, 5, 11, 12
+GRAPH_VALUE_INFO, GRAPH_SPARSE = 13, 15
+ATTRIBUTE_NAME, ATTRIBUTE_I, ATTRIBUTE_T, ATTRIBUTE_G = 1, 3, 5, 6
+ATTRIBUTE_TENSORS, ATTRIBUTE_GRAPHS = 10, 11
 FUNCTION_NAME, FUNCTION_INPUT, FUNCTION_NODE, FUNCTION_DOMAIN = 1, 4, 7, 10
 
 MOST_DEPTH = 16  # of bodies inside bodies; protobuf itself stops at about 30
@@ -186,8 +174,8 @@ class Walker:
         if number == GRAPH_INPUT:
             scope.inputs.add(value.name)
         if scope.depth == 0:
-            known = self._graph.inputs if number == GRAPH_INPUT else self._graph.outputs
-            known.setdefault(value.name, value)
+            declared = self._graph.inputs if number == GRAPH_INPUT else self._graph.outputs
+            declared.setdefault(value.name, value)
 
     def _declared(self, start: int, end: int) -> None:
         """Keep the declared shape of a tensor that is looked up by index, of no other."""
@@ -217,9 +205,9 @@ class Walker:
         self._count(node)
         for output in node.outputs:
             scope.make(output)
-        for each in node.inputs:
-            if each:
-                scope.used.setdefault(each, node.label)
+        for operand in node.inputs:
+            if operand:
+                scope.used.setdefault(operand, node.label)
         axis = 0
         for first, after in node.attributes:
             if node.op in LOOKED_INTO or after - first > SMALL_ATTRIBUTE:
@@ -229,11 +217,11 @@ class Walker:
 
     def _count(self, node: Node) -> None:
         graph = self._graph
-        own = node.domain in OWN_DOMAINS
-        called = node.op if own else f"{node.domain}::{node.op}"
+        is_standard = node.domain in OWN_DOMAINS
+        called = node.op if is_standard else f"{node.domain}::{node.op}"
         if called in graph.operators or len(graph.operators) < MOST_NAMES:
             graph.operators[called] += 1
-        if not own and len(graph.domains) < MOST_NAMES:
+        if not is_standard and len(graph.domains) < MOST_NAMES:
             graph.domains[node.domain] = None
         if node.name:
             graph.node_names[node.name] += 1
@@ -261,8 +249,8 @@ class Walker:
             elif number == ATTRIBUTE_NAME:
                 name = self._source.text(first, after)
             elif number in (ATTRIBUTE_T, ATTRIBUTE_TENSORS):
-                made = node.outputs[0] if node.op == "Constant" and node.outputs else ""
-                self._weight(first, after, scope if made else Scope(1), made)
+                constant_name = node.outputs[0] if node.op == "Constant" and node.outputs else ""
+                self._weight(first, after, scope if constant_name else Scope(1), constant_name)
             elif number in (ATTRIBUTE_G, ATTRIBUTE_GRAPHS):
                 self._inner(first, after, scope)
         return value if name == "axis" else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from trtdx.formats.onnx.strip import stripped
+from trtdx.formats.onnx.strip import strip_weights
 from trtdx.formats.wire import Source
 from trtdx.optional import need
 
@@ -29,7 +29,7 @@ def weightless(host: Host, path: str) -> tuple[Any, Any]:
     package = need("onnx", extra="onnx", to=PURPOSE)
     need("onnx.shape_inference", extra="onnx", to=PURPOSE)
     with host.open(path) as stream:
-        data = stripped(Source(stream, host.size(path)))
+        data = strip_weights(Source(stream, host.size(path)))
     try:
         model = package.ModelProto.FromString(data)
     except Exception as err:  # protobuf's own error class is private to its backend
@@ -42,8 +42,8 @@ def weightless(host: Host, path: str) -> tuple[Any, Any]:
 
 def _refuse_what_explodes(model: Any) -> None:
     """Raise for a graph that is small in the file and would be huge in inference."""
-    known: dict[tuple[str, str], int] = {}
-    called = {(each.domain, each.name): each.node for each in model.functions}
+    costs: dict[tuple[str, str], int] = {}
+    called = {(function.domain, function.name): function.node for function in model.functions}
 
     def expanded(nodes: Iterable[Any], depth: int) -> int:
         if depth > MOST_CALLS:
@@ -53,19 +53,19 @@ def _refuse_what_explodes(model: Any) -> None:
     def cost(key: tuple[str, str], depth: int) -> int:
         if key not in called:
             return 1
-        if key not in known:
-            known[key] = expanded(called[key], depth + 1)
-        return known[key]
+        if key not in costs:
+            costs[key] = expanded(called[key], depth + 1)
+        return costs[key]
 
-    bodies = [model.graph.node, *(each.node for each in model.functions)]
+    bodies = [model.graph.node, *(function.node for function in model.functions)]
     if expanded(model.graph.node, 0) > MOST_EXPANDED:
         raise ShapesUnknownError("its functions unfold to too many nodes")
     claims = (
-        each.i
+        attribute.i
         for body in bodies
         for node in _with_bodies(body)
-        for each in node.attribute
-        if each.name == "num_outputs"
+        for attribute in node.attribute
+        if attribute.name == "num_outputs"
     )
     if any(claim > MOST_OUTPUTS for claim in claims):
         raise ShapesUnknownError("a node claims more outputs than any real one has")
@@ -75,8 +75,8 @@ def _with_bodies(nodes: Iterable[Any]) -> Iterator[Any]:
     """Yield nodes and those of the bodies of If and Loop in them; protobuf bounds how deep these can be."""
     for node in nodes:
         yield node
-        for each in node.attribute:
-            for body in (each.g, *each.graphs):
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
                 yield from _with_bodies(body.node)
 
 
@@ -91,7 +91,7 @@ def failure(package: Any, model: Any) -> str:
 
 def failed_node(message: str) -> dict[str, str]:
     """Return the first node and reason of an error such as "(op_type:Add, node name: add): [...] why"."""
-    found = re.search(r"op_type: ?([^\s,)]+)(?:, node name: ?([^)]*))?\)(?:: ?\[(\w+)\] ?(.*))?", message)
-    if not found or not found[3]:
+    match = re.search(r"op_type: ?([^\s,)]+)(?:, node name: ?([^)]*))?\)(?:: ?\[(\w+)\] ?(.*))?", message)
+    if not match or not match[3]:
         return {}
-    return {"node": found[2] or "", "operator": found[1], "kind": found[3], "why": found[4].strip()[:200]}
+    return {"node": match[2] or "", "operator": match[1], "kind": match[3], "why": match[4].strip()[:200]}

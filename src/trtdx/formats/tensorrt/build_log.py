@@ -6,6 +6,8 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from trtdx.formats.tensorrt.kernels import kernel_from, nodes_from
 from trtdx.formats.tensorrt.nouns import Kernel, Profile, Range, TensorSpec
 from trtdx.redact import redacted
@@ -57,17 +59,18 @@ class Told:
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         """Return the tensors listed, or else the inputs that profiles name, with the names of their dimensions."""
-        known = self._tensors or self._inputs_of_profiles()
+        tensors = self._tensors or self._inputs_of_profiles()
         return tuple(
-            TensorSpec(each.name, each.mode, each.dtype, self._named(each)) for each in known.values()
+            TensorSpec(tensor.name, tensor.mode, tensor.dtype, self._named(tensor))
+            for tensor in tensors.values()
         )
 
     def _inputs_of_profiles(self) -> dict[str, TensorSpec]:
-        ranges = [each for table in self._ranges.values() for each in table.values()]
+        ranges = [shape_range for table in self._ranges.values() for shape_range in table.values()]
         shapes: dict[str, set[Dims]] = {}
-        for each in ranges:
-            shapes.setdefault(each.tensor, set()).update((each.min, each.opt, each.max))
-        return {name: TensorSpec(name, "in", "?", _varying(found)) for name, found in shapes.items()}
+        for span in ranges:
+            shapes.setdefault(span.tensor, set()).update((span.min, span.opt, span.max))
+        return {name: TensorSpec(name, "in", "?", _varying(sizes)) for name, sizes in shapes.items()}
 
     def _named(self, tensor: TensorSpec) -> tuple[int | str, ...]:
         names = self._names.get(tensor.name, ())
@@ -103,14 +106,14 @@ class Told:
         return self._errors if self._failed or not self._built else []
 
     def kernel(self, line: str) -> None:
-        found = kernel_from(line)
-        if found is None:
+        kernel = kernel_from(line)
+        if kernel is None:
             return
         if len(self.kernels) >= MOST_KERNELS:
             self.left_out += 1
             return
-        nodes = found.nodes or self._foreign.get(found.name, ())
-        self.kernels.append(Kernel(found.name, found.kind, nodes, found.tactic, found.profile))
+        nodes = kernel.nodes or self._foreign.get(kernel.name, ())
+        self.kernels.append(msgspec.structs.replace(kernel, nodes=nodes))
 
     def foreign(self, line: str) -> None:
         """Learn the nodes of "ForeignNode {...} metadata: [ONNX Layer: a]": a short listing does not repeat them."""
@@ -121,23 +124,23 @@ class Told:
     def binding(self, line: str) -> None:
         """Learn an engine tensor and its profiles from "Name: x, IOMode: Input, DataType: Int64, ..."."""
         name, _, rest = line.partition("Name: ")[2].partition(", IOMode: ")
-        found = re.match(r"(\w{1,20}), DataType: (\w{1,20}), Dimensions: \[([-\d,]*)\]", rest)
-        if not found or len(self._tensors) >= MOST_NAMES:
+        match = re.match(r"(\w{1,20}), DataType: (\w{1,20}), Dimensions: \[([-\d,]*)\]", rest)
+        if not match or len(self._tensors) >= MOST_NAMES:
             return
-        mode = "in" if found[1] == "Input" else "out"
-        self._tensors[name] = TensorSpec(name, mode, _dtype(found[2]), _shape(found[3]))
+        mode = "in" if match[1] == "Input" else "out"
+        self._tensors[name] = TensorSpec(name, mode, _dtype(match[2]), _shape(match[3]))
         shapes = re.findall(
             r"MinShape: \[([-\d,]*)\], OptShape: \[([-\d,]*)\], MaxShape: \[([-\d,]*)\]", rest
         )
-        for index, each in enumerate(shapes):
-            self._range(index, name, *map(_dims, each))
+        for index, profile_shapes in enumerate(shapes):
+            self._range(index, name, *map(_dims, profile_shapes))
 
     def network_input(self, line: str) -> None:
         """Learn an input from the parser, which comes before the listing and has no outputs."""
         name, _, rest = line.partition("network input: ")[2].partition(" with dtype: ")
-        found = re.match(r"(\w{1,20}), dimensions: \(([-\d, ]*)\)", rest)
-        if found and len(self._tensors) < MOST_NAMES:
-            self._tensors[name] = TensorSpec(name, "in", _dtype(found[1]), _shape(found[2]))
+        match = re.match(r"(\w{1,20}), dimensions: \(([-\d, ]*)\)", rest)
+        if match and len(self._tensors) < MOST_NAMES:
+            self._tensors[name] = TensorSpec(name, "in", _dtype(match[1]), _shape(match[2]))
 
     def network_output(self, line: str) -> None:
         name = line.rpartition(" as output: ")[2].strip()
@@ -147,49 +150,49 @@ class Told:
     def tensorrt_llm_profile(self, line: str) -> None:
         """Learn from TensorRT-LLM's builder (0.8 to 1.2): "x, min: [1], opt: [2], max: [3], dimension names: ['a']"."""
         before, _, rest = line.partition(", min: ")
-        found = re.match(rf"{SHAPE}, opt: {SHAPE}, max: {SHAPE}, dimension names: (.*)", rest)
+        match = re.match(rf"{SHAPE}, opt: {SHAPE}, max: {SHAPE}, dimension names: (.*)", rest)
         name = before.rpartition(" ")[2]
-        if found and name:
-            self._range(self._profile, name, *map(_dims, found.group(1, 2, 3)))
-            self._names[name] = tuple(re.findall(r"'([^']*)'|None", found[4])[:16])
+        if match and name:
+            self._range(self._profile, name, *map(_dims, match.group(1, 2, 3)))
+            self._names[name] = tuple(re.findall(r"'([^']*)'|None", match[4])[:16])
 
     def next_profile(self, line: str) -> None:
-        found = re.search(r"Adding optimization profile (\d{1,4})/\d+", line)
-        if found:
-            self._profile = int(found[1]) - 1
+        match = re.search(r"Adding optimization profile (\d{1,4})/\d+", line)
+        if match:
+            self._profile = int(match[1]) - 1
 
     def trtexec_profile(self, line: str) -> None:
         """Learn from trtexec: "Input build shape (profile 0): x=1x2+2x2+4x2"."""
-        found = re.match(r"(?: \(profile (\d{1,4})\))?: (.*)", line.partition("Input build shape")[2])
-        name, _, shapes = found[2].rpartition("=") if found else ("", "", "")
-        if found and name and re.fullmatch(r"[\dx]*\+[\dx]*\+[\dx]*", shapes.strip()):
-            self._range(int(found[1] or 0), name, *map(_dims, shapes.split("+")))
+        match = re.match(r"(?: \(profile (\d{1,4})\))?: (.*)", line.partition("Input build shape")[2])
+        name, _, shapes = match[2].rpartition("=") if match else ("", "", "")
+        if match and name and re.fullmatch(r"[\dx]*\+[\dx]*\+[\dx]*", shapes.strip()):
+            self._range(int(match[1] or 0), name, *map(_dims, shapes.split("+")))
 
     def polygraphy_profile(self, line: str) -> None:
         """Learn from Polygraphy: "{x [min=[1, 2], opt=[2, 2], max=[4, 2]],"; a brace opens the next profile."""
         parts = line.split(" [min=")
         for before, after in itertools.pairwise(parts):
             name = before.rpartition(" ")[2]
-            found = re.match(rf"{SHAPE}, opt={SHAPE}, max={SHAPE}", after)
+            match = re.match(rf"{SHAPE}, opt={SHAPE}, max={SHAPE}", after)
             self._profile = len(self._ranges) if name.startswith("{") else self._profile
-            if found:
-                self._range(self._profile, name.removeprefix("{"), *map(_dims, found.group(1, 2, 3)))
+            if match:
+                self._range(self._profile, name.removeprefix("{"), *map(_dims, match.group(1, 2, 3)))
 
     def memory(self, line: str) -> None:
         """Learn from "Total Activation Memory: 8339968 bytes" and its like; before TensorRT 10 without the unit."""
-        found = re.search(r"(Total Activation|Total Weights|(?:Total|Max) Scratch) Memory: (\d{1,18})", line)
-        if not found:
+        match = re.search(r"(Total Activation|Total Weights|(?:Total|Max) Scratch) Memory: (\d{1,18})", line)
+        if not match:
             return
-        size = int(found[2])
-        if found[1] == "Total Weights":
+        size = int(match[2])
+        if match[1] == "Total Weights":
             self.facts["log.weights_bytes"] = self.facts.get("log.weights_bytes", 0) + size
         else:
-            self._append("log.scratch_bytes" if "Scratch" in found[1] else "log.activation_bytes", size)
+            self._append("log.scratch_bytes" if "Scratch" in match[1] else "log.activation_bytes", size)
 
     def _append(self, name: str, value: Any) -> None:
-        known = self.facts.setdefault(name, [])
-        if len(known) < MOST_NAMES:
-            known.append(value)
+        values = self.facts.setdefault(name, [])
+        if len(values) < MOST_NAMES:
+            values.append(value)
 
     def usage(self, line: str) -> None:
         """Learn from [MemUsageChange] and [MemUsageStats] lines; their unit is MiB."""
@@ -202,40 +205,40 @@ class Told:
             numbers = dict(zip(names, map(_int, change.group(2, 3, 4, 5)), strict=True))
             self._append("log.memory_changes", {"what": change[1], **numbers})
         for name, pattern in PEAKS:
-            if found := re.search(pattern, line):
-                self._peak(name, _int(found[1]) * MIB)
+            if match := re.search(pattern, line):
+                self._peak(name, _int(match[1]) * MIB)
 
     def _peak(self, name: str, size: int) -> None:
         if size:  # 0: built without a GPU
             self.facts[name] = max(size, self.facts.get(name, 0))
 
     def build_peak(self, line: str) -> None:
-        if found := re.search(r"Build phase peak memory: (\d{1,12})(?:\.\d+)? MB", line):
-            self._peak("log.peak_bytes", int(found[1]) * MIB)
+        if match := re.search(r"Build phase peak memory: (\d{1,12})(?:\.\d+)? MB", line):
+            self._peak("log.peak_bytes", int(match[1]) * MIB)
 
     def plan_size(self, line: str) -> None:
-        if found := re.search(r"ngine (?:with )?size: (\d{1,12}(?:\.\d+)?) MiB", line):
-            self.facts["log.plan_bytes"] = round(float(found[1]) * MIB)
+        if match := re.search(r"ngine (?:with )?size: (\d{1,12}(?:\.\d+)?) MiB", line):
+            self.facts["log.plan_bytes"] = round(float(match[1]) * MIB)
 
     def generated(self, line: str) -> None:
-        if found := re.search(r"Engine generation completed in (\d{1,9}(?:\.\d+)?) seconds", line):
-            self.facts["log.build_seconds"] = self.facts.get("log.build_seconds", 0.0) + float(found[1])
+        if match := re.search(r"Engine generation completed in (\d{1,9}(?:\.\d+)?) seconds", line):
+            self.facts["log.build_seconds"] = self.facts.get("log.build_seconds", 0.0) + float(match[1])
 
     def built(self, line: str) -> None:
         """Learn the whole time, which TensorRT-LLM tells last: "Total time of building x: 00:01:40"."""
-        if found := re.fullmatch(r"(\d{2,4}):(\d\d):(\d\d)", line.strip().rpartition(" ")[2]):
-            hours, minutes, seconds = map(int, found.group(1, 2, 3))
+        if match := re.fullmatch(r"(\d{2,4}):(\d\d):(\d\d)", line.strip().rpartition(" ")[2]):
+            hours, minutes, seconds = map(int, match.group(1, 2, 3))
             self.facts["log.build_seconds"] = float(3600 * hours + 60 * minutes + seconds)
 
     def versions(self, line: str) -> None:
-        if found := re.search(r"TensorRT-LLM version: ([\w.+-]{1,40})", line):
-            self.facts["version"] = found[1]
-        elif found := re.search(r"TensorRT version: ([\w.+-]{1,40})", line):
-            self.facts["tensorrt"] = found[1]
+        if match := re.search(r"TensorRT-LLM version: ([\w.+-]{1,40})", line):
+            self.facts["version"] = match[1]
+        elif match := re.search(r"TensorRT version: ([\w.+-]{1,40})", line):
+            self.facts["tensorrt"] = match[1]
 
     def source(self, line: str) -> None:
-        if found := re.search(r"Input filename: +(\S.*)", line):
-            self.model = found[1].strip()
+        if match := re.search(r"Input filename: +(\S.*)", line):
+            self.model = match[1].strip()
 
 
 PEAKS = (

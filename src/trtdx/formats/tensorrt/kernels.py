@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from trtdx.formats.tensorrt.nouns import Kernel
 
 TYPE, METADATA = ", LayerType: ", "Metadata:"
-
-
 NODE = "[ONNX Layer: "
-
-
 SEPARATORS = " \x1e\x1f\r\n"  # TensorRT puts control characters between nodes
-
-
 PROFILE = re.compile(r" ?\[profile (\d+)\]")
-
-
 TACTIC = re.compile(r", TacticName: ([^,]*),|, TacticValue: ([^,]*),")
-
-
 # TensorRT 7 to 10 without detailed verbosity: "Layer(Type): a + b, Tactic: 0x0, in (Float[1]) -> out (Float[1])".
 SHORT = re.compile(r"Layer\((?P<kind>\w+)\): (?P<name>.*?), Tactic: (?P<tactic>[\w-]+), ")
-
-
 GRAPH = re.compile(r"_myl(\d+)_\d+$")  # the compiled graph that a Myelin kernel belongs to
-
-
 MOST_NODES = 4096  # of one kernel
 
 
@@ -49,16 +37,16 @@ def kernel_from(line: str) -> Kernel | None:
 
 
 def _short(line: str) -> Kernel | None:
-    found = SHORT.match(line, max(line.find("Layer("), 0))
-    if not found:
+    match = SHORT.match(line, max(line.find("Layer("), 0))
+    if not match:
         return None
-    name = PROFILE.sub("", found["name"])
-    return Kernel(name, found["kind"], _fused(name), found["tactic"], _profile(line))
+    name = PROFILE.sub("", match["name"])
+    return Kernel(name, match["kind"], _fused(name), match["tactic"], _profile(line))
 
 
 def _profile(line: str) -> int:
-    found = PROFILE.search(line)
-    return int(found[1][:6]) if found else 0
+    match = PROFILE.search(line)
+    return int(match[1][:6]) if match else 0
 
 
 def nodes_from(metadata: str) -> tuple[str, ...]:
@@ -82,20 +70,13 @@ def _fused(name: str) -> tuple[str, ...]:
 
 def placed(kernels: list[Kernel]) -> list[Kernel]:
     """Return the kernels with their profiles: all of one compiled graph belong to the profile any of them names."""
-    graphs = [_graph(kernel) for kernel in kernels]
-    known = {graph: kernel.profile for graph, kernel in zip(graphs, kernels, strict=True) if kernel.profile}
+    profiles = {_graph(kernel): kernel.profile for kernel in kernels if kernel.profile and _graph(kernel)}
     return [
-        Kernel(
-            each.name,
-            each.kind,
-            each.nodes,
-            each.tactic,
-            known.get(graph, each.profile) if graph else each.profile,
-        )
-        for graph, each in zip(graphs, kernels, strict=True)
+        msgspec.structs.replace(kernel, profile=profiles.get(_graph(kernel), kernel.profile))
+        for kernel in kernels
     ]
 
 
 def _graph(kernel: Kernel) -> str:
-    found = GRAPH.search(kernel.name)
-    return found[1] if found else ""
+    match = GRAPH.search(kernel.name)
+    return match[1] if match else ""

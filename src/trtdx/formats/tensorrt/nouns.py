@@ -31,7 +31,7 @@ class Profile(msgspec.Struct, frozen=True):
     source: str
 
     def range_of(self, tensor: str) -> Range | None:
-        return next((each for each in self.ranges if each.tensor == tensor), None)
+        return next((shape_range for shape_range in self.ranges if shape_range.tensor == tensor), None)
 
 
 class Kernel(msgspec.Struct, frozen=True):

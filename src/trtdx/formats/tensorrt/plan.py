@@ -146,19 +146,19 @@ def _sms(start: bytes) -> tuple[int, ...]:
     """Return the compute capabilities a plan is for; nothing where the layout is not one that was seen."""
     if start.startswith(RTX):
         mask = start[32] if len(start) > 39 and not any(start[33:40]) else 0
-        known = mask < 1 << len(RTX_TARGETS)  # with no target set, a further bit says so
-        return tuple(sm for bit, sm in enumerate(RTX_TARGETS) if known and mask >> bit & 1)
+        is_known = mask < 1 << len(RTX_TARGETS)  # with no target set, a further bit says so
+        return tuple(sm for bit, sm in enumerate(RTX_TARGETS) if is_known and mask >> bit & 1)
     at = start.find(DEVICE)
     fields = _fields(start[at + len(DEVICE) :]) if at >= 0 else []
-    found = (_device_sm(fields, *layout) for layout in LAYOUTS)
-    return next(((sm,) for sm in found if sm), ())
+    sms = (_device_sm(fields, *layout) for layout in LAYOUTS)
+    return next(((sm,) for sm in sms if sm), ())
 
 
 def _device_sm(fields: list[tuple[int, int]], layout: tuple[int, ...], where: tuple[int, ...]) -> int:
     """Return the compute capability, or 0 where the fields are not the properties of a GPU."""
     if tuple(tag for tag, _ in fields[: len(layout)]) != layout:
         return 0
-    major, minor, clock_khz, bus_bits, processors = (fields[each][1] for each in where)
+    major, minor, clock_khz, bus_bits, processors = (fields[index][1] for index in where)
     plausible = 100_000 < clock_khz < 5_000_000 and 0 < bus_bits <= 16_384 and 0 < processors <= 1024
     sm = 10 * major + minor
     return sm if plausible and minor < 10 and str(sm) in table().sm else 0

@@ -12,7 +12,8 @@ pytest.importorskip("transformers")
 from support.model_zoo import A, M
 from support.planted_faults import decoder, suspect_of, weight
 from trtdx.compare.attribute import attribute
-from trtdx.compare.attribute.files.weight_differences import graph_differences, relation
+from trtdx.compare.attribute.files.causes import compare_files
+from trtdx.compare.attribute.files.weight_differences import relation
 from trtdx.compare.attribute.ideas.quantization import backend_saturates, saturated
 from trtdx.compare.sides.side import Spec
 
@@ -101,9 +102,9 @@ def test_constants_and_settings_of_two_graphs_are_compared(tmp_path):
 
     matrix = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
     one = saved("one.onnx", 1e-6, [0, 2, 1], matrix)
-    assert graph_differences(one, one, "model.norm") == []
+    assert compare_files(one, one, "model.norm") == ([], None)
     other = saved("other.onnx", 1e-5, [0, 1, 2], matrix.T.copy())
-    told = graph_differences(one, other, "model.norm")
+    told, _ = compare_files(one, other, "model.norm")
     assert told[0] == "Add: a constant is 1e-05, not 1e-06"
     assert "MatMul: a constant is transposed" in told
     assert any("perm" in each for each in told)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from support.graph_edits import EDITS, edited
-from trtdx.compare.attribute.files.causes import file_cause
+from trtdx.compare.attribute.files.causes import compare_files
 from trtdx.compare.attribute.files.constants import FileCause
 from trtdx.compare.attribute.files.witnesses import together
 from trtdx.compare.attribute.suspect import Suspect
@@ -154,16 +154,16 @@ def test_a_model_that_changed_since_it_was_captured_is_not_used(book, tmp_path):
 @pytest.mark.parametrize("name", EDITS)
 def test_the_files_alone_tell_the_mistake(llama_onnx, tmp_path, name):
     bad, code, module = edited(llama_onnx, tmp_path / "bad.onnx", name, LAYER)
-    found = file_cause(str(llama_onnx), str(bad), module)
+    found = compare_files(str(llama_onnx), str(bad), module)[1]
     assert found is not None
     assert found.code == code
 
 
 def test_the_files_tell_nothing_of_what_is_the_same_or_of_two_mistakes(llama_onnx, tmp_path):
-    assert file_cause(str(llama_onnx), str(llama_onnx), LAYER) is None
+    assert compare_files(str(llama_onnx), str(llama_onnx), LAYER)[1] is None
     once, _, _ = edited(llama_onnx, tmp_path / "once.onnx", "epsilon", LAYER)
     twice, _, _ = edited(once, tmp_path / "twice.onnx", "weight transposed", LAYER)
-    assert file_cause(str(llama_onnx), str(twice), LAYER) is None
+    assert compare_files(str(llama_onnx), str(twice), LAYER)[1] is None
 
 
 SUM, SHARD = (Explained(code, 1.0, {"alike": "both"}, "") for code in ("DX985", "DX984"))

@@ -10,7 +10,7 @@ import pytest
 
 from support import make_onnx as make
 from trtdx.errors import MissingExtraError
-from trtdx.formats.onnx.strip import stripped
+from trtdx.formats.onnx.strip import strip_weights
 from trtdx.formats.wire import Source
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import agreements_in
@@ -297,7 +297,7 @@ def test_shapes_are_checked_without_the_weights(tmp_path):
     made = make.model(layers, [("x", ["a", 4]), ("y", ["b", 4])], [("z", [None, 4])], weights)
     data = make.saved(tmp_path / "b.onnx", made)
     with HOST.open(data) as stream:
-        assert len(stripped(Source(stream, HOST.size(data)))) < 600 < 32_000 < HOST.size(data)
+        assert len(strip_weights(Source(stream, HOST.size(data)))) < 600 < 32_000 < HOST.size(data)
     assert unchecked(tmp_path, made)[0].get("profiles.unmet")[0] == {
         "profile": 0,
         "shapes": "opt",

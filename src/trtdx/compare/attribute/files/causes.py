@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.compare.attribute.files.constants import HOPS, FileCause, of_weight
-from trtdx.compare.attribute.files.node_differences import Difference, View, differences
+from trtdx.compare.attribute.files.constants import FileCause, of_weight
+from trtdx.compare.attribute.files.node_differences import (
+    Difference,
+    View,
+    describe_change,
+    describe_changes,
+    differences,
+)
 from trtdx.compare.attribute.twin.graph import NORMS
 from trtdx.compare.attribute.twin.lifts import CURVES, ELEMENTWISE
 from trtdx.compare.attribute.twin.operators import settings_of
@@ -22,13 +28,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 CHANCE = {
-    "RandomUniform",
-    "RandomNormal",
-    "RandomUniformLike",
-    "RandomNormalLike",
-    "Bernoulli",
-    "Multinomial",
-}
+    "RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike", "Bernoulli", "Multinomial",
+}  # fmt: skip
 BENT = CURVES | {"Pow", "Exp", "Mul", "Add", "Div", "Sqrt", "Clip", "Max", "Min"}
 QUANTISED = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "MatMulNBits"}
 SETTINGS = {
@@ -38,41 +39,41 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def file_cause(reference: str, candidate: str, scope: str) -> FileCause | None:
-    """Return the one mistake that the difference of two ONNX files at a module is; none where it is none or several.
+def compare_files(reference: str, candidate: str, scope: str) -> tuple[list[str], FileCause | None]:
+    """Return how two ONNX files differ in a module, in words, and which one mistake that is, if it is one.
 
     Args:
         reference: one file.
         candidate: the other.
-        scope: the module; "" for the whole graph.
+        scope: the module; "" for the whole graph, of which nothing is said in words.
     """
     try:
-        ours, theirs = View(reference, scope), View(candidate, scope)
-        found = differences(ours, theirs)
-        return _cause(found, ours, theirs) if found else None
+        modules = View(reference, scope), View(candidate, scope)
+        changes = differences(*modules)
+        return describe_changes(changes) if scope else [], _cause(changes, *modules) if changes else None
     except TrtdxError:
-        return None
+        return [], None
 
 
 def _cause(found: list[Difference], ours: View, theirs: View) -> FileCause | None:
     if not ours.scope:
         _narrow(found, ours, theirs)
-    moved = [each for each in found if each.kind in ("lost", "new")]
+    moved = [change for change in found if change.kind in ("lost", "new")]
     if moved:
         return _of_operators(moved, ours, theirs)
-    told = [made for each in found if (made := _of_one(each, ours)) is not None]
-    codes = {each.code for each in told}
-    return told[0] if len(codes) == 1 and len(told) == len(found) else None
+    causes = [cause for change in found if (cause := _of_one(change, ours)) is not None]
+    codes = {cause.code for cause in causes}
+    return causes[0] if len(codes) == 1 and len(causes) == len(found) else None
 
 
 def _narrow(found: list[Difference], ours: View, theirs: View) -> None:
     """Look only at what is near the differences; where all of it is new, at what is near in the candidate but old."""
-    own = ours.near(each.own for each in found if each.kind != "new")
-    other = theirs.near(each.other for each in found if each.kind != "lost")
-    new = {id(each.own) for each in found if each.kind == "new"}
+    reference_nodes = ours.near(change.own for change in found if change.kind != "new")
+    other = theirs.near(change.other for change in found if change.kind != "lost")
+    new = {id(change.own) for change in found if change.kind == "new"}
     old = [node for node in other if id(node) not in new]
-    ours.ops = {node.op_type for node in own or old}
-    theirs.ops = {node.op_type for node in other or own}
+    ours.ops = {node.op_type for node in reference_nodes or old}
+    theirs.ops = {node.op_type for node in other or reference_nodes}
 
 
 def _of_one(each: Difference, ours: View) -> FileCause | None:
@@ -84,21 +85,20 @@ def _of_one(each: Difference, ours: View) -> FileCause | None:
 
 
 def _of_setting(each: Difference) -> FileCause | None:
-    told = f"{each.own.op_type}: {each.name} is {each.after}, not {each.before}"
+    description = describe_change(each)
     values = {"expected": str(each.before), "found": str(each.after)}
     if each.name == "perm" and each.before and len(each.before) == 2:
-        return FileCause("DX982", told, values)
-    return FileCause(SETTINGS[each.name], told, values) if each.name in SETTINGS else None
+        return FileCause("DX982", description, values)
+    return FileCause(SETTINGS[each.name], description, values) if each.name in SETTINGS else None
 
 
 def _of_number(each: Difference, ours: View) -> FileCause | None:
     before, after = float(each.before), float(each.after)
-    told = f"{each.own.op_type}: a constant is {after:.5g}, not {before:.5g}"
     values = {"expected": f"{before:.5g}", "found": f"{after:.5g}", "offset": f"{after - before:+g}"}
     if before and after:
         values["factor"] = f"{after / before:.4g}"
     code = _number_code(each.own, ours, whole=not each.before.is_floating_point())
-    return FileCause(code, told, values) if code else None
+    return FileCause(code, describe_change(each), values) if code else None
 
 
 def _number_code(node: ir.Node, view: View, *, whole: bool) -> str:
@@ -107,7 +107,7 @@ def _number_code(node: ir.Node, view: View, *, whole: bool) -> str:
         return {"TopK": "DX955"}.get(node.op_type, "")
     if node.op_type in QUANTISED:
         return "DX948"
-    near = {each.op_type for each in (*view.users(node), *_makers(node, view))}
+    near = {neighbour.op_type for neighbour in (*view.users(node), *_makers(node, view))}
     if node.op_type in ("Mul", "Div") and "Tanh" in near and "Softmax" in _after(node, view):
         return "DX968"
     if node.op_type in ("Mul", "Div") and "Softmax" in _after(node, view):
@@ -120,27 +120,21 @@ def _number_code(node: ir.Node, view: View, *, whole: bool) -> str:
 
 
 def _makers(node: ir.Node, view: View) -> list[ir.Node]:
-    made = (view.reader.producer(value) for value in node.inputs)
-    return [each for each in made if each is not None]
+    producers = (view.reader.producer(value) for value in node.inputs)
+    return [producer for producer in producers if producer is not None]
 
 
 def _after(node: ir.Node, view: View) -> set[str]:
     """Return the operators that elementwise ones lead to from a node."""
-    found: set[str] = set()
-    now = [node]
-    for _ in range(HOPS):
-        now = [each for one in now for each in view.users(one)]
-        found |= {each.op_type for each in now}
-        now = [each for each in now if each.op_type in ELEMENTWISE | {"Where"}]
-    return found
+    return {reached.op_type for reached in view.nodes_after(node, ELEMENTWISE | {"Where"})}
 
 
 def _of_operators(moved: list[Difference], ours: View, theirs: View) -> FileCause | None:
     """Return what operators that are lost and new mean together."""
-    lost = [each.own for each in moved if each.kind == "lost"]
-    new = [each.own for each in moved if each.kind == "new"]
+    lost = [change.own for change in moved if change.kind == "lost"]
+    new = [change.own for change in moved if change.kind == "new"]
     gone, come = {node.op_type for node in lost}, {node.op_type for node in new}
-    told = f"operators: {' '.join(sorted(gone)) or 'none'} lost, {' '.join(sorted(come)) or 'none'} new"
+    words = f"operators: {' '.join(sorted(gone)) or 'none'} lost, {' '.join(sorted(come)) or 'none'} new"
     rules: tuple[Callable[[], str], ...] = (
         lambda: "DX959" if come & CHANCE else "DX958" if "Dropout" in come else "",
         lambda: _masks(lost, new, ours),
@@ -152,8 +146,8 @@ def _of_operators(moved: list[Difference], ours: View, theirs: View) -> FileCaus
         lambda: _orders(lost, new, theirs),
         lambda: _shifts(lost, new, theirs),
     )
-    code = next((found for rule in rules if (found := rule())), "")
-    return FileCause(code, told) if code else None
+    code = next((rule_code for rule in rules if (rule_code := rule())), "")
+    return FileCause(code, words) if code else None
 
 
 def _masks(lost: list[ir.Node], new: list[ir.Node], ours: View) -> str:
@@ -166,7 +160,7 @@ def _precision(gone: set[str], come: set[str], new: list[ir.Node], theirs: View)
         return "DX947"
     if gone or not come or come - {"Cast", "Max", "Min", "Clip"} or "Softmax" not in theirs.ops:
         return ""
-    near = {each.op_type for node in new for each in (*theirs.users(node), *_makers(node, theirs))}
+    near = {neighbour.op_type for node in new for neighbour in (*theirs.users(node), *_makers(node, theirs))}
     return "DX974" if "Softmax" in near and "Cast" in come else ""
 
 
@@ -198,7 +192,7 @@ def _products(lost: list[ir.Node], new: list[ir.Node], ours: View, theirs: View)
     with_constant = view.reader.with_constant(node)
     row = with_constant is not None and view.reader.vector(with_constant[1]) is not None
     number = view.reader.scalar(with_constant[1]) if with_constant else None
-    before = {each.op_type for each in _makers(node, view)}
+    before = {producer.op_type for producer in _makers(node, view)}
     if node.op_type == "Add" and row and before & {"MatMul", "Gemm", "Reshape"}:
         return "DX987" if lost else "DX989"
     if node.op_type in ("Mul", "Div") and number is not None:
@@ -206,7 +200,7 @@ def _products(lost: list[ir.Node], new: list[ir.Node], ours: View, theirs: View)
             return "DX967"
         looked_up = "Gather" in view.ops and not {"MatMul", "Gemm"} & view.ops
         return "DX991" if looked_up else "DX948" if "MatMul" in before else ""
-    if node.op_type == "Transpose" and {each.op_type for each in view.users(node)} & {"MatMul", "Gemm"}:
+    if node.op_type == "Transpose" and {user.op_type for user in view.users(node)} & {"MatMul", "Gemm"}:
         return "DX982" if "Softmax" not in view.ops else ""
     return ""
 
@@ -215,15 +209,15 @@ def _orders(lost: list[ir.Node], new: list[ir.Node], theirs: View) -> str:
     """Return what gathers are that put numbers or heads of an attention in another order."""
     if lost or not new or "Softmax" not in theirs.all_ops or any(node.op_type != "Gather" for node in new):
         return ""
-    orders = [next((each for each in theirs.constants(node) if each is not None), None) for node in new]
+    orders = [next((array for array in theirs.constants(node) if array is not None), None) for node in new]
     axes = {int(settings_of(node).get("axis", 0)) for node in new}
-    rows = [each.reshape(-1) for each in orders if each is not None]
+    rows = [order.reshape(-1) for order in orders if order is not None]
     if len(rows) != len(new) or len(axes) != 1:
         return ""
     if axes <= {-1, 3}:
         half = len(rows[0]) // 2
         pairs = torch.cat((torch.arange(0, 2 * half, 2), torch.arange(1, 2 * half, 2)))
-        return "DX961" if any(torch.equal(each, pairs) for each in rows) else ""
+        return "DX961" if any(torch.equal(row, pairs) for row in rows) else ""
     return "DX972" if len(rows) > 1 else "DX973"
 
 
@@ -233,7 +227,7 @@ def _shifts(lost: list[ir.Node], new: list[ir.Node], theirs: View) -> str:
         return ""
     source = new[0].inputs[0]
     if source is None or not any(
-        each is not None and not each.is_floating_point() for each in theirs.constants(new[0])
+        constant is not None and not constant.is_floating_point() for constant in theirs.constants(new[0])
     ):
         return ""
     return "DX965" if "position" in str(source.name) else "DX993" if "Gather" in theirs.ops else ""

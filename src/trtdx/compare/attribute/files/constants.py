@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Tensor = Any
 
-HOPS = 6
-
 
 class FileCause(NamedTuple):
     """A cause that the files tell, and what they say in words."""
@@ -34,32 +32,24 @@ def of_weight(each: Difference, ours: View) -> FileCause | None:
     before, after = each.before, each.after
     if not before.is_floating_point() or not after.is_floating_point():
         return None
-    found = relation(before, after)
-    told = f"{each.own.op_type}: a constant is {found.told}"
-    makes_angles = is_frequencies(before) and _leads_to(each.own, ours, {"Cos", "Sin"})
+    weight_relation = relation(before, after)
+    description = f"{each.own.op_type}: a constant is {weight_relation.told}"
+    makes_angles = is_frequencies(before) and any(
+        node.op_type in ("Cos", "Sin") for node in ours.nodes_after(each.own)
+    )
     rules: list[Callable[[], tuple[str, dict[str, str]] | None]] = [
         lambda: _of_angles(before, after) if makes_angles else None,
-        lambda: _of_row(each, before, after, found.told, ours),
-        lambda: _of_matrix(each, before, after, found.kind, ours),
+        lambda: _of_row(each, before, after, weight_relation.told, ours),
+        lambda: _of_matrix(each, before, after, weight_relation.kind, ours),
         lambda: _from_elsewhere(each, after, ours),
         lambda: _untied(each, before, ours),
     ]
     for rule in rules:
-        made = rule()
-        if made is not None:
-            return FileCause(made[0], made[1].pop("told", told), made[1])
+        cause = rule()
+        if cause is not None:
+            return FileCause(cause[0], cause[1].pop("told", description), cause[1])
     plain = before.ndim == 2 and _scales_in(each.other) is None  # else it may be honestly quantised
-    return FileCause("DX977", told, {"what": told}) if plain else None
-
-
-def _leads_to(node: ir.Node, view: View, wanted: set[str]) -> bool:
-    """Whether some operator comes of a node within a few steps."""
-    now = [node]
-    for _ in range(HOPS):
-        now = [each for one in now for each in view.users(one)]
-        if wanted & {each.op_type for each in now}:
-            return True
-    return False
+    return FileCause("DX977", description, {"what": description}) if plain else None
 
 
 def _scales_in(node: ir.Node) -> int | None:
@@ -73,18 +63,18 @@ def _scales_in(node: ir.Node) -> int | None:
         ):
             maker = maker.inputs[0].producer()
         if maker is not None and maker.op_type == "DequantizeLinear" and maker.inputs[1] is not None:
-            held = maker.inputs[1].const_value
-            return None if held is None else int(held.size)
+            scale = maker.inputs[1].const_value
+            return None if scale is None else int(scale.size)
     return None
 
 
 def _untied(each: Difference, before: Tensor, ours: View) -> tuple[str, dict[str, str]] | None:
     """Return that a head no longer has the weights of the embedding."""
-    found = _from_elsewhere(each, before, ours)
-    if found is None or found[0] != "DX992":
+    swapped = _from_elsewhere(each, before, ours)
+    if swapped is None or swapped[0] != "DX992":
         return None
-    told = f"{each.own.op_type}: the weight is no longer that of {found[1]['other']}"
-    return "DX992", {"other": "another one", "told": told}
+    description = f"{each.own.op_type}: the weight is no longer that of {swapped[1]['other']}"
+    return "DX992", {"other": "another one", "told": description}
 
 
 def _of_angles(before: Tensor, after: Tensor) -> tuple[str, dict[str, str]] | None:
@@ -93,10 +83,10 @@ def _of_angles(before: Tensor, after: Tensor) -> tuple[str, dict[str, str]] | No
     if one.shape != other.shape or one.numel() < 2 or float(other.min()) <= 0 or float(one.min()) <= 0:
         return None
     steps = torch.arange(one.numel(), dtype=torch.float64) / one.numel()
-    bases = [math.exp(-float(each[1].log()) * one.numel()) for each in (one, other)]
+    bases = [math.exp(-float(frequencies[1].log()) * one.numel()) for frequencies in (one, other)]
     if float((bases[1] ** -steps / other - 1).abs().max()) < 1e-3 and float(other[0]) > 0.999:
-        told = f"rotary frequencies of base {bases[1]:.6g}, not {bases[0]:.6g}"
-        return "DX962", {"expected": f"{bases[0]:.6g}", "found": f"{bases[1]:.6g}", "told": told}
+        description = f"rotary frequencies of base {bases[1]:.6g}, not {bases[0]:.6g}"
+        return "DX962", {"expected": f"{bases[0]:.6g}", "found": f"{bases[1]:.6g}", "told": description}
     return "DX963", {"told": "the rotary frequencies are scaled otherwise"}
 
 
@@ -125,9 +115,9 @@ def _of_row(
 def _is_bias(each: Difference) -> bool:
     """Whether the row is what a norm of one operator adds last."""
     last = each.own.inputs[2] if len(each.own.inputs) > 2 else None
-    held = None if last is None or last.const_value is None else last.const_value.numpy().reshape(-1)
-    return held is not None and bool(
-        (torch.from_numpy(held.astype("float64")) == each.before.reshape(-1).double()).all()
+    constant = None if last is None or last.const_value is None else last.const_value.numpy().reshape(-1)
+    return constant is not None and bool(
+        (torch.from_numpy(constant.astype("float64")) == each.before.reshape(-1).double()).all()
     )
 
 
@@ -193,10 +183,12 @@ def _from_elsewhere(each: Difference, after: Tensor, ours: View) -> tuple[str, d
     for at, node in enumerate(ours.graph.nodes):
         if node is each.own or not ours.reader.is_data(node.outputs[0] if node.outputs else None):
             continue
-        for held in ours.constants(node):
-            if held is None or held.numel() != after.numel() or not held.is_floating_point():
+        for weight in ours.constants(node):
+            if weight is None or weight.numel() != after.numel() or not weight.is_floating_point():
                 continue
-            if any(held.shape == turned.shape and torch.equal(held, turned) for turned in (after, after.T)):
+            if any(
+                weight.shape == turned.shape and torch.equal(weight, turned) for turned in (after, after.T)
+            ):
                 where = ours.graph.scopes[at][-1] if ours.graph.scopes[at] else ours.graph.node_name(at)
                 code = "DX992" if node.op_type == "Gather" else "DX990"
                 if code == "DX990" and _are_gated(each.own, node, ours):
@@ -209,15 +201,8 @@ def _are_gated(one: ir.Node, other: ir.Node, view: View) -> bool:
     """Whether two products are multiplied with each other, one of them through an activation."""
     if one.inputs[0] is not other.inputs[0]:
         return False
-    reached = []
-    for node in (one, other):
-        now, found = [node], set()
-        for _ in range(HOPS):
-            now = [
-                each
-                for each in (user for made in now for user in view.users(made))
-                if each.op_type in ELEMENTWISE
-            ]
-            found |= {id(each) for each in now if each.op_type == "Mul"}
-        reached.append(found)
-    return bool(reached[0] & reached[1])
+    products = [
+        {id(node) for node in view.nodes_after(start, ELEMENTWISE) if node.op_type == "Mul"}
+        for start in (one, other)
+    ]
+    return bool(products[0] & products[1])

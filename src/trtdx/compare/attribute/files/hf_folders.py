@@ -19,10 +19,10 @@ def raw_settings(folder: str) -> Mapping[str, Any]:
     """Return a folder's config.json as it stands; nothing where it cannot be read."""
     try:
         with RealHost().open(f"{folder}/config.json") as file:
-            found = msgspec.json.decode(file.read(16_000_000))
+            config = msgspec.json.decode(file.read(16_000_000))
     except (OSError, ValueError, msgspec.MsgspecError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def settings_in(side: Side | None, like: Any) -> Mapping[str, Any]:
@@ -35,7 +35,7 @@ def settings_in(side: Side | None, like: Any) -> Mapping[str, Any]:
     if not same or not hasattr(type(like), "from_dict"):
         return raw
     try:
-        found: Mapping[str, Any] = type(like).from_dict(dict(raw)).to_dict()
+        settings: Mapping[str, Any] = type(like).from_dict(dict(raw)).to_dict()
     except (TypeError, ValueError, KeyError, AttributeError):  # settings that the class does not take
         return raw
-    return found
+    return settings

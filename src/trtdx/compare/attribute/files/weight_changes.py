@@ -49,9 +49,9 @@ def change_of(name: str, own: Tensor, other: Tensor, *, plus: float = 0.0) -> We
         bias = name.endswith("bias")
         return WeightChange("DX987" if bias else "DX933", {"what": f"{name} is zero everywhere"})
     for check in (_clipped, _woven, _experts_moved, _by_channel):
-        found = check(name, own + plus, other + plus)
-        if found is not None:
-            return found
+        change = check(name, own + plus, other + plus)
+        if change is not None:
+            return change
     return None
 
 
@@ -63,12 +63,12 @@ def factor_beside(own: Tensor, other: Tensor, siblings: Iterable[tuple[Tensor, T
         other: the candidate's.
         siblings: both weights of other products, some of which read the same input.
     """
-    mine = _input_factors(own, other)
-    for pair in siblings if mine is not None else ():
-        theirs = _input_factors(*pair)
-        if theirs is None or theirs.shape != mine.shape:  # type: ignore[union-attr]
+    factors = _input_factors(own, other)
+    for pair in siblings if factors is not None else ():
+        sibling_factors = _input_factors(*pair)
+        if sibling_factors is None or sibling_factors.shape != factors.shape:  # type: ignore[union-attr]
             continue
-        shares = mine / theirs
+        shares = factors / sibling_factors
         if float(shares.std()) < EVEN * float(shares.mean()):
             return float(shares.mean())
     return None
@@ -90,10 +90,10 @@ def _near(one: Tensor, other: Tensor) -> bool:
 
 def _clipped(name: str, own: Tensor, other: Tensor) -> WeightChange | None:
     limit = float(other.abs().max())
-    held = int((other.abs() >= limit * (1 - 1e-6)).sum())
-    if own.ndim < 2 or held < LEAST_HELD or not _near(own.clamp(-limit, limit), other):
+    clipped = int((other.abs() >= limit * (1 - 1e-6)).sum())
+    if own.ndim < 2 or clipped < LEAST_HELD or not _near(own.clamp(-limit, limit), other):
         return None
-    return WeightChange("DX929", {"limit": f"{limit:.4g}", "held": f"{100 * held / other.numel():.2g} %"})
+    return WeightChange("DX929", {"limit": f"{limit:.4g}", "held": f"{100 * clipped / other.numel():.2g} %"})
 
 
 def _woven(name: str, own: Tensor, other: Tensor) -> WeightChange | None:
@@ -103,9 +103,9 @@ def _woven(name: str, own: Tensor, other: Tensor) -> WeightChange | None:
         if size % 2 or own.ndim < 2:
             continue
         woven = torch.arange(size).reshape(2, -1).T.reshape(-1)
-        for order, told in ((woven, INTERLEAVED), (torch.argsort(woven), APART)):
+        for order, direction in ((woven, INTERLEAVED), (torch.argsort(woven), APART)):
             if _near(own.index_select(axis, order), other) and not _near(own, other):
-                return WeightChange("DX981", {"how": told})
+                return WeightChange("DX981", {"how": direction})
     return None
 
 
@@ -113,10 +113,14 @@ def _experts_moved(name: str, own: Tensor, other: Tensor) -> WeightChange | None
     """Return that the matrices of several experts stand in another order."""
     if own.ndim != 3:
         return None
-    rows, theirs = own.flatten(1), other.flatten(1)
-    order = torch.cdist(theirs, rows).argmin(1)
-    if not _near(rows[order], theirs) or bool((order == torch.arange(len(order))).all()):
+    rows, candidate_rows = own.flatten(1), other.flatten(1)
+    order = torch.cdist(candidate_rows, rows).argmin(1)
+    if not _near(rows[order], candidate_rows) or bool((order == torch.arange(len(order))).all()):
         return None
+    return expert_order(order)
+
+
+def expert_order(order: Tensor) -> WeightChange:
     return WeightChange("DX956", {"order": " ".join(map(str, order[:16].tolist()))})
 
 
@@ -127,12 +131,12 @@ def _by_channel(name: str, own: Tensor, other: Tensor) -> WeightChange | None:
     """
     if own.ndim != 2 or 1 in own.shape:
         return None
-    for told, rows, theirs in (("output channel", own, other), ("input channel", own.T, other.T)):
-        factors = (rows * theirs).sum(1) / (rows * rows).sum(1).clamp(min=1e-300)
+    for channel, rows, candidate_rows in (("output channel", own, other), ("input channel", own.T, other.T)):
+        factors = (rows * candidate_rows).sum(1) / (rows * rows).sum(1).clamp(min=1e-300)
         even = float(factors.std()) < EVEN * float(factors.abs().mean())
-        if even or bool((factors <= 0).any()) or not _near(theirs, factors[:, None] * rows):
+        if even or bool((factors <= 0).any()) or not _near(candidate_rows, factors[:, None] * rows):
             continue
         spread = f"{float(factors.min()):.3g} to {float(factors.max()):.3g}"
-        what = f"{name} is multiplied by a factor for each {told} ({spread}) that nothing makes up for"
+        what = f"{name} is multiplied by a factor for each {channel} ({spread}) that nothing makes up for"
         return WeightChange("DX930", {"what": what})
     return None

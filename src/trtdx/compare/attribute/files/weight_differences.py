@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.compare.attribute.experiment import Idea
-from trtdx.compare.attribute.files.weight_changes import WeightChange, change_of, factor_beside
+from trtdx.compare.attribute.files.weight_changes import WeightChange, change_of, expert_order, factor_beside
 from trtdx.compare.attribute.ideas.config_settings import stated_settings
 from trtdx.compare.attribute.ideas.norms import norm_of
 from trtdx.compare.attribute.ideas.product import is_embedding, is_vocabulary
 from trtdx.compare.attribute.ideas.routing import is_router
 from trtdx.compare.attribute.module_copies import put
-from trtdx.compare.attribute.twin.graph import graph_of
+from trtdx.compare.attribute.twin.graph import graph_of, is_in_scope
 from trtdx.engines.torch.lazy import torch
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def relation(reference: Tensor, candidate: Tensor) -> Relation:
     if one.shape != other.shape:
         return Relation("different", f"{list(other.shape)} instead of {list(one.shape)}")
     for check in (_scaled, _zeroed, _ordered):
-        found = check(one, other)
-        if found is not None:
-            return found
+        weight_relation = check(one, other)
+        if weight_relation is not None:
+            return weight_relation
     return Relation("different", "another one")
 
 
@@ -78,31 +78,31 @@ def _zeroed(one: Tensor, other: Tensor) -> Relation | None:
 
 def _ordered(one: Tensor, other: Tensor) -> Relation | None:
     """Return that the rows, or the columns, stand in another order."""
-    for axis, told in ((0, "rows"), (1, "columns")):
+    for axis, axis_name in ((0, "rows"), (1, "columns")):
         if axis >= one.ndim or one.shape[axis] > 16_384:
             continue
-        rows, theirs = (one, other) if axis == 0 else (one.T, other.T)
-        rows, theirs = rows.reshape(rows.shape[0], -1), theirs.reshape(theirs.shape[0], -1)
-        order = ((rows**2).sum(1)[:, None] - 2 * rows @ theirs.T).argmin(0)
-        if _near(rows[order], theirs):
+        rows, other_rows = (one, other) if axis == 0 else (one.T, other.T)
+        rows, other_rows = rows.reshape(rows.shape[0], -1), other_rows.reshape(other_rows.shape[0], -1)
+        order = ((rows**2).sum(1)[:, None] - 2 * rows @ other_rows.T).argmin(0)
+        if _near(rows[order], other_rows):
             moved = int((order != torch.arange(len(order))).sum())
-            return Relation("in another order", f"{moved} of {len(order)} {told} in another order")
+            return Relation("in another order", f"{moved} of {len(order)} {axis_name} in another order")
     return None
 
 
 def ideas(bench: Bench) -> Iterator[Idea]:
     """Yield the reference's module with the candidate's weights, where they can be read."""
-    theirs = candidate_weights(bench.suspect, bench)
+    candidates = candidate_weights(bench.suspect, bench)
     changed, owns = {}, dict(bench.module.named_parameters())
     norm = norm_of(bench)
     plus = 0.0 if norm is None else norm[0].plus
-    for name, own in owns.items():
-        other = theirs.get(name)
+    for name, parameter in owns.items():
+        other = candidates.get(name)
         if other is None:
             continue
-        found = relation(own, other)
-        if found.kind != "same" and other.numel() == own.numel():
-            changed[name] = (found, other if other.shape == own.shape else other.T)
+        weight_relation = relation(parameter, other)
+        if weight_relation.kind != "same" and other.numel() == parameter.numel():
+            changed[name] = (weight_relation, other if other.shape == parameter.shape else other.T)
     if not changed:
         return
     from contextlib import ExitStack
@@ -117,24 +117,30 @@ def ideas(bench: Bench) -> Iterator[Idea]:
         how = f"with the candidate's own weights: those of its siblings have the same factors, these {factor:.4g} times as much"
         yield Idea("DX948", got, {"factor": f"{factor:.4g}"}, how, rank=-1)
         return
-    told = "; ".join(f"{name} is {found.told}" for name, (found, _) in list(changed.items())[:4])
+    description = "; ".join(f"{name} is {how.told}" for name, (how, _) in list(changed.items())[:4])
     named = [change_of(name, owns[name], tensor, plus=plus) for name, (_, tensor) in changed.items()]
-    if is_router(bench) and all(found.kind == "in another order" for found, _ in changed.values()):
+    if is_router(bench) and all(how.kind == "in another order" for how, _ in changed.values()):
         named = [_experts_of(owns[name], tensor) for name, (_, tensor) in changed.items()]
-    codes = {None if each is None else each.code for each in named}
+    codes = {None if change is None else change.code for change in named}
     if len(codes) == 1 and named[0] is not None:
-        how = f"with the candidate's own weights: {named[0].values.get('what') or told}"
+        how = f"with the candidate's own weights: {named[0].values.get('what') or description}"
         yield Idea(named[0].code, got, named[0].values, how, rank=-1)
     code = "DX992" if is_vocabulary(bench) and _is_tied(bench) else "DX977"
     # Whatever went wrong with a weight, this explains it: what says how it went wrong comes first.
-    yield Idea(code, got, {"what": told}, f"with the candidate's own weights: {told}", rank=4, freedom=3)
+    yield Idea(
+        code,
+        got,
+        {"what": description},
+        f"with the candidate's own weights: {description}",
+        rank=4,
+        freedom=3,
+    )
 
 
 def _experts_of(own: Tensor, other: Tensor) -> WeightChange:
     """Return in which order the rows of a router, one for each expert, stand."""
-    rows, theirs = (each.detach().double().reshape(each.shape[0], -1) for each in (own, other))
-    order = torch.cdist(theirs, rows).argmin(1)
-    return WeightChange("DX956", {"order": " ".join(map(str, order[:16].tolist()))})
+    rows, candidate_rows = (matrix.detach().double().reshape(matrix.shape[0], -1) for matrix in (own, other))
+    return expert_order(torch.cdist(candidate_rows, rows).argmin(1))
 
 
 def _beside_siblings(
@@ -145,17 +151,17 @@ def _beside_siblings(
     if list(changed) != ["weight"] or side is None or side.spec.kind != "hf":
         return None
     siblings = (
-        (module.weight, held["weight"])
+        (module.weight, candidate["weight"])
         for path, module in bench.siblings()
-        if hasattr(module, "weight") and "weight" in (held := _from_folder(side, path))
+        if hasattr(module, "weight") and "weight" in (candidate := _from_folder(side, path))
     )
     return factor_beside(owns["weight"], changed["weight"][1], siblings)
 
 
 def _is_tied(bench: Bench) -> bool:
     """Whether the reference's module has the weight of an embedding."""
-    own = getattr(bench.model.get_submodule(bench.path), "weight", None)
-    return any(is_embedding(each) and each.weight is own for each in bench.model.modules())
+    weight = getattr(bench.model.get_submodule(bench.path), "weight", None)
+    return any(is_embedding(module) and module.weight is weight for module in bench.model.modules())
 
 
 def candidate_weights(suspect: Suspect, bench: Bench) -> dict[str, Tensor]:
@@ -176,29 +182,35 @@ def _from_folder(side: Any, path: str) -> dict[str, Tensor]:
         modules = dict(engine.model.named_modules())
         if path not in modules:
             return {}
-        return {name: each.detach().clone() for name, each in modules[path].named_parameters()}
+        return {name: parameter.detach().clone() for name, parameter in modules[path].named_parameters()}
     finally:
         engine.close()
 
 
 def _from_onnx(path: str, bench: Bench) -> dict[str, Tensor]:
     """Return the constants of a graph that stand in the module's scope, for the weights they have the size of."""
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     constants = _constants(path, bench.path)
-    for name, own in bench.module.named_parameters():
+    for name, parameter in bench.module.named_parameters():
         owner = name.rpartition(".")[0]
-        scope = ".".join(each for each in (bench.path, owner) if each)
+        scope = ".".join(part for part in (bench.path, owner) if part)
         fitting = [
-            each for inner, each in constants if inner.endswith(scope) and each.numel() == own.numel() > 1
+            constant
+            for inner, constant in constants
+            if inner.endswith(scope) and constant.numel() == parameter.numel() > 1
         ]
-        same = [each for each in fitting if each.shape == own.shape]
+        same = [constant for constant in fitting if constant.shape == parameter.shape]
         if not fitting:
             continue
         chosen = (same or fitting)[0]
-        if own.ndim == 2 and chosen.ndim == 2 and (chosen.shape != own.shape or _is_multiplied(own, chosen)):
+        if (
+            parameter.ndim == 2
+            and chosen.ndim == 2
+            and (chosen.shape != parameter.shape or _is_multiplied(parameter, chosen))
+        ):
             chosen = chosen.T  # graphs multiply by [in, out]
-        found[name] = chosen
-    return found
+        weights[name] = chosen
+    return weights
 
 
 def _is_multiplied(own: Tensor, found: Tensor) -> bool:
@@ -211,86 +223,26 @@ def _is_multiplied(own: Tensor, found: Tensor) -> bool:
 def _constants(path: str, scope: str) -> list[tuple[str, Tensor]]:
     """Return the constants that nodes in a scope read, with the innermost module of the node."""
     graph = graph_of(path)
-    found = []
+    constants = []
     for at, node in enumerate(graph.nodes):
-        if not graph.scopes[at] or not any(
-            each == scope or each.endswith(f".{scope}") for each in graph.scopes[at]
-        ):
+        if not is_in_scope(graph.scopes[at], scope):
             continue
         for value in node.inputs:
-            held = None if value is None else value.const_value
-            if held is not None and held.dtype.name in ("FLOAT", "FLOAT16", "DOUBLE"):
-                found.append((graph.scopes[at][-1], torch.from_numpy(held.numpy().copy())))
-    return found
+            constant = None if value is None else value.const_value
+            if constant is not None and constant.dtype.name in ("FLOAT", "FLOAT16", "DOUBLE"):
+                constants.append((graph.scopes[at][-1], torch.from_numpy(constant.numpy().copy())))
+    return constants
 
 
 def evidence(suspect: Suspect, bench: Bench) -> list[str]:
     """Return what differs in the files at this place, in words."""
-    told = []
-    theirs = candidate_weights(suspect, bench)
-    for name, own in bench.module.named_parameters():
-        if name in theirs:
-            found = relation(own, theirs[name])
-            if found.kind != "same":
-                told.append(f"the candidate's {bench.path}.{name} is {found.told}")
-    return told + [each.told for each in stated_settings(suspect, getattr(bench.model, "config", None))]
-
-
-class Node(NamedTuple):
-    """What a node of a graph is: its operator, its settings and its small constants."""
-
-    operator: str
-    settings: dict[str, str]
-    constants: list[Any]
-
-
-def graph_differences(reference: str, candidate: str, scope: str) -> list[str]:
-    """Return how two ONNX files differ in a module: operators, settings, constants."""
-    ours, theirs = _nodes(reference, scope), _nodes(candidate, scope)
-    told = []
-    names = [[each.operator for each in nodes] for nodes in (ours, theirs)]
-    if names[0] != names[1]:
-        lost, new = _less(names[0], names[1]), _less(names[1], names[0])
-        told.append(f"operators: {' '.join(lost) or 'none'} lost, {' '.join(new) or 'none'} new")
-        return told
-    for own, other in zip(ours, theirs, strict=True):
-        told += _node_differences(own, other)
-    return told
-
-
-def _node_differences(own: Node, other: Node) -> Iterator[str]:
-    for name in sorted(own.settings.keys() | other.settings.keys()):
-        if own.settings.get(name) != other.settings.get(name):
-            yield f"{own.operator}: {name} is {other.settings.get(name)}, not {own.settings.get(name)}"
-    for one, two in zip(own.constants, other.constants, strict=False):
-        found = relation(one, two)
-        single = one.numel() == two.numel() == 1
-        if found.kind == "same" and not (single and float(one) != float(two)):
-            continue
-        yield f"{own.operator}: a constant is " + (
-            f"{float(two):.5g}, not {float(one):.5g}" if single else found.told
-        )
-
-
-def _less(one: list[str], other: list[str]) -> list[str]:
-    left = list(other)
-    return [each for each in one if not (each in left and (left.remove(each) or True))]  # type: ignore[func-returns-value]
-
-
-def _nodes(path: str, scope: str) -> list[Node]:
-    graph = graph_of(path)
-    found = []
-    for at, node in enumerate(graph.nodes):
-        if not any(each == scope or each.endswith(f".{scope}") for each in graph.scopes[at]):
-            continue
-        constants = [
-            torch.from_numpy(value.const_value.numpy().copy())
-            for value in node.inputs
-            if value is not None
-            and value.const_value is not None
-            and value.const_value.dtype.name in ("FLOAT", "FLOAT16", "DOUBLE", "INT64", "INT8", "UINT8")
-        ]
-        found.append(
-            Node(node.op_type, {name: str(each.value) for name, each in node.attributes.items()}, constants)
-        )
-    return found
+    descriptions = []
+    candidates = candidate_weights(suspect, bench)
+    for name, parameter in bench.module.named_parameters():
+        if name in candidates:
+            weight_relation = relation(parameter, candidates[name])
+            if weight_relation.kind != "same":
+                descriptions.append(f"the candidate's {bench.path}.{name} is {weight_relation.told}")
+    return descriptions + [
+        setting.told for setting in stated_settings(suspect, getattr(bench.model, "config", None))
+    ]

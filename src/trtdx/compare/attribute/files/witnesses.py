@@ -23,13 +23,13 @@ OTHER_WEIGHTS = "DX977"  # explains whatever is wrong with a weight, and does no
 
 def where_quantised(causes: Sequence[Explained]) -> list[Explained]:
     """Return the causes of a difference in a quantised product: twice as much there is rather a scale than a sum taken twice."""
-    found = list(causes)
-    scale = next((each for each in found if each.code == WRONG_SCALE), None)
-    if scale is not None and found[0].code == SUMMED_TWICE and scale.share >= found[0].share - AS_MUCH:
-        found.remove(scale)
+    ordered = list(causes)
+    scale = next((cause for cause in ordered if cause.code == WRONG_SCALE), None)
+    if scale is not None and ordered[0].code == SUMMED_TWICE and scale.share >= ordered[0].share - AS_MUCH:
+        ordered.remove(scale)
         values = {name: value for name, value in scale.values.items() if name != "alike"}
-        return [msgspec.structs.replace(scale, values=values), *found]
-    return found
+        return [msgspec.structs.replace(scale, values=values), *ordered]
+    return ordered
 
 
 def together(causes: Sequence[Explained], files: FileCause | None) -> list[Explained]:
@@ -39,22 +39,20 @@ def together(causes: Sequence[Explained], files: FileCause | None) -> list[Expla
     difference, theirs is the cause, and less sure. In `values["files"]` is what they say, in `values["witness"]` whether
     they agree or stand alone.
     """
-    found = list(causes)
+    ordered = list(causes)
     if files is None:
-        return found
-    best = found[0].share if found else 0.0
-    own = next((each for each in found if each.code == files.code), None)
-    if own is not None and own.share >= min(best - AS_MUCH, EXPLAINED):
-        found.remove(own)
-        values = {**own.values, "files": files.told, "witness": AGREED}
+        return ordered
+    best = ordered[0].share if ordered else 0.0
+    agreeing = next((cause for cause in ordered if cause.code == files.code), None)
+    if agreeing is not None and agreeing.share >= min(best - AS_MUCH, EXPLAINED):
+        ordered.remove(agreeing)
+        values = {**agreeing.values, "files": files.told, "witness": AGREED}
         values.pop("alike", None)  # the files tell them apart
-        return [msgspec.structs.replace(own, values=values), *found]
-    if (
-        best >= EXPLAINED and found[0].code == OTHER_WEIGHTS
-    ):  # tried out with the very weights that the files explain
-        values = {**found[0].values, **files.values, "files": files.told, "witness": AGREED}
-        return [msgspec.structs.replace(found[0], code=files.code, values=values), *found]
+        return [msgspec.structs.replace(agreeing, values=values), *ordered]
+    if best >= EXPLAINED and ordered[0].code == OTHER_WEIGHTS:  # tried out with these very weights
+        values = {**ordered[0].values, **files.values, "files": files.told, "witness": AGREED}
+        return [msgspec.structs.replace(ordered[0], code=files.code, values=values), *ordered]
     if best >= EXPLAINED:
-        return found
+        return ordered
     values = {**files.values, "files": files.told, "witness": ALONE}
-    return [Explained(files.code, FILES_ALONE, values, files.told), *found]
+    return [Explained(files.code, FILES_ALONE, values, files.told), *ordered]

@@ -41,6 +41,11 @@ def _graph_of(path: str, _changed: int, _size: int) -> Graph:
     return Graph(open_model(path))
 
 
+def is_in_scope(scopes: Sequence[str], scope: str) -> bool:
+    """Whether one of a node's modules is the one of a path, or of the end of a path."""
+    return any(path == scope or path.endswith(f".{scope}") for path in scopes)
+
+
 class Linear(NamedTuple):
     """A matrix product: weight is [out, in]."""
 
