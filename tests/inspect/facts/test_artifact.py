@@ -27,10 +27,10 @@ def test_a_value_of_the_wrong_type_is_told_with_its_place():
     facts.put("vocab_size", "many", "config.json: vocab_size")
     facts.put("hidden_size", 64.0, "config.json: hidden_size")
     facts.put("num_layers", True, "config.json: num_hidden_layers")
-    found = Artifact("hf", "m", facts.done())
-    assert not found.has("vocab_size")
-    assert found.integer("hidden_size") == 64
-    assert found.items("malformed") == [
+    artifact = Artifact("hf", "m", facts.done())
+    assert not artifact.has("vocab_size")
+    assert artifact.integer("hidden_size") == 64
+    assert artifact.items("malformed") == [
         'config.json: vocab_size = "many": expected a whole number',
         "config.json: num_hidden_layers = true: expected a whole number",
     ]
@@ -44,9 +44,9 @@ def test_what_nobody_stated_is_not_a_fact():
 
 
 def test_every_term_says_what_it_means():
-    for each in TERMS.values():
-        assert each.meaning
-        assert not each.meaning.endswith(".")
+    for entry in TERMS.values():
+        assert entry.meaning
+        assert not entry.meaning.endswith(".")
 
 
 def test_a_huge_value_is_shortened_without_spelling_it_out():
@@ -55,12 +55,15 @@ def test_a_huge_value_is_shortened_without_spelling_it_out():
 
 
 def test_an_example_of_a_page_becomes_artifacts():
-    found = deployment_from_example(
+    deployment = deployment_from_example(
         '[hf]\nvocab_size = 3\nrope_scaling = { type = "yarn" }\nquant.per_layer = { a = "FP8" }\n[hf.other]\nvocab_size = 4\n'
     )
-    assert [(each.kind, each.get("vocab_size")) for each in found.artifacts] == [("hf", 3), ("hf", 4)]
-    assert found.artifacts[0].table("rope_scaling") == {"type": "yarn"}
-    assert found.artifacts[0].table("quant.per_layer") == {"a": "FP8"}
+    assert [(artifact.kind, artifact.get("vocab_size")) for artifact in deployment.artifacts] == [
+        ("hf", 3),
+        ("hf", 4),
+    ]
+    assert deployment.artifacts[0].table("rope_scaling") == {"type": "yarn"}
+    assert deployment.artifacts[0].table("quant.per_layer") == {"a": "FP8"}
 
 
 @pytest.mark.parametrize("text", ["[hf\n", "[hf]\nvocab_size =", "[engin]\na = 1"])

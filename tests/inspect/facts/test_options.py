@@ -18,7 +18,7 @@ from trtdx.inspect.facts.options import (
 
 
 def verdicts(*keys: str, version: str | None = None, backend: str = "") -> dict[str, tuple[str, str]]:
-    return {each.key: (each.problem, each.instead) for each in judged(keys, version, backend)}
+    return {verdict.key: (verdict.problem, verdict.instead) for verdict in judged(keys, version, backend)}
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def verdicts(*keys: str, version: str | None = None, backend: str = "") -> dict[
 def test_a_key_is_judged_by_the_release_that_reads_it(
     key: str, version: str, expected: tuple[str, str] | None
 ) -> None:
-    found = verdicts(key, version=version)
-    assert list(found.values()) == ([expected] if expected else [])
+    by_key = verdicts(key, version=version)
+    assert list(by_key.values()) == ([expected] if expected else [])
 
 
 def test_the_words_say_where_a_key_was_known() -> None:
@@ -88,16 +88,16 @@ def test_the_engine_backend_keeps_its_own_options() -> None:
 
 
 def test_every_new_name_and_every_meant_name_is_an_option() -> None:
-    known = table()
-    assert [new.to for new in known.renamed.values() if new.to not in known.option] == []
-    assert [name for name in known.meant.values() if name not in known.option] == []
-    assert [name for name in known.meant if name in known.option] == []
+    options = table()
+    assert [new.to for new in options.renamed.values() if new.to not in options.option] == []
+    assert [name for name in options.meant.values() if name not in options.option] == []
+    assert [name for name in options.meant if name in options.option] == []
 
 
 def test_every_flag_that_sets_an_option_sets_one_that_exists() -> None:
-    known = table()
-    named = {flag.option for flags in known.flag.values() for flag in flags.values()} - {"", "config"}
-    assert sorted(named - set(known.option)) == []
+    options = table()
+    named = {flag.option for flags in options.flag.values() for flag in flags.values()} - {"", "config"}
+    assert sorted(named - set(options.option)) == []
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,10 @@ def test_a_flag_with_hyphens_is_not_the_flag_with_underscores() -> None:
 
 
 def test_flags_come_and_go_with_releases() -> None:
-    assert [each.problem for each in judged_flags("trtllm-serve", ["--kv_cache_dtype"], "1.2.1")] == ["newer"]
-    assert [each.problem for each in judged_flags("trtllm-build", ["--max_output_len"], "1.2.1")] == [
+    assert [verdict.problem for verdict in judged_flags("trtllm-serve", ["--kv_cache_dtype"], "1.2.1")] == [
+        "newer"
+    ]
+    assert [verdict.problem for verdict in judged_flags("trtllm-build", ["--max_output_len"], "1.2.1")] == [
         "removed"
     ]
     assert list(judged_flags("trtllm-build", ["--max_output_len"], "0.10.0")) == []
@@ -169,5 +171,5 @@ def test_a_section_in_the_file_replaced_the_flags_of_it_before_1_2() -> None:
 
 @given(key=st.text(max_size=30), version=st.none() | st.text(max_size=8) | st.sampled_from(table().releases))
 def test_any_key_and_any_version_are_judged_without_an_error(key: str, version: str | None) -> None:
-    assert all(each.words for each in judged([key], version))
+    assert all(verdict.words for verdict in judged([key], version))
     nearest(key)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def bounds(artifact: Artifact, tensor: str, profile: int = 0, pp_rank: int = 0):
-    found = profiles_of(artifact, pp_rank)[profile].range_of(tensor)
-    return found and (found.min, found.opt, found.max)
+    span = profiles_of(artifact, pp_rank)[profile].range_of(tensor)
+    return span and (span.min, span.opt, span.max)
 
 
 def names(artifact: Artifact, pp_rank: int = 0) -> set[str]:
-    return {each.tensor for profile in profiles_of(artifact, pp_rank) for each in profile.ranges}
+    return {span.tensor for profile in profiles_of(artifact, pp_rank) for span in profile.ranges}
 
 
 def test_a_packed_engine_has_the_profile_that_tensorrt_llm_itself_prints():
@@ -35,15 +35,15 @@ def test_a_packed_engine_has_the_profile_that_tensorrt_llm_itself_prints():
         max_seq_len=2048, opt_num_tokens=8, tokens_per_block=64,
     )  # fmt: skip
     (profile,) = profiles_of(chatglm)
-    wanted = glm_profile()
-    assert {each.tensor: (each.min, each.opt, each.max) for each in profile.ranges} == {
-        each.name: wanted[each.name] for each in glm_tensors() if each.mode == "I"
+    expected = glm_profile()
+    assert {span.tensor: (span.min, span.opt, span.max) for span in profile.ranges} == {
+        tensor.name: expected[tensor.name] for tensor in glm_tensors() if tensor.mode == "I"
     }
-    assert [each.name for each in tensors_of(chatglm)] == [each.name for each in glm_tensors()]
+    assert [tensor.name for tensor in tensors_of(chatglm)] == [tensor.name for tensor in glm_tensors()]
 
 
 def test_dynamic_dimensions_have_tensorrt_llms_names():
-    shapes = {each.name: each.shape for each in tensors_of(engine())}
+    shapes = {tensor.name: tensor.shape for tensor in tensors_of(engine())}
     assert shapes["input_ids"] == ("num_tokens",)
     assert shapes["cache_indirection"] == ("batch_size_cache", 1, "max_seq_len")
     assert shapes["logits"] == ("batch_size_last_token_ids", 128256)
@@ -62,8 +62,8 @@ def test_a_padded_engine_without_gemm_plugin_has_a_profile_for_prompts_and_one_f
 
 def test_a_padded_engine_with_both_plugins_has_one_profile():
     (profile,) = profiles_of(engine(**PADDED))
-    found = profile.range_of("input_ids")
-    assert (found.min, found.opt, found.max) == ((1, 1), (32, 1), (64, 1024))
+    span = profile.range_of("input_ids")
+    assert (span.min, span.opt, span.max) == ((1, 1), (32, 1), (64, 1024))
 
 
 def test_without_attention_plugin_there_is_a_mask_and_the_prompts_find_an_empty_cache():
@@ -76,9 +76,9 @@ def test_without_attention_plugin_there_is_a_mask_and_the_prompts_find_an_empty_
 
 
 def test_without_cache_there_is_neither_cache_nor_indirection():
-    found = names(engine(kv_cache_type="disabled"))
-    assert not {"kv_cache_block_offsets", "cache_indirection", "sequence_length"} & found
-    assert "context_lengths" in found
+    tensor_names = names(engine(kv_cache_type="disabled"))
+    assert not {"kv_cache_block_offsets", "cache_indirection", "sequence_length"} & tensor_names
+    assert "context_lengths" in tensor_names
 
 
 def test_multiple_profiles_are_cut_by_tokens():
@@ -154,8 +154,8 @@ def test_settings_add_inputs(changes, tensor, largest):
     ],
 )
 def test_releases_differ(version, tensor, largest):
-    found = bounds(engine(version=version), tensor)
-    assert (found and found[2]) == largest
+    span = bounds(engine(version=version), tensor)
+    assert (span and span[2]) == largest
 
 
 def test_the_source_says_which_release_and_what_is_not_sure():
@@ -209,11 +209,11 @@ def test_an_encoder_takes_the_text_alone():
 
 @pytest.mark.parametrize("version", ["0.9.0", "0.12.0", "0.16.0", "0.20.0", "1.2.1"])
 def test_engines_of_every_release_have_profiles(tmp_path, version):
-    found = READER.read(RealHost(), str(make_engine(tmp_path, version)))
-    profiles = profiles_of(found)
+    artifact = READER.read(RealHost(), str(make_engine(tmp_path, version)))
+    profiles = profiles_of(artifact)
     assert profiles
     assert "left out" not in profiles[0].source
-    assert {"input_ids", "cache_indirection"} <= names(found)
+    assert {"input_ids", "cache_indirection"} <= names(artifact)
 
 
 @given(
@@ -236,12 +236,12 @@ def test_engines_of_every_release_have_profiles(tmp_path, version):
     )
 )
 def test_every_range_is_one_that_tensorrt_takes(changes):
-    found = engine(**{name.replace(".", "__"): value for name, value in changes.items()})
-    tensors = {each.name: each for each in tensors_of(found)}
-    for profile in profiles_of(found):
-        for each in profile.ranges:
+    changed_engine = engine(**{name.replace(".", "__"): value for name, value in changes.items()})
+    tensors = {tensor.name: tensor for tensor in tensors_of(changed_engine)}
+    for profile in profiles_of(changed_engine):
+        for span in profile.ranges:
             assert all(
-                low <= best <= high for low, best, high in zip(each.min, each.opt, each.max, strict=True)
+                low <= best <= high for low, best, high in zip(span.min, span.opt, span.max, strict=True)
             )
-            sizes = zip(tensors[each.tensor].shape, each.max, strict=True)
+            sizes = zip(tensors[span.tensor].shape, span.max, strict=True)
             assert all(isinstance(size, str) or size == high for size, high in sizes)

@@ -83,8 +83,8 @@ def one(op, *shapes, kinds=(), weights=(), opset=17, extra=(), outputs=("z",), *
         for position, (name, shape) in enumerate(zip("abc", shapes, strict=False))
     ]
     names = [name for name, *_ in inputs]
-    made = make.node(op, [*names, *extra], list(outputs), "it", **attributes)
-    return make.model([made], inputs, [("z", None)], weights, opset=opset, ir_version=8)
+    made_node = make.node(op, [*names, *extra], list(outputs), "it", **attributes)
+    return make.model([made_node], inputs, [("z", None)], weights, opset=opset, ir_version=8)
 
 
 def axes(*values, name="t"):
@@ -130,11 +130,11 @@ def mixed(op, first, second):
         op, ([2, 2], [2, 2])
     )
     attributes = {"Concat": {"axis": 0}, "Einsum": {"equation": "ij,jk->ik"}}.get(op, {})
-    made = one(op, *shapes, kinds=(first, second), **attributes)
+    model = one(op, *shapes, kinds=(first, second), **attributes)
     if op == "Where":
-        made.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, [2, 2]))
-        made.graph.node[0].input[:] = ["c", "a", "b"]
-    return made
+        model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, [2, 2]))
+        model.graph.node[0].input[:] = ["c", "a", "b"]
+    return model
 
 
 @pytest.mark.parametrize("op", sorted(UNFIT))
@@ -233,34 +233,32 @@ def test_what_onnx_forbids_and_tensorrt_takes_gives_nothing(findings, made):
 
 @pytest.mark.parametrize(("op", "kept"), [("Reshape", (3, 2)), ("Expand", (2, 3)), ("Unsqueeze", (0,))])
 def test_a_shape_that_is_kept_in_another_file_gives_nothing(tmp_path, op, kept):
-    made = one(op, [2, 3], extra=("t",), weights=[axes(*kept)])
-    (tensor,) = made.graph.initializer
+    model = one(op, [2, 3], extra=("t",), weights=[axes(*kept)])
+    (tensor,) = model.graph.initializer
     (tmp_path / "shape.bin").write_bytes(tensor.raw_data)
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="shape.bin")
-    assert (
-        findings_from(agreements_in(onnx_agreements), checked(make.saved(tmp_path / "a.onnx", made)), BOOK)
-        == []
-    )
+    deployment = checked(make.saved(tmp_path / "a.onnx", model))
+    assert findings_from(agreements_in(onnx_agreements), deployment, BOOK) == []
 
 
 def test_a_branch_that_cannot_work_gives_nothing(findings):
     out = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     bad = helper.make_graph([make.node("Squeeze", ["x", "t"], ["y"])], "bad", [], out)
     good = helper.make_graph([make.node("Identity", ["x"], ["y"])], "good", [], out)
-    made = make.model(
+    model = make.model(
         [make.node("If", ["condition"], ["z"], then_branch=bad, else_branch=good)],
         [("x", [2, 3]), ("condition", [], TensorProto.BOOL)],
         [("z", None)],
         [axes(1)],
     )
-    assert findings(made) == []
+    assert findings(model) == []
 
 
 def test_operators_of_other_domains_need_a_plugin(findings):
-    made = one("Rope", [2, 3], domain="com.acme")
-    (finding,) = findings(made)
+    model = one("Rope", [2, 3], domain="com.acme")
+    (finding,) = findings(model)
     assert (finding.code, finding.severity) == ("DX140", Severity.WARNING)
     assert finding.message.endswith("takes for plugins: com.acme::Rope")
 
@@ -289,9 +287,8 @@ def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path,
         "the types and shapes inside the graph were not checked: "
         "onnx is needed to check types and shapes inside the graph (pip install 'trtdx[onnx]')",
     )
-    assert [each.code for each in findings_from(agreements_in(onnx_agreements), deployment, BOOK)] == [
-        "DX140"
-    ]
+    findings = findings_from(agreements_in(onnx_agreements), deployment, BOOK)
+    assert [finding.code for finding in findings] == ["DX140"]
 
 
 @pytest.mark.parametrize(("depth", "words"), [(40, "unfold to too many"), (400, "too deeply")])
@@ -307,10 +304,10 @@ def test_functions_that_unfold_without_end_are_not_followed(tmp_path, depth, wor
         return helper.make_function("local", f"F{level}", ["v0"], [f"v{len(inner)}"], nodes, opsets)
 
     call = [make.node(f"F{depth}", ["x"], ["z"], domain="local")]
-    made = make.model(
+    model = make.model(
         call, [("x", [2])], [("z", [2])], functions=[function(level) for level in range(depth + 1)]
     )
-    assert words in checked(make.saved(tmp_path / "a.onnx", made)).first("onnx").unread[0]
+    assert words in checked(make.saved(tmp_path / "a.onnx", model)).first("onnx").unread[0]
 
 
 def test_a_function_that_calls_itself_and_a_huge_split_are_not_followed(tmp_path):
@@ -318,7 +315,7 @@ def test_a_function_that_calls_itself_and_a_huge_split_are_not_followed(tmp_path
     body = [helper.make_node("F", ["a"], ["b"], domain="local")]
     function = helper.make_function("local", "F", ["a"], ["b"], body, opsets)
     call = [make.node("F", ["x"], ["z"], domain="local")]
-    made = make.model(call, [("x", [2])], [("z", [2])], functions=[function])
-    assert "call themselves" in checked(make.saved(tmp_path / "a.onnx", made)).first("onnx").unread[0]
-    made = one("Split", [4], num_outputs=10**9, opset=18)
-    assert "claims more outputs" in checked(make.saved(tmp_path / "b.onnx", made)).first("onnx").unread[0]
+    model = make.model(call, [("x", [2])], [("z", [2])], functions=[function])
+    assert "call themselves" in checked(make.saved(tmp_path / "a.onnx", model)).first("onnx").unread[0]
+    model = one("Split", [4], num_outputs=10**9, opset=18)
+    assert "claims more outputs" in checked(make.saved(tmp_path / "b.onnx", model)).first("onnx").unread[0]

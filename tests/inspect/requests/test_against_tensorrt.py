@@ -69,10 +69,10 @@ def some_engine(choice: random.Random) -> Artifact:
         "lora.target_modules": ["attn_q", "attn_v"],
         "speculative_mode": "LOOKAHEAD_DECODING",
     }
-    kept = Facts()
+    collected = Facts()
     for name, value in facts.items():
-        kept.put(name, value, "config.json")
-    return Artifact("engine", "engine", kept.done())
+        collected.put(name, value, "config.json")
+    return Artifact("engine", "engine", collected.done())
 
 
 def some_request(choice: random.Random, engine: Artifact) -> Request:
@@ -92,7 +92,7 @@ def some_request(choice: random.Random, engine: Artifact) -> Request:
 
 
 def case_of(engine: Artifact, requests: list[Request]) -> dict[str, object]:
-    inputs = [each for each in inputs_of(settings_of(engine)) if each.mode == "in"]
+    inputs = [tensor for tensor in inputs_of(settings_of(engine)) if tensor.mode == "in"]
     profiles = profiles_of(engine)
     steps = []
     for request in requests:
@@ -104,13 +104,13 @@ def case_of(engine: Artifact, requests: list[Request]) -> dict[str, object]:
     return {
         "inputs": [
             (
-                each.name,
-                each.dtype,
-                [axis.name if axis.is_dynamic else axis.spans[0][2] for axis in each.axes],
+                tensor.name,
+                tensor.dtype,
+                [axis.name if axis.is_dynamic else axis.spans[0][2] for axis in tensor.axes],
             )
-            for each in inputs
+            for tensor in inputs
         ],
-        "profiles": [{each.tensor: (each.min, each.opt, each.max) for each in p.ranges} for p in profiles],
+        "profiles": [{span.tensor: (span.min, span.opt, span.max) for span in p.ranges} for p in profiles],
         "steps": steps,
     }
 
@@ -148,8 +148,8 @@ def test_tensorrt_finds_the_same_shapes_inside_the_profile(asked):
     for case, answer in asked:
         for step, verdicts in zip(case["steps"], answer["inside"], strict=True):
             for (name, low, shape, high), verdict in zip(step["shapes"], verdicts, strict=True):
-                ours = all(a <= b <= c for a, b, c in zip(low, shape, high, strict=True))
-                different += [(name, low, shape, high)] if ours != verdict else []
+                is_within = all(a <= b <= c for a, b, c in zip(low, shape, high, strict=True))
+                different += [(name, low, shape, high)] if is_within != verdict else []
                 inside, outside = inside + verdict, outside + (not verdict)
     assert different == []
     assert inside > 1000

@@ -20,34 +20,34 @@ BARE = PADDED | {"plugin.gpt_attention_plugin": False, "plugin.gemm_plugin": Fal
 
 def shapes(artifact, request: Request, *, chunked: bool = False) -> dict[str, dict[str, tuple[int, ...]]]:
     """Return the shape of each input by step."""
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    shapes_by_step: dict[str, dict[str, tuple[int, ...]]] = {}
     for fit in Checker(artifact, chunked=chunked).fits(request):
-        found.setdefault(fit.step, {})[fit.tensor] = fit.shape
-    return found
+        shapes_by_step.setdefault(fit.step, {})[fit.tensor] = fit.shape
+    return shapes_by_step
 
 
 def test_a_packed_engine_gets_all_prompts_in_a_row_and_then_a_token_for_each():
-    found = shapes(engine(max_beam_width=2), Request(batch=4, input_len=100, output_len=50, beam=2))
-    assert list(found) == ["context", "generation"]
-    assert found["context"]["input_ids"] == (400,)
-    assert found["context"]["sequence_length"] == (4,)
-    assert found["generation"]["input_ids"] == (8,)
-    assert found["generation"]["kv_cache_block_offsets"] == (1, 8, 2, 5)
-    assert found["generation"]["cache_indirection"] == (4, 2, 150)
+    step_shapes = shapes(engine(max_beam_width=2), Request(batch=4, input_len=100, output_len=50, beam=2))
+    assert list(step_shapes) == ["context", "generation"]
+    assert step_shapes["context"]["input_ids"] == (400,)
+    assert step_shapes["context"]["sequence_length"] == (4,)
+    assert step_shapes["generation"]["input_ids"] == (8,)
+    assert step_shapes["generation"]["kv_cache_block_offsets"] == (1, 8, 2, 5)
+    assert step_shapes["generation"]["cache_indirection"] == (4, 2, 150)
 
 
 def test_a_padded_engine_gets_rows_as_long_as_the_longest_prompt():
-    found = shapes(engine(**PADDED), Request(batch=4, input_len=100, output_len=50))
-    assert found["context"]["input_ids"] == (4, 100)
-    assert found["generation"]["input_ids"] == (4, 1)
-    assert found["context"]["past_key_value_0"] == (4, 2, 8, 150, 128)
+    step_shapes = shapes(engine(**PADDED), Request(batch=4, input_len=100, output_len=50))
+    assert step_shapes["context"]["input_ids"] == (4, 100)
+    assert step_shapes["generation"]["input_ids"] == (4, 1)
+    assert step_shapes["context"]["past_key_value_0"] == (4, 2, 8, 150, 128)
 
 
 def test_without_attention_plugin_cache_and_mask_grow_step_by_step():
-    found = shapes(engine(**BARE), Request(batch=4, input_len=100, output_len=50))
-    assert list(found) == ["context", "generation, first step", "generation, last step"]
-    assert [each["attention_mask"] for each in found.values()] == [(4, 100), (4, 101), (4, 149)]
-    assert [each["past_key_value_0"][3] for each in found.values()] == [0, 100, 148]
+    step_shapes = shapes(engine(**BARE), Request(batch=4, input_len=100, output_len=50))
+    assert list(step_shapes) == ["context", "generation, first step", "generation, last step"]
+    assert [sizes["attention_mask"] for sizes in step_shapes.values()] == [(4, 100), (4, 101), (4, 149)]
+    assert [sizes["past_key_value_0"][3] for sizes in step_shapes.values()] == [0, 100, 148]
 
 
 def test_the_first_token_comes_from_the_prompt():
@@ -60,8 +60,8 @@ def test_the_first_token_comes_from_the_prompt():
 
 def test_with_chunked_context_a_long_prompt_is_several_steps():
     long = engine(max_seq_len=32768)
-    found = shapes(long, Request(input_len=20000, output_len=10), chunked=True)
-    assert [(step, each["input_ids"]) for step, each in found.items()] == [
+    step_shapes = shapes(long, Request(input_len=20000, output_len=10), chunked=True)
+    assert [(step, sizes["input_ids"]) for step, sizes in step_shapes.items()] == [
         ("context, chunk 1 of 3", (8192,)),
         ("context, chunk 3 of 3", (3616,)),
         ("generation", (1,)),
@@ -72,22 +72,22 @@ def test_with_chunked_context_a_long_prompt_is_several_steps():
 
 def test_draft_tokens_make_steps_longer():
     medusa = engine(max_draft_len=63, speculative_mode="MEDUSA")
-    found = shapes(medusa, Request(batch=2, input_len=100, output_len=50))
-    assert found["generation"]["input_ids"] == (128,)
-    assert found["generation"]["spec_decoding_packed_mask"] == (128, 2)
-    assert found["context"]["spec_decoding_generation_lengths"] == (0,)
+    step_shapes = shapes(medusa, Request(batch=2, input_len=100, output_len=50))
+    assert step_shapes["generation"]["input_ids"] == (128,)
+    assert step_shapes["generation"]["spec_decoding_packed_mask"] == (128, 2)
+    assert step_shapes["context"]["spec_decoding_generation_lengths"] == (0,)
     external = engine(max_draft_len=4, speculative_mode="DRAFT_TOKENS_EXTERNAL")
-    found = shapes(external, Request(batch=2, input_len=100, output_len=50, draft_len=4))
-    assert found["context"]["input_ids"] == (208,)
-    assert found["generation"]["input_ids"] == (2,)
+    step_shapes = shapes(external, Request(batch=2, input_len=100, output_len=50, draft_len=4))
+    assert step_shapes["context"]["input_ids"] == (208,)
+    assert step_shapes["generation"]["input_ids"] == (2,)
 
 
 def test_the_encoders_input_is_there_only_in_the_first_step():
     decoder = engine(architecture="DecoderModel", max_input_len=1, max_encoder_input_len=1024)
-    found = shapes(decoder, Request(batch=2, input_len=1, output_len=50, encoder_input_len=300))
-    assert found["context"]["encoder_output"] == (600, 4096)
-    assert found["generation"]["encoder_output"] == (0, 4096)
-    assert found["context"]["encoder_max_input_length"] == (300,)
+    step_shapes = shapes(decoder, Request(batch=2, input_len=1, output_len=50, encoder_input_len=300))
+    assert step_shapes["context"]["encoder_output"] == (600, 4096)
+    assert step_shapes["generation"]["encoder_output"] == (0, 4096)
+    assert step_shapes["context"]["encoder_max_input_length"] == (300,)
 
 
 def test_the_profile_is_chosen_by_phase_or_by_tokens():

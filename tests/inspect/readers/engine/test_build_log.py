@@ -61,15 +61,15 @@ def test_kernels_of_one_graph_have_one_profile(log):
 
 
 def test_tensors_and_profiles_of_a_real_log(log):
-    assert [(each.name, each.mode, each.dtype, each.shape) for each in log.tensors][3:6] == [
+    assert [(tensor.name, tensor.mode, tensor.dtype, tensor.shape) for tensor in log.tensors][3:6] == [
         ("past_key_values.0.key", "in", "float32", ("?", 2, "?", 8)),
         ("past_key_values.0.value", "in", "float32", ("?", 2, "?", 8)),
         ("logits", "out", "float32", ("?", "?", 100)),
     ]
     for profile, shapes in zip(log.profiles, (CONTEXT, GENERATION), strict=True):
         assert {
-            each.tensor: {"min": [*each.min], "opt": [*each.opt], "max": [*each.max]}
-            for each in profile.ranges
+            span.tensor: {"min": [*span.min], "opt": [*span.opt], "max": [*span.max]}
+            for span in profile.ranges
         } == shapes
 
 
@@ -118,7 +118,7 @@ def test_a_real_log_with_names_only(tmp_path):
     (foreign,) = [kernel for kernel in log.kernels if kernel.kind == "Myelin"]
     assert foreign.name.startswith("{ForeignNode[")
     assert "node_linear_7" in foreign.nodes
-    assert [each.name for each in log.tensors if each.mode == "out"] == [
+    assert [tensor.name for tensor in log.tensors if tensor.mode == "out"] == [
         "logits",
         "present.0.key",
         "present.0.value",
@@ -141,7 +141,7 @@ def test_a_log_of_tensorrt_llm():
         "cpu_mib": 2061,
         "gpu_mib": 574,
     }
-    assert [[(each.tensor, each.min, each.max) for each in profile.ranges] for profile in log.profiles] == [
+    assert [[(span.tensor, span.min, span.max) for span in profile.ranges] for profile in log.profiles] == [
         [("input_ids", (1,), (256,)), ("host_past_key_value_lengths", (1,), (16,))],
         [("input_ids", (256,), (8192,)), ("host_past_key_value_lengths", (1,), (16,))],
     ]
@@ -154,11 +154,11 @@ def test_a_log_of_tensorrt_llm():
 
 
 def test_dimension_names_of_tensorrt_llm():
-    assert [(each.name, each.mode, each.shape) for each in told(make.TENSORRT_LLM_LOG).tensors] == [
+    assert [(tensor.name, tensor.mode, tensor.shape) for tensor in told(make.TENSORRT_LLM_LOG).tensors] == [
         ("input_ids", "in", ("num_tokens",)),
         ("host_past_key_value_lengths", "in", ("batch_size",)),
     ]
-    assert [each.shape for each in told(make.TRTEXEC_LOG).tensors] == [("?", 3, 64, 64)]
+    assert [tensor.shape for tensor in told(make.TRTEXEC_LOG).tensors] == [("?", 3, 64, 64)]
 
 
 def test_a_log_of_an_old_release():
@@ -180,11 +180,11 @@ def test_a_log_of_trtexec():
 
 def test_a_log_of_polygraphy():
     first, second = told(make.POLYGRAPHY_LOG).profiles
-    assert [(each.tensor, each.max) for each in first.ranges] == [
+    assert [(span.tensor, span.max) for span in first.ranges] == [
         ("input_ids", (4, 32)),
         ("attention_mask", (4, 32)),
     ]
-    assert [(each.tensor, each.opt) for each in second.ranges] == [
+    assert [(span.tensor, span.opt) for span in second.ranges] == [
         ("input_ids", (2, 1)),
         ("attention_mask", (2, 9)),
     ]

@@ -107,8 +107,10 @@ def test_a_real_model_of_this_family_states_the_shared_facts(real_models, family
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_real_model_disagrees_with_itself_in_nothing(real_models, family, book):
     artifact = read_artifact(RealHost(), str(real_models[family]))
-    found = findings_from(table(), Deployment((artifact,)), book)
-    assert [finding.message for finding in found if finding.code != "DX253"] == []  # they have no tokenizer
+    findings = findings_from(table(), Deployment((artifact,)), book)
+    assert [
+        finding.message for finding in findings if finding.code != "DX253"
+    ] == []  # they have no tokenizer
 
 
 def test_real_weights_are_counted_as_torch_counts_them(real_models):

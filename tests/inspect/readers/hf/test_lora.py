@@ -133,5 +133,5 @@ JSON = st.recursive(
     st.sampled_from(["adapter_model.safetensors", "adapter_model.bin"]),
 )
 def test_any_bytes_are_read_without_an_exception(config, weights, name):
-    found = read(RecordedHost({"l/adapter_config.json": config, f"l/{name}": weights}), "l")
-    assert found.kind == "lora"
+    artifact = read(RecordedHost({"l/adapter_config.json": config, f"l/{name}": weights}), "l")
+    assert artifact.kind == "lora"

@@ -37,18 +37,18 @@ def llama():
 
 
 def test_the_exported_llama_is_read_as_onnx_reads_it(llama):
-    told = onnx.load(make.exported_llama(), load_external_data=False)
-    assert llama.get("onnx.nodes") == len(told.graph.node)
+    loaded = onnx.load(make.exported_llama(), load_external_data=False)
+    assert llama.get("onnx.nodes") == len(loaded.graph.node)
     assert llama.get("onnx.opset") == {"": 20}
     assert llama.get("onnx.producer").startswith("pytorch 2.")
-    assert [(each.name, each.mode, each.dtype, each.shape) for each in llama.tensors[:4]] == [
+    assert [(tensor.name, tensor.mode, tensor.dtype, tensor.shape) for tensor in llama.tensors[:4]] == [
         ("input_ids", "in", "int64", ("batch", "seq")),
         ("attention_mask", "in", "int64", ("batch", "total")),
         ("position_ids", "in", "int64", ("batch", "seq")),
         ("past_key_values.0.key", "in", "float32", ("batch", 2, "past", 8)),
     ]
     assert ("present.0.key", "out", ("batch", 2, "past + seq", 8)) in [
-        (each.name, each.mode, each.shape) for each in llama.tensors
+        (tensor.name, tensor.mode, tensor.shape) for tensor in llama.tensors
     ]
 
 
@@ -87,22 +87,22 @@ def test_where_says_the_field(llama):
 
 
 def test_initializers_are_no_inputs(reading):
-    made = make.model(
+    model = make.model(
         [make.node("Add", ["x", "w"], ["z"])],
         [("x", ["b", 4]), ("w", [4])],
         [("z", ["b", 4])],
         [make.weight("w", np.ones(4, np.float32))],
     )
-    artifact = reading(made)
-    assert [each.name for each in artifact.tensors if each.mode == "in"] == ["x"]
+    artifact = reading(model)
+    assert [tensor.name for tensor in artifact.tensors if tensor.mode == "in"] == ["x"]
     assert artifact.get("onnx.weights_bytes") == 16
 
 
 def test_dimensions_without_name_or_rank(reading):
-    made = make.model(
+    model = make.model(
         [make.node("Add", ["x", "y"], ["z"])], [("x", [None, 4]), ("y", None)], [("z", ["past + seq", 0])]
     )
-    assert [each.shape for each in reading(made).tensors] == [("?", 4), ("...",), ("past + seq", 0)]
+    assert [tensor.shape for tensor in reading(model).tensors] == [("?", 4), ("...",), ("past + seq", 0)]
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,10 @@ def test_a_function_sees_only_its_own_inputs(reading):
     inner = helper.make_function(
         "local", "F", ["a"], ["b"], [make.node("Add", ["a", "x"], ["b"], "inner")], []
     )
-    made = make.model(
+    model = make.model(
         [make.node("F", ["x"], ["y"], domain="local")], [("x", ["b"])], [("y", ["b"])], functions=[inner]
     )
-    assert reading(made).get("onnx.dangling") == ["x (used by inner)"]
+    assert reading(model).get("onnx.dangling") == ["x (used by inner)"]
 
 
 def test_bodies_use_what_is_around_them(reading):
@@ -144,23 +144,23 @@ def test_bodies_use_what_is_around_them(reading):
 
 
 def test_inputs_that_nothing_makes(reading):
-    made = make.model(
+    model = make.model(
         [make.node("Add", ["x", "nope"], ["z"], "adder")], [("x", ["b"])], [("z", ["b"]), ("gone", ["b"])]
     )
-    assert reading(made).get("onnx.dangling") == [
+    assert reading(model).get("onnx.dangling") == [
         "nope (used by adder)",
         "gone (used by the model as an output)",
     ]
 
 
 def test_names_that_are_used_twice(reading):
-    made = make.model(
+    model = make.model(
         [make.node("Relu", ["x"], ["y"], "n"), make.node("Abs", ["x"], ["y"], "n")],
         [("x", ["b"])],
         [("y", ["b"])],
     )
-    assert reading(made).get("onnx.duplicate_names") == ["y"]
-    assert reading(made).get("onnx.duplicate_nodes") == ["n"]
+    assert reading(model).get("onnx.duplicate_names") == ["y"]
+    assert reading(model).get("onnx.duplicate_nodes") == ["n"]
 
 
 def gathered(index, *, data="table", axis=0, as_constant=False, raw=True):
@@ -191,8 +191,10 @@ def test_an_index_that_is_there_or_cannot_be_judged(reading, made):
 
 def test_an_index_into_a_shape_beyond_its_rank(reading):
     nodes = [make.node("Shape", ["x"], ["s"]), make.node("Gather", ["s", "i"], ["z"], "pick")]
-    made = make.model(nodes, [("x", ["b", 4])], [("z", [1])], [make.weight("i", np.array([5]))])
-    assert reading(made).get("onnx.gather_out_of_range") == ["pick: index 5 into s, which has 2 along axis 0"]
+    model = make.model(nodes, [("x", ["b", 4])], [("z", [1])], [make.weight("i", np.array([5]))])
+    assert reading(model).get("onnx.gather_out_of_range") == [
+        "pick: index 5 into s, which has 2 along axis 0"
+    ]
 
 
 def test_the_newest_versions_are_those_of_the_installed_package():
@@ -310,16 +312,16 @@ def test_a_recording_is_read_alike(llama):
 
 
 def test_recognised_by_name_or_content(tmp_path):
-    made = make.added()
+    model = make.added()
     for name, data, known in (
         ("a.onnx", b"anything", True),
-        ("a.bin", made.SerializeToString(), True),
+        ("a.bin", model.SerializeToString(), True),
         ("a.txt", b"hello", False),
         ("a.plan", b"vtrt" + bytes(60), False),
         ("saved_model.pb", b"\x08\x01" + make.span(2, b"\x0a\x05model" * 9000), False),
     ):
         assert READER.recognise(HOST, found(HOST, make.saved(tmp_path / name, data))) is known
-    assert read_artifact(HOST, make.saved(tmp_path / "b.onnx", made)).kind == "onnx"
+    assert read_artifact(HOST, make.saved(tmp_path / "b.onnx", model)).kind == "onnx"
 
 
 def test_a_sparse_file_of_ten_gigabytes(tmp_path):
@@ -345,7 +347,7 @@ def test_ten_gigabytes_of_weights_are_stepped_over(tmp_path):
         file.write(output)
     artifact = within(lambda: read(HOST, str(path)))
     assert artifact.get("onnx.weights_bytes") == size
-    assert [each.name for each in artifact.tensors] == ["w"]
+    assert [tensor.name for tensor in artifact.tensors] == ["w"]
     assert not artifact.has("onnx.truncated")
 
 

@@ -47,7 +47,7 @@ def reading(text):
 
 def shapes(artifact):
     return [
-        {each.tensor: {"min": [*each.min], "opt": [*each.opt], "max": [*each.max]} for each in profile.ranges}
+        {span.tensor: {"min": [*span.min], "opt": [*span.opt], "max": [*span.max]} for span in profile.ranges}
         for profile in artifact.profiles
     ]
 
@@ -114,7 +114,7 @@ def test_an_empty_list_is_said_to_be_one(tmp_path):
     ],
 )
 def test_what_is_no_shape_is_told(text, told):
-    assert any(told in each for each in reading(text).get("malformed"))
+    assert any(told in line for line in reading(text).get("malformed"))
 
 
 def test_an_input_written_twice_is_told():

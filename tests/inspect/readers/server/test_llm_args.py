@@ -413,9 +413,9 @@ def test_no_command_raises(text: str) -> None:
 def test_triton_is_started_with_so_many_ranks(tmp_path):
     (tmp_path / "repo").mkdir()
     text = f"python3 scripts/launch_triton_server.py --world_size=2 --model_repo={tmp_path}/repo"
-    found = command_from_text(RealHost(), text, "--command")
-    assert found.get("runtime.world_size") == 2
-    assert found.refers_to == (f"{tmp_path}/repo",)
+    artifact = command_from_text(RealHost(), text, "--command")
+    assert artifact.get("runtime.world_size") == 2
+    assert artifact.refers_to == (f"{tmp_path}/repo",)
     mpi = command_from_text(RealHost(), "mpirun -n 4 tritonserver --model-repository=/repo", "--command")
     assert mpi.get("runtime.world_size") == 4
     alone = command_from_text(

@@ -29,7 +29,7 @@ def findings(book, *paths, **machine):
 
 
 def codes(book, *paths, **machine):
-    return [(each.code, each.severity.value) for each in findings(book, *paths, **machine)]
+    return [(finding.code, finding.severity.value) for finding in findings(book, *paths, **machine)]
 
 
 @pytest.mark.parametrize("sample", sorted(SAMPLES.iterdir()), ids=lambda path: path.name)
@@ -92,7 +92,7 @@ def test_evidence_names_the_line_of_the_flag_and_of_the_limit(book, tmp_path):
     path = tmp_path / "deployment.yaml"
     path.write_text((SAMPLES / "deployment.yaml").read_text().replace("gpu: 4", "gpu: 2"))
     lines = path.read_text().splitlines()
-    places = [each.where for each in findings(book, path)[0].evidence]
+    places = [finding.where for finding in findings(book, path)[0].evidence]
     numbers = [int(where.removeprefix(f"{path}:").partition(":")[0]) for where in places]
     assert ["--tp_size" in lines[numbers[0] - 1], "nvidia.com/gpu" in lines[numbers[1] - 1]] == [True, True]
 
@@ -100,7 +100,7 @@ def test_evidence_names_the_line_of_the_flag_and_of_the_limit(book, tmp_path):
 def test_containers_of_one_file_are_not_held_against_each_other():
     deployment, _ = collect(RealHost(), Question(paths=(str(SAMPLES / "compose-ids.yml"),)))
     units = deployment.units()
-    assert [[each.kind for each in unit.artifacts] for unit in units] == [["command", "machine"]] * 2
+    assert [[artifact.kind for artifact in unit.artifacts] for unit in units] == [["command", "machine"]] * 2
     counts = [unit.first("machine").integer("gpu.count") for unit in units]
     assert counts == [1, 4]
 
