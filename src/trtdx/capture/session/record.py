@@ -83,7 +83,7 @@ class Recorder:
                 return
         values = self._chooses is not None and self.keeps(place)
         if call:
-            place = _again(place, call)
+            place = place._replace(path=f"{place.path}#{call}")  # a later call has a name of its own
         try:
             version = getattr(tensor, "_version", 0)  # how often torch wrote to it; arrays do not count
         except RuntimeError:  # torch does not count in inference mode
@@ -163,11 +163,6 @@ def _has_minus_inf(array: Any) -> bool:
 def source_of(tensor: Any) -> Source:
     """Return where the elements of an array or a torch tensor lie."""
     return source_from_torch(tensor) if hasattr(tensor, "data_ptr") else source_from_array(tensor)
-
-
-def _again(place: Place, call: int) -> Place:
-    """Return the place of a later call in the same step, so that it has a name of its own."""
-    return place._replace(path=f"{place.path}#{call}")
 
 
 def rank_here(environment: Mapping[str, str]) -> int:

@@ -14,7 +14,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import UnknownNameError
-from trtdx.formats.onnx.edit import add_constant, drop_unused_weights, import_onnx_ir, iter_body_nodes
+from trtdx.formats.onnx.edit import (
+    add_constant,
+    drop_unused_weights,
+    import_onnx_ir,
+    iter_body_nodes,
+    may_be_tensor,
+)
 from trtdx.formats.onnx.walk import OWN_DOMAINS
 from trtdx.optional import need
 
@@ -89,12 +95,9 @@ def lowered(model: ir.Model, dtype: str) -> list[str]:
 
 
 def is_float(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype is not None and value.dtype.name == "FLOAT" and not _held(value)
-
-
-def _held(value: ir.Value) -> bool:
-    """Whether a value is something that holds tensors."""
-    return value.type is not None and type(value.type).__name__ != "TensorType"
+    if value is None or value.dtype is None:
+        return False
+    return value.dtype.name == "FLOAT" and may_be_tensor(value)
 
 
 def typed(node: ir.Node, low: Any) -> Typed:

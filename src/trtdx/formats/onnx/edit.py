@@ -20,6 +20,11 @@ def import_onnx_ir() -> Any:
     return need("onnx_ir", extra="onnx", to="read and change ONNX graphs")
 
 
+def may_be_tensor(value: ir.Value) -> bool:
+    """Whether a value is not known to be something else: a sequence, a map."""
+    return value.type is None or type(value.type).__name__ == "TensorType"
+
+
 def add_constant(graph: ir.Graph, name: str, array: Any, dtype: Any = None) -> ir.Value:
     """Add a weight to a graph and return its value."""
     import numpy as np

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from trtdx.formats.onnx.edit import may_be_tensor
 from trtdx.formats.onnx.graph import Graph, Kind
 from trtdx.formats.onnx.scopes import QUANTISERS
 from trtdx.tensors.feeds import Input
@@ -184,7 +185,7 @@ def _tensors(graph: Graph) -> Iterator[Tap]:
         if node.op_type == "Constant":
             continue
         for number, value in enumerate(node.outputs):
-            if not value.name or not _may_be_tensor(value):
+            if not value.name or not may_be_tensor(value):
                 continue
             scope = graph.scopes[at][-1:]
             path = ".".join((*scope, _leaf(value.name)))
@@ -202,11 +203,6 @@ def _results(graph: Graph) -> Iterator[Tap]:
 def _leaf(name: str) -> str:
     """Return a tensor's name as one part of a path: "present.0.key" becomes "present_0_key"."""
     return _NOT_IN_A_PATH.sub("_", name.rpartition("/")[2])
-
-
-def _may_be_tensor(value: ir.Value) -> bool:
-    """Whether a value is not known to be something else: a sequence, a map."""
-    return value.type is None or type(value.type).__name__ == "TensorType"
 
 
 def dtype_of_value(value: ir.Value) -> str:
