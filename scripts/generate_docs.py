@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.cli.main import app
-from trtdx.diagnose.run import diagnose
-from trtdx.diagnose.sources import sources as find_sources
+from trtdx.diagnose.run import diagnose_sources
+from trtdx.diagnose.sources import open_sources as find_sources
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import table
+from trtdx.inspect.agreements import agreement_table
 from trtdx.knowledge.load import load_book
-from trtdx.memory.logs.refine import with_memory_figures
+from trtdx.memory.logs.diagnose_hook import with_memory_figures
 from trtdx.render import render_text
 from trtdx.render.json import schema
-from trtdx.rule import Harm
+from trtdx.rule import RuleHarm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,10 +56,10 @@ def rules_page() -> str:
 
 
 HARMS = {
-    Harm.SILENT: "wrong output, in silence",
-    Harm.LOAD: "fails to convert, build or load",
-    Harm.REQUEST: "a request fails",
-    Harm.SLOW: "slow, or wastes memory",
+    RuleHarm.SILENT: "wrong output, in silence",
+    RuleHarm.LOAD: "fails to convert, build or load",
+    RuleHarm.REQUEST: "a request fails",
+    RuleHarm.SLOW: "slow, or wastes memory",
 }
 
 
@@ -68,10 +68,10 @@ def agreements_page() -> str:
     parts = [
         NOTE,
         "# What must agree",
-        f"The {len(table())} agreements that `trtdx inspect` checks, by what breaks when one is violated. `trtdx explain CODE` says which side to change.",
+        f"The {len(agreement_table())} agreements that `trtdx inspect` checks, by what breaks when one is violated. `trtdx explain CODE` says which side to change.",
     ]
     for harm, words in HARMS.items():
-        rows = [row for row in table() if book.get(row.code).front.harm is harm]
+        rows = [row for row in agreement_table() if book.get(row.code).front.harm is harm]
         parts.append(f"## {words.capitalize()} ({len(rows)})")
         parts.append(
             "\n".join(["| code | what must agree | between |", "|---|---|---|", *map(_agreement_row, rows)])
@@ -118,7 +118,7 @@ def readme() -> str:
 
     def real(found: re.Match[str]) -> str:
         sources, _ = find_sources(RealHost(), [found[2]])
-        return f"{found[1]}{render_text(diagnose(sources, load_book(RealHost()), refine=with_memory_figures)).strip()}\n```"
+        return f"{found[1]}{render_text(diagnose_sources(sources, load_book(RealHost()), refine=with_memory_figures)).strip()}\n```"
 
     old = (ROOT / "README.md").read_text()
     return re.sub(r"(\$ trtdx diagnose (\S+)\n).*?```", real, old, count=1, flags=re.DOTALL)

@@ -153,7 +153,7 @@ PAST_THE_HOST = {
     "cli/output.py": "colour is a matter of the terminal it runs in, whatever is replayed",
     "engines/tensorrt_llm/cpu.py": "sets variables for a library that is loaded into this process",
     "capture/store/writer.py": "stamps a capture of tensors, which no case records",
-    "testing/judging.py": "stamps a golden file, which no case records",
+    "testing/golden_judgement.py": "stamps a golden file, which no case records",
     "knowledge/load.py": "the rule pages are trtdx's own, and so is the cache of them",
     "memory/compile/activation.py": "hands TensorRT's builder, another process, a script in a temporary folder",
     "memory/report/frontier_chart.py": "writes the chart that was asked for",

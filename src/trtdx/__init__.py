@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from trtdx.version import __version__
 
 if TYPE_CHECKING:
-    from trtdx.compare.report.notebook import Comparison as Comparison
-    from trtdx.compare.report.notebook import compare as compare
+    from trtdx.compare.notebook import Comparison as Comparison
+    from trtdx.compare.notebook import compare as compare
 
 __all__ = ["Comparison", "__version__", "compare"]
 
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return importlib.import_module("trtdx.compare")  # callable: see there
     if name == "Comparison":
-        from trtdx.compare.report.notebook import Comparison
+        from trtdx.compare.notebook import Comparison
 
         return Comparison
     raise AttributeError(f"module 'trtdx' has no attribute {name!r}")

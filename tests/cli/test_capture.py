@@ -227,7 +227,7 @@ def test_a_folder_with_several_graphs_says_which_can_be_named(trtdx, tmp_path):
 
 
 def test_a_model_with_an_export_beside_its_weights_is_still_that_model(trtdx, tmp_path):
-    from trtdx.engines.opening import find_model
+    from trtdx.engines.open_engine import find_model
 
     for file in ("config.json", "model.safetensors", "model.onnx"):
         (tmp_path / file).touch()

@@ -12,12 +12,12 @@ import typer
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
-from trtdx.optional import need_all
+from trtdx.optional import require_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.engines.tensorrt.build.nouns import Progress
+    from trtdx.engines.tensorrt.build.nouns import BuildProgress
 
 
 class Variant(str, Enum):
@@ -72,10 +72,10 @@ def build(
 ) -> None:
     """Compile with TensorRT's builder, no GPU needed, and say what marking tensors for debugging changes."""
     graph = ("onnx", "onnx_ir") if tap and source.endswith(".onnx") else ()
-    need_all(("numpy", "ml_dtypes", *graph, "tensorrt_rtx"), to="compile this")
+    require_packages(("numpy", "ml_dtypes", *graph, "tensorrt_rtx"), purpose="compile this")
 
-    from trtdx.capture.build.report import build_report
-    from trtdx.engines.tensorrt.build.build import build as compile_network
+    from trtdx.capture.build.report import render_build_report
+    from trtdx.engines.tensorrt.build.build import build_plan as compile_network
     from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
     from trtdx.engines.tensorrt.build.nouns import BuildOptions
     from trtdx.knowledge.load import load_book
@@ -101,16 +101,16 @@ def build(
     except BuildCancelledError:
         raise
     except BuildError as err:
-        report = build_report(err, book)
+        report = render_build_report(err, book)
         if not report.findings:
             raise
     else:
-        report = build_report(built, book, production=production)
+        report = render_build_report(built, book, production=production)
     emit(report, json=json, markdown=markdown, color=color, details=True, fail_on=fail_on)
 
 
 @contextlib.contextmanager
-def building() -> Iterator[Callable[[Progress], None] | None]:
+def building() -> Iterator[Callable[[BuildProgress], None] | None]:
     """Give a function that shows how far a build has come, where a person watches."""
     if not sys.stderr.isatty():
         yield None

@@ -14,10 +14,10 @@ from trtdx.cli.capture_options import EngineName, EngineOption, ModelArgument, T
 from trtdx.cli.options import AllOption, ColorOption, FailOnOption, JsonOption, MarkdownOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
-from trtdx.optional import OF_ENGINES, TENSORS, need_all
+from trtdx.optional import ENGINE_PACKAGES, TENSOR_PACKAGES, require_packages
 
 if TYPE_CHECKING:
-    from trtdx.engines.generate import Step
+    from trtdx.engines.generate import GenerationStep
 
 
 class Watch(str, Enum):
@@ -188,24 +188,24 @@ def run(
     color: ColorOption = Color.AUTO,
 ) -> None:
     """Run a model and capture what passes the taps; tokens appear while it runs."""
-    from trtdx.capture.run import Plan, capture_run
-    from trtdx.capture.session.inputs import ids_of_texts, parse_ids
-    from trtdx.engines.opening import Options, chosen_engine, find_model
-    from trtdx.engines.state import Sampling
+    from trtdx.capture.run import CapturePlan, capture_run
+    from trtdx.capture.session.inputs import parse_token_ids, token_ids_from_texts
+    from trtdx.engines.generation_state import Sampling
+    from trtdx.engines.open_engine import EngineOptions, choose_engine, find_model
     from trtdx.knowledge.load import load_book
     from trtdx.words import parse_size
 
     found = find_model(model)
-    kind = chosen_engine(found, engine.value)
+    kind = choose_engine(found, engine.value)
     if list_places is not None:  # an empty one too: a variable that is not set must not start a run
-        from trtdx.capture.overview import place_section
-        from trtdx.engines.opening import places_in
+        from trtdx.capture.tensor_table import place_section
+        from trtdx.engines.open_engine import select_places
 
-        hit = places_in(found, kind, list_places or "**")
-        section = place_section(hit.places, sure=hit.sure, most=0 if show_all or json else 60)
+        hit = select_places(found, kind, list_places or "**")
+        section = place_section(hit.places, sure=hit.is_certain, most=0 if show_all or json else 60)
         emit_table(section, f"{model} on {kind}", json, markdown, color, whole=show_all)
         return
-    need_all((*TENSORS, *OF_ENGINES[kind]), to=f"capture on {kind}")
+    require_packages((*TENSOR_PACKAGES, *ENGINE_PACKAGES[kind]), purpose=f"capture on {kind}")
     if sum(map(bool, (ids, prompt, inputs, resume))) > 1:
         raise typer.BadParameter("--ids, --prompt, --input and --resume exclude each other")
     if after_step is not None and not resume:
@@ -216,12 +216,12 @@ def run(
         given = [name for name, value in options.items() if value]
         if given and kind != owner:
             raise typer.BadParameter(f"{given[0]} is for {owner}, and this runs on {kind}")
-    plan = Plan(
+    plan = CapturePlan(
         model=model,
         engine=engine.value,
         selector=tap,
         out=out,
-        prompts=ids_of_texts(prompt, found.path) if prompt else parse_ids(ids or ()),
+        prompts=token_ids_from_texts(prompt, found.path) if prompt else parse_token_ids(ids or ()),
         inputs=tuple(inputs or ()),
         tokens=tokens,
         sampling=Sampling(temperature, top_k, top_p, seed, tuple(eos or ())),
@@ -231,7 +231,7 @@ def run(
         positions=positions,
         budget_bytes=parse_size(budget) if budget else None,
         watch=watch is not None,
-        options=Options(
+        options=EngineOptions(
             optimisation.value, parse_size(memory) if memory else None, dtype, attention, compiled
         ),
         resume=resume,
@@ -251,7 +251,7 @@ def run(
     emit(report, json=json, markdown=markdown, color=color, details=show_all, fail_on=fail_on)
 
 
-def _show_step(step: Step) -> None:
+def _show_step(step: GenerationStep) -> None:
     """Show tokens as they come, on standard error."""
     sys.stderr.write(f"step {step.number}: {' '.join(map(str, step.tokens.tolist()))}\n")
     sys.stderr.flush()

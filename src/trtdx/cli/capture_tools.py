@@ -51,9 +51,9 @@ def query(
     color: ColorOption = Color.AUTO,
 ) -> None:
     """Ask the statistics anything, in SQL."""
-    from trtdx.capture.run import checked_capture, query_section
+    from trtdx.capture.run import open_capture, query_section
 
-    with checked_capture(capture) as found:
+    with open_capture(capture) as found:
         emit_table(query_section(found, sql), capture, json, markdown, color)
 
 
@@ -67,12 +67,12 @@ def import_(
     capture: Annotated[str, typer.Argument(metavar="CAPTURE", help="The folder to make.")],
 ) -> None:
     """Read another tool's dump into a capture."""
-    from trtdx.capture.dumps.importers import import_capture
-    from trtdx.words import counted
+    from trtdx.capture.dumps.import_dump import import_capture
+    from trtdx.words import format_count
 
     done = import_capture(RealHost(), dump, capture)
-    write(f"{capture}: {counted(done.records, 'tensor')} from {dump} ({done.format})\n")
-    for line in done.told:
+    write(f"{capture}: {format_count(done.records, 'tensor')} from {dump} ({done.format})\n")
+    for line in done.notes:
         sys.stderr.write(f"note: {line}\n")
 
 
@@ -87,14 +87,14 @@ def export(
     ] = "",
 ) -> None:
     """Write the values kept in a capture to a file that other tools read."""
-    from trtdx.capture.dumps.exporters import export_capture
-    from trtdx.capture.run import checked_capture, selected_records
-    from trtdx.words import counted
+    from trtdx.capture.dumps.export import export_capture
+    from trtdx.capture.run import open_capture, selected_records
+    from trtdx.words import format_count
 
-    with checked_capture(capture) as found:
+    with open_capture(capture) as found:
         done = export_capture(found, file, selected_records(found, tap, steps))
-    write(f"{file}: {counted(done.tensors, 'tensor')}\n")
-    for line in done.told:
+    write(f"{file}: {format_count(done.tensors, 'tensor')}\n")
+    for line in done.notes:
         sys.stderr.write(f"note: {line}\n")
 
 

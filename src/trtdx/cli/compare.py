@@ -10,7 +10,7 @@ import typer
 
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
-from trtdx.compare.sides.packages import need_packages
+from trtdx.compare.sides.needed_packages import need_packages
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trtdx.compare.judge.tolerance import Tolerances
-    from trtdx.compare.report.report import ComparisonReport
+    from trtdx.compare.report.comparison_report import ComparisonReport
     from trtdx.compare.run import Plan
-    from trtdx.compare.sides.side import Question
+    from trtdx.compare.sides.side import ComparisonQuestion
     from trtdx.model import Report
     from trtdx.rule import RuleBook
 
@@ -161,16 +161,16 @@ def command(
     _check_sides(reference, candidate, baseline=baseline, alone=bool(precision_search))
     need_packages(reference, candidate)
 
-    from trtdx.capture.session.inputs import parse_ids
+    from trtdx.capture.session.inputs import parse_token_ids
     from trtdx.compare.attribute.effort import parse_effort
     from trtdx.compare.judge.tolerance import Tolerances
     from trtdx.compare.run import Plan, compare
-    from trtdx.compare.sides.side import Question
+    from trtdx.compare.sides.side import ComparisonQuestion
     from trtdx.knowledge.load import load_book
     from trtdx.words import parse_size
 
     host = RealHost()
-    question = Question(prompts=parse_ids(tokens or ()), new_tokens=new_tokens, inputs=inputs)
+    question = ComparisonQuestion(prompts=parse_token_ids(tokens or ()), new_tokens=new_tokens, inputs=inputs)
     answer = partial(
         _answer, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on, plot=plot
     )  # prints and ends
@@ -231,7 +231,7 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
 
 def _answer(report: Report, *, plot: str, failed: TrtdxError | None = None, **how: Any) -> None:
     """Draw what is to be drawn, print the report and end; what failed after the answer was known is told behind it."""
-    from trtdx.compare.report.report import ComparisonReport
+    from trtdx.compare.report.comparison_report import ComparisonReport
 
     compared = report if isinstance(report, ComparisonReport) else None
     if plot and compared is not None:
@@ -253,27 +253,29 @@ def _answer(report: Report, *, plot: str, failed: TrtdxError | None = None, **ho
 def _regression(
     host: RealHost, baseline: str, model: str, keep: str, book: RuleBook, tolerance: Tolerances | None
 ) -> Report:
-    from trtdx.compare.search.baseline import Regression, compare_with_baseline
+    from trtdx.compare.search.baseline import BaselineCheck, compare_with_baseline
 
-    asked = Regression(baseline=baseline, model=model, keep=keep)
+    asked = BaselineCheck(baseline=baseline, model=model, keep=keep)
     return compare_with_baseline(host, asked, book, tolerance=tolerance, progress=_show)
 
 
 def _bisected(
     host: RealHost, plan: Plan, option: list[str], runs: str, book: RuleBook, tolerance: Tolerances | None
 ) -> Report:
-    from trtdx.compare.search.bisect_options import bisect_candidate, parse_option
+    from trtdx.compare.search.bisect_candidate import bisect_candidate, parse_option
 
     asked = [parse_option(text) for text in option]
     return bisect_candidate(host, plan, book, options=asked, file=runs, tolerance=tolerance, progress=_show)
 
 
-def _precision_search(host: RealHost, reference: str, dtype: str, question: Question, out: str) -> Report:
-    from trtdx.compare.search.precision import precision_search, report_of
+def _precision_search(
+    host: RealHost, reference: str, dtype: str, question: ComparisonQuestion, out: str
+) -> Report:
+    from trtdx.compare.search.precision import precision_report, precision_search
     from trtdx.compare.sides.side import parse_side
 
     path = parse_side(host, reference).path
-    return report_of(precision_search(host, path, dtype, question, out=out, progress=_show))
+    return precision_report(precision_search(host, path, dtype, question, out=out, progress=_show))
 
 
 def _reduced(
@@ -282,13 +284,13 @@ def _reduced(
     """Write the smallest part that fails, and say so in the report."""
     import msgspec
 
-    from trtdx.compare.search.reduce import reduce, report_of
+    from trtdx.compare.search.reduce import reduce_candidate, reproducer_report
     from trtdx.model import Where
 
     where = report.findings[0].where
     if not isinstance(where, Where):
         return report
-    made = report_of(reduce(host, plan, where, folder, book, progress=_show))
+    made = reproducer_report(reduce_candidate(host, plan, where, folder, book, progress=_show))
     return msgspec.structs.replace(report, sections=(*report.sections, *made.sections))
 
 

@@ -54,12 +54,12 @@ def command(
     from trtdx.cli.follow import follow_until_interrupted
     from trtdx.cli.progress import reading
     from trtdx.cli.saving import saving
-    from trtdx.diagnose.run import diagnose
-    from trtdx.diagnose.sources import Source, sources
+    from trtdx.diagnose.run import diagnose_sources
+    from trtdx.diagnose.sources import LogSource, open_sources
     from trtdx.errors import InputError
     from trtdx.knowledge.load import load_book
-    from trtdx.memory.logs.refine import with_memory_figures
-    from trtdx.redact import redactor
+    from trtdx.memory.logs.diagnose_hook import with_memory_figures
+    from trtdx.redact import make_redactor
 
     host = RealHost()
     named = paths or ([] if sys.stdin.isatty() else ["-"])
@@ -75,14 +75,14 @@ def command(
             host, named, book, redact_hosts=redact_hosts, json=json, color=color
         )
         emit(report, json=json, markdown=False, color=color, details=details, fail_on=fail_on, one_line=True)
-    found, skipped = sources(host, named)
-    notes = [each.reason if each.unreadable else f"{each.name}: {each.reason}" for each in skipped]
+    found, skipped = open_sources(host, named)
+    notes = [each.reason if each.is_unreadable else f"{each.name}: {each.reason}" for each in skipped]
     with (
-        saving(host, save, redactor(hosts=redact_hosts)) as case,
+        saving(host, save, make_redactor(hide_hosts=redact_hosts)) as case,
         reading(host, [each.name for each in found]) as progress,
     ):
-        kept = [Source(each.name, partial(case.keeping, each)) for each in found]
-        report = diagnose(
+        kept = [LogSource(each.name, partial(case.keeping, each)) for each in found]
+        report = diagnose_sources(
             kept,
             book,
             redact_hosts=redact_hosts,
@@ -95,6 +95,6 @@ def command(
         empty = "the input is empty" if found else "there is no log in " + ", ".join(named)
         raise InputError(f"nothing was read: {'; '.join(report.summary.partial) or empty}")
     cut = any(problem.startswith(tuple(f"{path}: " for path in named)) for problem in report.summary.partial)
-    incomplete = (cut or any(each.unreadable for each in skipped)) and not fails(report, fail_on)
+    incomplete = (cut or any(each.is_unreadable for each in skipped)) and not fails(report, fail_on)
     status = 2 if incomplete else None  # what was not read may hold the error
     emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on, status=status)

@@ -10,8 +10,8 @@ import msgspec
 from trtdx.cli.output import Color, wants_color, write
 from trtdx.diagnose.follow import Follower
 from trtdx.errors import InputError
-from trtdx.memory.logs.refine import with_memory_figures
-from trtdx.redact import redactor
+from trtdx.memory.logs.diagnose_hook import with_memory_figures
+from trtdx.redact import make_redactor
 from trtdx.render.text import render_finding
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def follow_until_interrupted(
         else:
             write(render_finding(finding, color=paint) + "\n\n")
 
-    follower = Follower(host, paths, book, redactor(hosts=redact_hosts), with_memory_figures)
+    follower = Follower(host, paths, book, make_redactor(hide_hosts=redact_hosts), with_memory_figures)
     with contextlib.suppress(KeyboardInterrupt):
         while not follower.ended:
             for finding in follower.poll():

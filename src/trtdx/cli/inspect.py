@@ -107,9 +107,9 @@ def command(
 ) -> None:
     """Say what is in these artifacts, whether they take your requests, and what disagrees with what."""
     from trtdx.cli.progress import WatchedHost, reading
-    from trtdx.inspect.facts.machine import machine_from
-    from trtdx.inspect.requests.requests import requests_from
-    from trtdx.inspect.run import Question, inspect
+    from trtdx.inspect.facts.machine import machine_from_flags
+    from trtdx.inspect.requests.requests import requests_from_flags
+    from trtdx.inspect.run import InspectQuestion, inspect_artifacts
     from trtdx.knowledge.load import load_book
 
     if not (paths or command_line or shapes):
@@ -118,14 +118,17 @@ def command(
         raise typer.BadParameter("--json and --markdown exclude each other")
     with reading(RealHost(), [*(shapes or []), *([requests] if requests else [])]) as progress:
         host = WatchedHost(progress)
-        question = Question(
+        question = InspectQuestion(
             paths=tuple(dict.fromkeys(paths or ())),
             commands=tuple(command_line or ()),
-            machine=machine_from(runtime=runtime, gpu=gpu, gpus=gpus),
-            show=(*(each.value for each in show or ()), *(["shapes"] if json else [])),  # data is given whole
-            against=against,
-            requests=requests_from(host, request or [], requests),
+            machine=machine_from_flags(runtime=runtime, gpu=gpu, gpus=gpus),
+            shown_sections=(
+                *(each.value for each in show or ()),
+                *(["shapes"] if json else []),
+            ),  # data is given whole
+            compare_with=against,
+            requests=requests_from_flags(host, request or [], requests),
             shape_logs=tuple(shapes or ()),
         )
-        report = inspect(host, question, load_book(host, rules or []))
+        report = inspect_artifacts(host, question, load_book(host, rules or []))
     emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)

@@ -10,7 +10,7 @@ import typer
 
 from trtdx.cli import capture, compare, diagnose, explain, inspect, memory, rules
 from trtdx.errors import TrtdxError
-from trtdx.optional import needing_extras
+from trtdx.optional import explain_missing_extras
 from trtdx.version import __version__
 
 app = typer.Typer(
@@ -57,7 +57,7 @@ def root(
 def main() -> None:
     """Run the command line; an error the user can act on is printed without a traceback and ends with 2."""
     try:
-        with needing_extras(f"run trtdx {' '.join(sys.argv[1:2])}"):
+        with explain_missing_extras(f"run trtdx {' '.join(sys.argv[1:2])}"):
             app(prog_name="trtdx")
     except TrtdxError as err:
         print(f"error: {err.message}", file=sys.stderr)

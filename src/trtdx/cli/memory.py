@@ -12,10 +12,10 @@ import typer
 from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
 from trtdx.cli.output import Color, FailOn, emit
 from trtdx.host import RealHost
-from trtdx.optional import need_all
+from trtdx.optional import require_packages
 
 if TYPE_CHECKING:
-    from trtdx.memory.question.setup import Asked
+    from trtdx.memory.question.setup import MemoryRequest
 
 # Flags are TensorRT-LLM's own, with - or _; those that are not named here are taken too (--gemm_plugin, --moe_backend ...).
 SETTINGS = {
@@ -164,8 +164,8 @@ def command(
     from trtdx.cli.capture_build import building
     from trtdx.knowledge.load import load_book
     from trtdx.memory.modes import Options, answer
-    from trtdx.memory.question.flags import flags_from, parse_count, taken_apart
-    from trtdx.memory.question.setup import Asked
+    from trtdx.memory.question.flags import artifact_from_flags, parse_token_count, split_flags
+    from trtdx.memory.question.setup import MemoryRequest
 
     if json and markdown:
         raise typer.BadParameter("--json and --markdown exclude each other")
@@ -176,19 +176,19 @@ def command(
     }  # fmt: skip
     # Flags that are not named above come as words, with their values, among them the model.
     host = RealHost()
-    models, flags = taken_apart(words or ())
+    models, flags = split_flags(words or ())
     more = [
         word for word in models if (log or calibrate) and _is_log(host, word)
     ]  # --log rank0.log rank1.log
     models = [word for word in models if word not in more]
     if len(models) > 1:
         raise typer.BadParameter(f"one model at a time, not {' and '.join(models)}")
-    asked = Asked(
+    asked = MemoryRequest(
         model=models[0] if models else of,
         dims=dims,
         options=tuple(config or ()),
         commands=tuple(command_line or ()),
-        flags=flags_from({name: value for name, value in given.items() if value} | dict(flags)),
+        flags=artifact_from_flags({name: value for name, value in given.items() if value} | dict(flags)),
         version=version,
         gpu=gpu,
         gpu_memory=gpu_memory,
@@ -198,20 +198,20 @@ def command(
         frontier=frontier or bool(plot),
         plot=plot,
         target=target,
-        lengths=tuple(parse_count("--length", each) for each in length or ()),
+        lengths=tuple(parse_token_count("--length", each) for each in length or ()),
         logs=(*log, *more) if log else (),
         calibrate=(*calibrate, *more) if calibrate and not log else (),
         compile=compile_,
         again=f"trtdx memory {shlex.join(_own_arguments())}",
     )
     if compile_:
-        need_all(("numpy", "ml_dtypes", "tensorrt_rtx"), to="compile the model's layers")
+        require_packages(("numpy", "ml_dtypes", "tensorrt_rtx"), purpose="compile the model's layers")
     with building() if compile_ else nullcontext() as progress:
         report = answer(host, asked, load_book(host, rules or []), options, progress)
     emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
 
 
-def _demand_something(asked: Asked, logs: list[str] | None) -> None:
+def _demand_something(asked: MemoryRequest, logs: list[str] | None) -> None:
     if not (asked.model or asked.dims or asked.commands or asked.options or logs):
         raise typer.BadParameter("name a model, or give --dims, --command, --config or --log")
 

@@ -73,7 +73,7 @@ def emit(
 
 
 def fails(report: Report, fail_on: FailOn) -> bool:
-    worst = report.worst()
+    worst = report.worst_severity()
     return (
         fail_on is not FailOn.NEVER and worst is not None and worst.badness >= Severity(fail_on.value).badness
     )

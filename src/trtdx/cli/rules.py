@@ -11,7 +11,7 @@ from trtdx.cli import explain
 from trtdx.cli.output import write
 from trtdx.errors import InputError
 from trtdx.host import RealHost
-from trtdx.words import counted
+from trtdx.words import format_count
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and start rule pages.")
 app.command("show", epilog="Example: trtdx rules show DX012")(explain.command)
@@ -46,7 +46,7 @@ def list_rules(
         return
     for rule in wanted:
         write(f"{rule.code}  {rule.front.area:<12}{rule.kind.value:<10}{rule.title}\n")
-    write(f"{counted(len(wanted), 'rule')}\n")
+    write(f"{format_count(len(wanted), 'rule')}\n")
 
 
 @app.command("check", epilog="Example: trtdx rules check our-rules/")
@@ -57,7 +57,7 @@ def check(
     """Check rule pages: their form and layout, their patterns, and that every example keeps its promise."""
     import msgspec
 
-    from trtdx.diagnose.promises import Promises
+    from trtdx.diagnose.rule_examples import RuleExamples
     from trtdx.inspect.agreements.promises import broken_artifact_examples
     from trtdx.knowledge.load import check_pages, load_book, read_pages
     from trtdx.knowledge.page_format import check_layout
@@ -74,7 +74,7 @@ def check(
     book = RuleBook([*others, *sound])
     problems += [
         *(problem for path, text in read_pages(host, folder) for problem in check_layout(text, path)),
-        *Promises(book).broken(sound),
+        *RuleExamples(book).check_rules(sound),
         *broken_artifact_examples(sound, book),
     ]
     if json:
@@ -82,7 +82,7 @@ def check(
     else:
         write(
             "".join(f"{problem}\n" for problem in problems)
-            + f"{counted(len(rules), 'page')}, {counted(len(problems), 'problem')}\n"
+            + f"{format_count(len(rules), 'page')}, {format_count(len(problems), 'problem')}\n"
         )
     raise typer.Exit(1 if problems else 0)
 
@@ -107,7 +107,7 @@ def format_pages(
         write(f"{path}\n")
         if not check:
             host.write(path, text.encode())
-    write(f"{counted(len(pages), 'page')}, {len(changed)} {'would change' if check else 'changed'}\n")
+    write(f"{format_count(len(pages), 'page')}, {len(changed)} {'would change' if check else 'changed'}\n")
     raise typer.Exit(1 if check and changed else 0)
 
 
@@ -132,7 +132,7 @@ def new(
     path = str(Path(folder) / f"{code}-{slug}.md")
     if host.kind(path) != "absent":
         raise InputError(f"{path} is there already", fix="choose another code, or edit that page")
-    if load_book(host).knows(code) or load_book(host).knows(slug):
+    if load_book(host).has_rule(code) or load_book(host).has_rule(slug):
         raise InputError(f"{code} or {slug} is taken by a packaged rule", fix="trtdx rules list")
     text = NEW_PAGE.replace("CODE", code).replace("SLUG", slug)
     _, problems = check_page(text, path)

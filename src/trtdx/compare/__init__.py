@@ -13,10 +13,10 @@ from typing import Any
 
 class _CallablePackage(ModuleType):
     def __call__(self, reference: Any, candidate: Any, **options: Any) -> Any:
-        from trtdx.compare.sides.packages import need_packages
+        from trtdx.compare.sides.needed_packages import need_packages
 
         need_packages(reference, candidate)
-        from trtdx.compare.report.notebook import compare
+        from trtdx.compare.notebook import compare
 
         return compare(reference, candidate, **options)
 

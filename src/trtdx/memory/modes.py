@@ -13,9 +13,9 @@ from trtdx.memory.run import Wanted, memory_report
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trtdx.engines.tensorrt.build.nouns import Progress
+    from trtdx.engines.tensorrt.build.nouns import BuildProgress
     from trtdx.host import Host
-    from trtdx.memory.question.setup import Asked
+    from trtdx.memory.question.setup import MemoryRequest
     from trtdx.model import Report
     from trtdx.rule import RuleBook
 
@@ -35,18 +35,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def answer(
     host: Host,
-    asked: Asked,
+    asked: MemoryRequest,
     book: RuleBook,
     options: Options,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[BuildProgress], None] | None = None,
 ) -> Report:
     """Return the report of whichever way was asked."""
     if options.calibrate:
-        from trtdx.memory.logs.answers import calibration_report
+        from trtdx.memory.logs.reports import calibration_report
 
         return calibration_report(host, asked, options.calibrate, book)
     if options.logs:
-        from trtdx.memory.logs.answers import log_report
+        from trtdx.memory.logs.reports import log_report
 
         return log_report(host, asked, book, options.logs)
     wanted = Wanted(
@@ -57,9 +57,9 @@ def answer(
         constants=load_constants(host),
     )
     if options.compile:
-        from trtdx.memory.compile.answer import with_compiled
+        from trtdx.memory.compile.growth_curve import with_compiled_activation
 
-        wanted = with_compiled(host, asked, wanted, progress)
+        wanted = with_compiled_activation(host, asked, wanted, progress)
     report = memory_report(host, asked, book, wanted)
     if options.plot:
         from trtdx.memory.report.frontier_chart import write_frontier

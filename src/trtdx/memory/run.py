@@ -7,44 +7,44 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.memory.advice.advice import advise
-from trtdx.memory.advice.borrowed_findings import with_own_commands
-from trtdx.memory.advice.commands import Question, advised
-from trtdx.memory.advice.gpu_changes import kind_of, valid_tps
-from trtdx.memory.advice.target import parse_target, reach
-from trtdx.memory.ledger.calibration import Constants
-from trtdx.memory.ledger.capacity import smallest_home
-from trtdx.memory.ledger.frontier import frontier
-from trtdx.memory.ledger.plan import plan
+from trtdx.memory.advice.advice import advise_changes
+from trtdx.memory.advice.borrowed_findings import rewrite_finding_commands
+from trtdx.memory.advice.commands import MemoryQuestion, write_commands
+from trtdx.memory.advice.gpu_changes import device_kind, valid_tp_sizes
+from trtdx.memory.advice.target import parse_target, reach_target
+from trtdx.memory.ledger.calibration import CalibrationConstants
+from trtdx.memory.ledger.capacity import smallest_placement
+from trtdx.memory.ledger.frontier import compute_frontier
+from trtdx.memory.ledger.plan import plan_memory
 from trtdx.memory.nouns import Figure
-from trtdx.memory.question.contradictions import contradictions
+from trtdx.memory.question.contradictions import find_contradictions
 from trtdx.memory.question.gpus import all_devices
-from trtdx.memory.question.setup import setup_from
-from trtdx.memory.report.figures import gib, on_what
+from trtdx.memory.question.setup import resolve_setup
+from trtdx.memory.report.figures import render_gib, render_gpus
 from trtdx.memory.report.frontier_table import frontier_section
 from trtdx.memory.report.plan import (
     MemoryReport,
     advice_json,
     advice_section,
-    does_not_fit,
+    capacity_findings,
     ledger_section,
     memory_json,
     ranks_section,
+    render_verdict,
     requests_section,
-    verdict,
 )
-from trtdx.memory.report.target import out_of_reach, target_json, target_section
+from trtdx.memory.report.target import out_of_reach_finding, target_json, target_section
 from trtdx.model import Section, Severity, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.host import Host
-    from trtdx.memory.advice.commands import Advised
-    from trtdx.memory.advice.target import Reached
+    from trtdx.memory.advice.commands import AdvisedCommands
+    from trtdx.memory.advice.target import TargetResult
     from trtdx.memory.ledger.capacity import Planner
-    from trtdx.memory.nouns import Ledger, Setup
-    from trtdx.memory.question.setup import Asked
+    from trtdx.memory.nouns import MemoryLedger, Setup
+    from trtdx.memory.question.setup import MemoryRequest
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
 
@@ -56,26 +56,26 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     lengths: tuple[int, ...] = ()
     again: str = "trtdx memory MODEL --gpu GPU"  # the command, to be run again after a change
-    constants: Constants | None = None
+    constants: CalibrationConstants | None = None
     activation: Figure | None = None  # from the compiler
     compiled: tuple[Section, ...] = ()
 
 
-def memory_report(host: Host, asked: Asked, book: RuleBook, wanted: Wanted) -> MemoryReport:
+def memory_report(host: Host, asked: MemoryRequest, book: RuleBook, wanted: Wanted) -> MemoryReport:
     """Return the plan of what was asked about, and everything that was wanted of it."""
-    answer = setup_from(host, asked)
+    answer = resolve_setup(host, asked)
     setup = (
         msgspec.structs.replace(answer.setup, activation=wanted.activation)
         if wanted.activation
         else answer.setup
     )
-    planner = partial(plan, constants=wanted.constants)
-    question = Question(host, asked, answer._replace(setup=setup), planner)
+    planner = partial(plan_memory, constants=wanted.constants)
+    question = MemoryQuestion(host, asked, answer._replace(setup=setup), planner)
     wrong = [
         msgspec.structs.replace(
-            with_own_commands(question, each), verify=f"{wanted.again}   # with that change"
+            rewrite_finding_commands(question, each), verify=f"{wanted.again}   # with that change"
         )
-        for each in contradictions(question.answer, book)
+        for each in find_contradictions(question.resolved, book)
     ]
     wrong.sort(key=lambda each: -each.severity.badness)
     if wrong and wrong[0].severity is Severity.ERROR:
@@ -88,21 +88,23 @@ def memory_report(host: Host, asked: Asked, book: RuleBook, wanted: Wanted) -> M
     return _with_gpu(question, wrong, wanted, book)
 
 
-def _with_gpu(question: Question, wrong: list[Finding], wanted: Wanted, book: RuleBook) -> MemoryReport:
-    setup, notes, planner = question.answer.setup, question.answer.notes, question.planner
+def _with_gpu(question: MemoryQuestion, wrong: list[Finding], wanted: Wanted, book: RuleBook) -> MemoryReport:
+    setup, notes, planner = question.resolved.setup, question.resolved.notes, question.planner
     ledger = planner(setup)
     devices = all_devices()
     confirm = partial(_can_be, question, book)
     reached = None
     if wanted.target:
-        reached = reach(setup, parse_target(wanted.target, setup), devices, planner, confirm)
+        reached = reach_target(setup, parse_target(wanted.target, setup), devices, planner, confirm)
     advice = (
-        advise(setup, ledger, devices, planner, confirm=confirm) if not reached or not ledger.fits else ()
+        advise_changes(setup, ledger, devices, planner, confirm=confirm)
+        if not reached or not ledger.fits
+        else ()
     )
-    points = frontier(setup, lengths=wanted.lengths, planner=planner) if wanted.frontier else ()
-    findings = [*does_not_fit(ledger, advice, book, wanted.again), *wrong]
+    points = compute_frontier(setup, lengths=wanted.lengths, planner=planner) if wanted.frontier else ()
+    findings = [*capacity_findings(ledger, advice, book, wanted.again), *wrong]
     if reached is not None and not reached.fits:
-        findings.append(out_of_reach(reached, book, wanted.again))
+        findings.append(out_of_reach_finding(reached, book, wanted.again))
     sections = [*_plan_sections(ledger, wanted), *wanted.compiled]
     if points:
         sections.append(frontier_section(points))
@@ -121,32 +123,30 @@ def _with_gpu(question: Question, wrong: list[Finding], wanted: Wanted, book: Ru
     )
 
 
-def _can_be(question: Question, book: RuleBook, after: Setup) -> Advised | None:
+def _can_be(question: MemoryQuestion, book: RuleBook, after: Setup) -> AdvisedCommands | None:
     """Return the commands of a change; None where nothing says it, or what it makes cannot run."""
-    found = advised(question, after)
+    found = write_commands(question, after)
     if found is None:
         return None
-    wrong = contradictions(question.answer._replace(setup=found.setup), book)
+    wrong = find_contradictions(question.resolved._replace(setup=found.setup), book)
     return None if any(each.severity is Severity.ERROR for each in wrong) else found
 
 
-def _plan_sections(ledger: Ledger, wanted: Wanted) -> Iterator[Section]:
+def _plan_sections(ledger: MemoryLedger, wanted: Wanted) -> Iterator[Section]:
     yield ledger_section(ledger)
     yield from ranks_section(ledger)
     if wanted.lengths:
         yield from requests_section(ledger, wanted.lengths)
 
 
-def _sentence(ledger: Ledger, reached: Reached | None, wanted: Wanted) -> str:
-    now = verdict(ledger, wanted.lengths)
+def _sentence(ledger: MemoryLedger, reached: TargetResult | None, wanted: Wanted) -> str:
+    now = render_verdict(ledger, wanted.lengths)
     if ledger.notes:
         now = f"{now}. This is {ledger.notes[0].partition('. ')[0]}"
     if reached is None:
         return now
     if not reached.fits:
-        return (
-            f"{reached.target}: nothing that was tried reaches it on {on_what(reached.setup)}; now it {now}"
-        )
+        return f"{reached.target}: nothing that was tried reaches it on {render_gpus(reached.setup)}; now it {now}"
     if not reached.changes:
         return f"{reached.target}: fits as it is; it {now}"
     words = " and ".join(each.words for each in reached.changes)
@@ -158,28 +158,30 @@ def _without_gpu(
 ) -> MemoryReport:
     """Return the ledger, and the smallest GPUs it runs on."""
     said = not setup.said.get("tp", "default").startswith("default")
-    sizes = [setup.layout.tp] if said else valid_tps(setup)
-    servers = tuple(each for each in all_devices() if kind_of(each) in ("desk", "server"))
-    home = smallest_home(setup, servers, sizes, planner)
+    sizes = [setup.layout.tp] if said else valid_tp_sizes(setup)
+    servers = tuple(each for each in all_devices() if device_kind(each) in ("desk", "server"))
+    home = smallest_placement(setup, servers, sizes, planner)
     ledger = planner(home or setup)
     if home is None:
-        return _bare(f"{verdict(ledger)}; no GPU that trtdx knows is large enough", ledger, wrong, notes)
-    home_words = verdict(ledger, wanted.lengths).removeprefix("fits on ")
-    text = f"{gib(_needed(ledger))} on each GPU before its KV cache; the smallest that runs it: {home_words}"
+        return _bare(
+            f"{render_verdict(ledger)}; no GPU that trtdx knows is large enough", ledger, wrong, notes
+        )
+    home_words = render_verdict(ledger, wanted.lengths).removeprefix("fits on ")
+    text = f"{render_gib(_needed(ledger))} on each GPU before its KV cache; the smallest that runs it: {home_words}"
     found = _bare(text, ledger, wrong, notes, home)
     if not wanted.frontier:
         return found
-    points = frontier(home, lengths=wanted.lengths, planner=planner)
+    points = compute_frontier(home, lengths=wanted.lengths, planner=planner)
     sections = (*found.sections, frontier_section(points))
     return msgspec.structs.replace(found, frontier=points, sections=sections)
 
 
-def _needed(ledger: Ledger) -> int:
-    return ledger.worst.total_bytes.value - ledger.worst.bytes_of("kv_pool")
+def _needed(ledger: MemoryLedger) -> int:
+    return ledger.tightest_rank.total_bytes.value - ledger.tightest_rank.component_bytes("kv_pool")
 
 
 def _bare(
-    text: str, ledger: Ledger, wrong: list[Finding], notes: tuple[str, ...], home: Setup | None = None
+    text: str, ledger: MemoryLedger, wrong: list[Finding], notes: tuple[str, ...], home: Setup | None = None
 ) -> MemoryReport:
     """Return the report of a plan nobody named a GPU for: whether it fits was not asked."""
     memory = memory_json(ledger) | {"fits": None}

@@ -19,7 +19,7 @@ import msgspec
 
 from trtdx.errors import InputError
 from trtdx.host import RealHost
-from trtdx.optional import need
+from trtdx.optional import import_optional
 
 FORMATS = ("png", "svg")
 INCHES = (7.2, 3.2)
@@ -156,5 +156,5 @@ def _saved(figure: Any, kind: str, *, transparent: bool = False) -> bytes:
 
 def _matplotlib(part: str = "") -> Any:
     """Return matplotlib or a module of it."""
-    whole = need("matplotlib", extra="plot", to="draw")
-    return need(f"matplotlib.{part}", extra="plot", to="draw") if part else whole
+    whole = import_optional("matplotlib", extra="plot", purpose="draw")
+    return import_optional(f"matplotlib.{part}", extra="plot", purpose="draw") if part else whole

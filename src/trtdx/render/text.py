@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from trtdx.render.table import table_lines
-from trtdx.words import counted, listed, size_in_words
+from trtdx.words import abbreviate_list, format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
         yield from _fix(fix, "fix" if number == 0 else "or", paint)
     if len(fixes) < len(finding.fixes):
         yield paint(
-            f"   = and {counted(len(finding.fixes) - len(fixes), 'more way')} out (-v shows them)", "dim"
+            f"   = and {format_count(len(finding.fixes) - len(fixes), 'more way')} out (-v shows them)", "dim"
         )
     is_long = finding.verify.startswith("trtdx ") and len(finding.verify) > paint.width - len("   = verify: ")
     if is_long or " --command " in finding.verify:  # to be pasted, so it is not broken into lines
@@ -107,7 +107,7 @@ def _symptoms(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
         yield paint(f"   = followed by: {message} ({symptom.code}, {shown(symptom.where)})", "dim")
     if len(listed) < len(finding.symptoms):
         yield paint(
-            f"   = and {counted(len(finding.symptoms) - len(listed), 'more consequence')} (-v shows them)",
+            f"   = and {format_count(len(finding.symptoms) - len(listed), 'more consequence')} (-v shows them)",
             "dim",
         )
 
@@ -126,7 +126,7 @@ def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
         total = sum(each.count for each in summary.harmless)
         least = "at least " if any(each.at_least for each in summary.harmless) else ""
         yield paint(
-            f"   = {least}{counted(total, 'line')} of {counted(len(summary.harmless), 'kind')} known to be harmless (-v lists them)",
+            f"   = {least}{format_count(total, 'line')} of {format_count(len(summary.harmless), 'kind')} known to be harmless (-v lists them)",
             "dim",
         )
     else:
@@ -150,21 +150,24 @@ def unjudged_in_words(summary: Summary, *, whole: bool) -> Iterator[tuple[str, b
     for each in summary.unjudged:
         if each.given or whole:
             codes = list(dict.fromkeys(each.codes))
-            told = listed(codes, len(codes) if whole else _SHOWN_CODES)
+            told = abbreviate_list(codes, len(codes) if whole else _SHOWN_CODES)
             because = "because" if each.given else "for lack of"
-            yield f"{counted(len(each.codes), 'agreement')}, {because} {each.reason} ({told})", each.given
+            yield (
+                f"{format_count(len(each.codes), 'agreement')}, {because} {each.reason} ({told})",
+                each.given,
+            )
     lacked = [f"{each.reason} ({len(each.codes)})" for each in summary.unjudged if not each.given]
     if lacked and not whole:
         total = sum(len(each.codes) for each in summary.unjudged if not each.given)
-        yield f"{counted(total, 'agreement')}, for lack of {', '.join(lacked)}", False
+        yield f"{format_count(total, 'agreement')}, for lack of {', '.join(lacked)}", False
 
 
 def read_in_words(summary: Summary) -> list[str]:
     """Return what was read, part by part; artifacts have no lines to count."""
-    parts = [counted(summary.inputs, "input")]
+    parts = [format_count(summary.inputs, "input")]
     if summary.lines_read or summary.bytes_read:
-        parts += [counted(summary.lines_read, "line"), size_in_words(summary.bytes_read)]
-    return parts + ([counted(len(summary.ranks), "rank")] if summary.ranks else [])
+        parts += [format_count(summary.lines_read, "line"), format_bytes(summary.bytes_read)]
+    return parts + ([format_count(len(summary.ranks), "rank")] if summary.ranks else [])
 
 
 def sureness(confidence: float) -> str:

@@ -32,11 +32,11 @@ import pytest
 from support import make_onnx as make
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import agreements_in
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.model import onnx as onnx_agreements
 from trtdx.inspect.facts.artifact import Deployment
-from trtdx.inspect.profiles.onnx_shapes import with_shapes_checked
-from trtdx.inspect.readers.onnx import model as onnx
+from trtdx.inspect.profiles.onnx_shapes import check_deployment_shapes
+from trtdx.inspect.readers.onnx import onnx_file as onnx
 from trtdx.inspect.readers.onnx import profile_file
 from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
@@ -122,12 +122,15 @@ def by_trtdx(case, folder):
     model, profiles = case
     path = make.saved(folder / "model.onnx", model)
     (folder / "profiles.json").write_text(json.dumps({"profiles": profiles}))
-    artifacts = (onnx.read(HOST, path), profile_file.read(HOST, str(folder / "profiles.json")))
-    deployment = with_shapes_checked(HOST, Deployment(artifacts))
-    assert not deployment.first("profiles").unread
+    artifacts = (
+        onnx.read_onnx_file(HOST, path),
+        profile_file.read_profile_file(HOST, str(folder / "profiles.json")),
+    )
+    deployment = check_deployment_shapes(HOST, Deployment(artifacts))
+    assert not deployment.first_of("profiles").unread
     return [
         finding
-        for finding in findings_from(agreements_in(onnx_agreements), deployment, BOOK)
+        for finding in judge_findings(agreements_in(onnx_agreements), deployment, BOOK)
         if finding.severity is Severity.ERROR
     ]
 

@@ -14,13 +14,13 @@ from support import make_onnx as make
 from trtdx.errors import MissingExtraError
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import agreements_in
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.model import onnx as onnx_agreements
 from trtdx.inspect.facts.artifact import Deployment
-from trtdx.inspect.profiles.onnx_check import COMPARED, ONE_TYPE, UNFIT
-from trtdx.inspect.profiles.onnx_importers import IMPORTED
-from trtdx.inspect.profiles.onnx_shapes import with_shapes_checked
-from trtdx.inspect.readers.onnx import model as onnx
+from trtdx.inspect.profiles.onnx_check import COMPARED_DTYPES, SHAPE_FAILURE_OPERATORS, SINGLE_TYPE_OPERATORS
+from trtdx.inspect.profiles.onnx_operators import IMPORTED_OPERATORS
+from trtdx.inspect.profiles.onnx_shapes import check_deployment_shapes
+from trtdx.inspect.readers.onnx import onnx_file as onnx
 from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
@@ -63,13 +63,13 @@ def ask(models=(), names=()):
 
 
 def checked(path):
-    return with_shapes_checked(HOST, Deployment((onnx.read(HOST, path),)))
+    return check_deployment_shapes(HOST, Deployment((onnx.read_onnx_file(HOST, path),)))
 
 
 @pytest.fixture
 def findings(tmp_path):
     def check(made):
-        return findings_from(
+        return judge_findings(
             agreements_in(onnx_agreements), checked(make.saved(tmp_path / "model.onnx", made)), BOOK
         )
 
@@ -137,7 +137,7 @@ def mixed(op, first, second):
     return model
 
 
-@pytest.mark.parametrize("op", sorted(UNFIT))
+@pytest.mark.parametrize("op", sorted(SHAPE_FAILURE_OPERATORS))
 def test_sizes_that_contradict_each_other_are_found(findings, op):
     (finding,) = findings(wrong(op))
     assert (finding.code, finding.severity) == ("DX162", Severity.ERROR)
@@ -145,12 +145,12 @@ def test_sizes_that_contradict_each_other_are_found(findings, op):
 
 
 def test_tensorrt_refuses_each_of_them(tmp_path):
-    ops = sorted(UNFIT)
+    ops = sorted(SHAPE_FAILURE_OPERATORS)
     answers = ask([make.saved(tmp_path / f"{op}.onnx", wrong(op)) for op in ops])["models"]
     assert [op for op, accepted in zip(ops, answers, strict=True) if accepted] == []
 
 
-@pytest.mark.parametrize("op", sorted(ONE_TYPE))
+@pytest.mark.parametrize("op", sorted(SINGLE_TYPE_OPERATORS))
 def test_types_that_differ_are_found(findings, op):
     (finding,) = findings(mixed(op, TensorProto.FLOAT, HALF))
     assert (finding.code, finding.severity) == ("DX161", Severity.WARNING)
@@ -163,8 +163,8 @@ def test_tensorrt_refuses_mixed_types_too(tmp_path):
         (TensorProto.BFLOAT16, TensorProto.FLOAT),
         (HALF, TensorProto.BFLOAT16),
     ]
-    made = [(op, *pair) for op in sorted(ONE_TYPE) for pair in pairs]
-    numbers = [kind for kind, name in COMPARED.items() if name.startswith("int")]
+    made = [(op, *pair) for op in sorted(SINGLE_TYPE_OPERATORS) for pair in pairs]
+    numbers = [kind for kind, name in COMPARED_DTYPES.items() if name.startswith("int")]
     made += [
         ("Add", *numbers),
         ("Concat", *numbers),
@@ -240,7 +240,7 @@ def test_a_shape_that_is_kept_in_another_file_gives_nothing(tmp_path, op, kept):
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="shape.bin")
     deployment = checked(make.saved(tmp_path / "a.onnx", model))
-    assert findings_from(agreements_in(onnx_agreements), deployment, BOOK) == []
+    assert judge_findings(agreements_in(onnx_agreements), deployment, BOOK) == []
 
 
 def test_a_branch_that_cannot_work_gives_nothing(findings):
@@ -274,20 +274,20 @@ def test_domains_that_tensorrt_does_not_mind_give_nothing(findings):
 
 def test_the_parser_imports_exactly_the_names_we_have():
     others = ["FusedMatMul", "BiasGelu", "SkipLayerNormalization", "ATen", "TreeEnsemble", "MyCustomOp"]
-    assert set(ask(names=[*IMPORTED, *others])["names"]) == IMPORTED
+    assert set(ask(names=[*IMPORTED_OPERATORS, *others])["names"]) == IMPORTED_OPERATORS
 
 
 def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path, monkeypatch):
     def absent(package, *, extra, to):
         raise MissingExtraError(f"{package} is needed to {to}", fix=f"pip install 'trtdx[{extra}]'")
 
-    monkeypatch.setattr("trtdx.formats.onnx.weightless.need", absent)
+    monkeypatch.setattr("trtdx.formats.onnx.shape_inference.need", absent)
     deployment = checked(make.saved(tmp_path / "a.onnx", one("Rope", [2], domain="com.acme")))
     assert deployment.first("onnx").unread == (
         "the types and shapes inside the graph were not checked: "
         "onnx is needed to check types and shapes inside the graph (pip install 'trtdx[onnx]')",
     )
-    findings = findings_from(agreements_in(onnx_agreements), deployment, BOOK)
+    findings = judge_findings(agreements_in(onnx_agreements), deployment, BOOK)
     assert [finding.code for finding in findings] == ["DX140"]
 
 

@@ -26,9 +26,9 @@ import sys
 import pytest
 
 from support.paths import SUPPORT
-from trtdx.inspect.facts.artifact import Artifact, Facts
-from trtdx.inspect.profiles.engine_profiles import inputs_of, profiles_of, settings_of
-from trtdx.inspect.requests.request_shapes import Checker
+from trtdx.inspect.facts.artifact import Artifact, FactCollector
+from trtdx.inspect.profiles.engine_profiles import engine_profiles, inputs_of_rank, settings_from_engine
+from trtdx.inspect.requests.request_shapes import RequestChecker
 from trtdx.inspect.requests.requests import Request
 
 pytestmark = pytest.mark.skipif(
@@ -69,10 +69,10 @@ def some_engine(choice: random.Random) -> Artifact:
         "lora.target_modules": ["attn_q", "attn_v"],
         "speculative_mode": "LOOKAHEAD_DECODING",
     }
-    collected = Facts()
+    collected = FactCollector()
     for name, value in facts.items():
         collected.put(name, value, "config.json")
-    return Artifact("engine", "engine", collected.done())
+    return Artifact("engine", "engine", collected.to_dict())
 
 
 def some_request(choice: random.Random, engine: Artifact) -> Request:
@@ -92,12 +92,12 @@ def some_request(choice: random.Random, engine: Artifact) -> Request:
 
 
 def case_of(engine: Artifact, requests: list[Request]) -> dict[str, object]:
-    inputs = [tensor for tensor in inputs_of(settings_of(engine)) if tensor.mode == "in"]
-    profiles = profiles_of(engine)
+    inputs = [tensor for tensor in inputs_of_rank(settings_from_engine(engine)) if tensor.mode == "in"]
+    profiles = engine_profiles(engine)
     steps = []
     for request in requests:
         by_step: dict[tuple[str, int], list] = {}
-        for fit in Checker(engine).fits(request):
+        for fit in RequestChecker(engine).input_fits(request):
             row = (fit.tensor, fit.low, fit.shape, fit.high)
             by_step.setdefault((fit.step, fit.profile), []).append(row)
         steps += [{"shapes": rows} for rows in by_step.values()]

@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from support.make_settings import PADDED, engine
 from trtdx.host import RealHost
 from trtdx.inspect.facts.artifact import Deployment
-from trtdx.inspect.requests.limits import takers
-from trtdx.inspect.requests.request_shapes import COLUMNS, Checker, shape_section, steps_of
-from trtdx.inspect.requests.requests import NAMES, Request, parse_request, read_requests
+from trtdx.inspect.requests.limits import engine_loads
+from trtdx.inspect.requests.request_shapes import (
+    SHAPE_COLUMNS,
+    RequestChecker,
+    shape_section,
+    steps_of_request,
+)
+from trtdx.inspect.requests.requests import FIELD_NAMES, Request, parse_request, read_request_trace
 
 BARE = PADDED | {"plugin.gpt_attention_plugin": False, "plugin.gemm_plugin": False}
 
@@ -21,7 +26,7 @@ BARE = PADDED | {"plugin.gpt_attention_plugin": False, "plugin.gemm_plugin": Fal
 def shapes(artifact, request: Request, *, chunked: bool = False) -> dict[str, dict[str, tuple[int, ...]]]:
     """Return the shape of each input by step."""
     shapes_by_step: dict[str, dict[str, tuple[int, ...]]] = {}
-    for fit in Checker(artifact, chunked=chunked).fits(request):
+    for fit in RequestChecker(artifact, chunked=chunked).input_fits(request):
         shapes_by_step.setdefault(fit.step, {})[fit.tensor] = fit.shape
     return shapes_by_step
 
@@ -66,8 +71,8 @@ def test_with_chunked_context_a_long_prompt_is_several_steps():
         ("context, chunk 3 of 3", (3616,)),
         ("generation", (1,)),
     ]
-    assert Checker(long, chunked=True).takes(Request(input_len=20000, output_len=10))
-    assert not Checker(long).takes(Request(input_len=20000, output_len=10))
+    assert RequestChecker(long, chunked=True).accepts(Request(input_len=20000, output_len=10))
+    assert not RequestChecker(long).accepts(Request(input_len=20000, output_len=10))
 
 
 def test_draft_tokens_make_steps_longer():
@@ -91,23 +96,23 @@ def test_the_encoders_input_is_there_only_in_the_first_step():
 
 
 def test_the_profile_is_chosen_by_phase_or_by_tokens():
-    split = Checker(engine(**PADDED, plugin__gemm_plugin=False))
+    split = RequestChecker(engine(**PADDED, plugin__gemm_plugin=False))
     assert [
         fit.profile
-        for fit in split.fits(Request(batch=2, input_len=9, output_len=5))
+        for fit in split.input_fits(Request(batch=2, input_len=9, output_len=5))
         if fit.tensor == "input_ids"
     ] == [0, 1]
-    cut = Checker(engine(multiple_profiles=True))
+    cut = RequestChecker(engine(multiple_profiles=True))
     assert [
         fit.profile
-        for fit in cut.fits(Request(batch=2, input_len=200, output_len=5))
+        for fit in cut.input_fits(Request(batch=2, input_len=200, output_len=5))
         if fit.tensor == "input_ids"
     ] == [3, 0]
 
 
 def test_a_misfit_names_axis_meaning_bounds_and_flag():
     section = shape_section(engine(), [parse_request("input_len=9000,output_len=100")])
-    assert section.columns == COLUMNS
+    assert section.columns == SHAPE_COLUMNS
     assert section.title == "Shapes of input_len=9000,output_len=100 in engine"
     rows = {(row[0], row[2]): row for row in section.rows}
     row = rows["context", "input_ids"]
@@ -147,23 +152,23 @@ def test_of_a_trace_the_worst_request_is_shown(tmp_path):
     path = tmp_path / "trace.jsonl"
     lengths = [*range(100, 200), 9001, 9002, 9000]
     path.write_text("".join(json.dumps({"input_len": n, "output_len": 9}) + "\n" for n in lengths))
-    section = shape_section(engine(), [read_requests(RealHost(), str(path))])
+    section = shape_section(engine(), [read_request_trace(RealHost(), str(path))])
     assert section.title.startswith("Shapes of input_len=9002,output_len=9 in")
     assert "3 of 103 requests do not fit as asked; the worst is shown" in section.note
 
 
 def test_profiles_that_were_read_count_before_derived_ones():
     known = engine()
-    from trtdx.formats.tensorrt.nouns import Profile, Range
+    from trtdx.formats.tensorrt.nouns import OptimizationProfile, ShapeRange
 
     read = type(known)(
         "engine",
         "e",
         known.facts,
-        profiles=(Profile(0, (Range("input_ids", (1,), (8,), (50,)),), "read from a log"),),
+        profiles=(OptimizationProfile(0, (ShapeRange("input_ids", (1,), (8,), (50,)),), "read from a log"),),
     )
-    assert not Checker(read).takes(Request(input_len=51))
-    assert Checker(read).takes(Request(input_len=50, output_len=9))
+    assert not RequestChecker(read).accepts(Request(input_len=51))
+    assert RequestChecker(read).accepts(Request(input_len=50, output_len=9))
 
 
 def buildable(changes):
@@ -195,10 +200,10 @@ SIZES = st.tuples(st.integers(1, 80), st.integers(1, 7000), st.integers(1, 7000)
 
 def within(artifact, batch: int, prompt: int, answer: int, beam: int) -> Request:
     """Return the largest request that is no larger than the numbers and than any limit of the engine."""
-    s = Checker(artifact).settings
+    s = RequestChecker(artifact).settings
     beam, prompt = min(beam, s.max_beam_width), min(prompt, s.max_input_len)
     batch = min(batch, s.max_batch_size)
-    if s.packed and not (s.splits_phases and s.since(0, 10)):
+    if s.is_packed and not (s.splits_phases and s.since(0, 10)):
         prompt = min(prompt, s.max_num_tokens)
         batch = max(1, min(batch, s.max_num_tokens // max(prompt, beam)))
     return Request(batch, prompt, max(1, min(answer, s.max_seq_len - prompt)), beam)
@@ -207,17 +212,17 @@ def within(artifact, batch: int, prompt: int, answer: int, beam: int) -> Request
 @given(ENGINES, SIZES)
 def test_a_request_inside_all_limits_fits(artifact, sizes):
     request = within(artifact, *sizes)
-    checker = Checker(artifact)
-    assert checker.misfits(request) == []
-    assert checker.takes(request)
+    checker = RequestChecker(artifact)
+    assert checker.misfitting_inputs(request) == []
+    assert checker.accepts(request)
 
 
 @given(ENGINES, SIZES, SIZES)
 def test_a_larger_request_never_fits_where_a_smaller_one_does_not(artifact, sizes, more):
     small = Request(*sizes)
     large = Request(*(a + b for a, b in zip(sizes, more, strict=True)))
-    checker = Checker(artifact)
-    assert not (checker.takes(large) and not checker.takes(small))
+    checker = RequestChecker(artifact)
+    assert not (checker.accepts(large) and not checker.accepts(small))
 
 
 @given(ENGINES, SIZES, SIZES)
@@ -225,27 +230,31 @@ def test_enlarging_a_request_never_removes_a_misfit(artifact, sizes, more):
     assume(not artifact.get("multiple_profiles"))  # a larger step may be served by another profile
     small = Request(*sizes)
     large = Request(*(a + b for a, b in zip(sizes, more, strict=True)))
-    checker = Checker(artifact)
+    checker = RequestChecker(artifact)
 
     def wrong(request):
-        return {(fit.step, fit.tensor, axis) for fit in checker.misfits(request) for axis in fit.misfits}
+        return {
+            (fit.step, fit.tensor, axis)
+            for fit in checker.misfitting_inputs(request)
+            for axis in fit.misfit_axes
+        }
 
     assert {each for each in wrong(small) if each[0] in _steps(checker, large)} <= wrong(large)
 
 
 def _steps(checker, request):
-    return {step.name for step in steps_of(checker.settings, request)}
+    return {step.name for step in steps_of_request(checker.settings, request)}
 
 
 @given(ENGINES, SIZES)
 def test_the_quick_answer_is_the_long_one(artifact, sizes):
-    checker = Checker(artifact)
-    assert checker.takes(Request(*sizes)) == (not checker.misfits(Request(*sizes)))
+    checker = RequestChecker(artifact)
+    assert checker.accepts(Request(*sizes)) == (not checker.misfitting_inputs(Request(*sizes)))
 
 
-@pytest.mark.parametrize("key", NAMES)
+@pytest.mark.parametrize("key", FIELD_NAMES)
 def test_every_part_of_a_request_reaches_the_engine(key):
-    (taker,) = takers(Deployment((engine(), parse_request(f"{key}=7"))))
+    (taker,) = engine_loads(Deployment((engine(), parse_request(f"{key}=7"))))
     assert getattr(taker.requests[0], key) == 7
 
 

@@ -14,11 +14,17 @@ from hypothesis import strategies as st
 from trtdx.errors import InputError
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.requests import requests as module
-from trtdx.inspect.requests.requests import Request, parse_request, read_requests, requests_from, requests_in
+from trtdx.inspect.requests.requests import (
+    Request,
+    parse_request,
+    read_request_trace,
+    requests_from_flags,
+    requests_of_artifacts,
+)
 
 
 def only(artifact) -> Request:
-    (request,) = requests_in([artifact])
+    (request,) = requests_of_artifacts([artifact])
     return request
 
 
@@ -27,7 +33,7 @@ def trace(tmp_path, *records, name="trace.jsonl"):
     path.write_text(
         "".join(f"{record if isinstance(record, str) else json.dumps(record)}\n" for record in records)
     )
-    return read_requests(RealHost(), str(path))
+    return read_request_trace(RealHost(), str(path))
 
 
 def test_a_request_in_words():
@@ -102,7 +108,7 @@ def test_beams_of_a_beam_search(tmp_path):
 
 def test_equal_requests_are_counted_and_the_first_line_is_named(tmp_path):
     same, other = {"input_len": 10, "output_len": 5}, {"input_len": 7, "output_len": 5}
-    requests = list(requests_in([trace(tmp_path, other, same, "", same, same)]))
+    requests = list(requests_of_artifacts([trace(tmp_path, other, same, "", same, same)]))
     assert [(each.input_len, each.count) for each in requests] == [(7, 1), (10, 3)]
     assert requests[1].where.endswith("trace.jsonl:2")
 
@@ -111,7 +117,7 @@ def test_prompts_that_nobody_tokenized_are_counted_apart(tmp_path):
     artifact = trace(
         tmp_path, {"prompt": "hello", "output_tokens": 9}, {"body": {"messages": [{"role": "user"}]}}
     )
-    assert list(requests_in([artifact])) == []
+    assert list(requests_of_artifacts([artifact])) == []
     assert artifact.get("request.uncounted") == 2
     assert "text only" in artifact.unread[0]
 
@@ -137,14 +143,14 @@ def test_bad_lines_are_counted_and_named(tmp_path):
 def test_a_compressed_trace_is_read(tmp_path):
     path = tmp_path / "trace.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"input_len": 5}\n' * 3) + gzip.compress(b'{"input_len": 5}\n'))
-    assert only(read_requests(RealHost(), str(path))).count == 4
+    assert only(read_request_trace(RealHost(), str(path))).count == 4
 
 
 def test_a_trace_that_is_cut_off_gives_what_could_be_read(tmp_path):
     path = tmp_path / "trace.jsonl.gz"
     lines = "".join(f'{{"input_len": {n}}}\n' for n in range(1, 50_000))
     path.write_bytes(gzip.compress(lines.encode())[:-2000])
-    artifact = read_requests(RealHost(), str(path))
+    artifact = read_request_trace(RealHost(), str(path))
     assert artifact.get("request.count") > 1000
     assert "cut off" in artifact.unread[0]
 
@@ -152,7 +158,7 @@ def test_a_trace_that_is_cut_off_gives_what_could_be_read(tmp_path):
 def test_one_huge_line_is_passed_over(tmp_path):
     path = tmp_path / "trace.jsonl"
     path.write_bytes(b'{"input_ids": [' + b"1," * (9 << 20) + b'1]}\n{"input_len": 4}\n')
-    artifact = read_requests(RealHost(), str(path))
+    artifact = read_request_trace(RealHost(), str(path))
     assert only(artifact).input_len == 4
     assert "line 1" in artifact.unread[0]
 
@@ -160,13 +166,13 @@ def test_one_huge_line_is_passed_over(tmp_path):
 def test_requests_come_from_words_and_files_together(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('{"input_len": 2}\n')
-    artifacts = requests_from(RealHost(), ["batch=2", "batch=3"], str(path))
-    assert [request.batch for request in requests_in(artifacts)] == [2, 3, 1]
+    artifacts = requests_from_flags(RealHost(), ["batch=2", "batch=3"], str(path))
+    assert [request.batch for request in requests_of_artifacts(artifacts)] == [2, 3, 1]
 
 
 def test_a_trace_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(InputError):
-        read_requests(RealHost(), str(tmp_path / "no.jsonl"))
+        read_request_trace(RealHost(), str(tmp_path / "no.jsonl"))
 
 
 def test_beyond_the_bound_lengths_are_rounded_down_and_the_extreme_requests_kept(tmp_path, monkeypatch):
@@ -178,7 +184,7 @@ def test_beyond_the_bound_lengths_are_rounded_down_and_the_extreme_requests_kept
         {"input_len": 997, "batch": 44},
     ]
     artifact = trace(tmp_path, *ordinary, *extreme, *ordinary[:5])
-    requests = list(requests_in([artifact]))
+    requests = list(requests_of_artifacts([artifact]))
     assert len(requests) < 70
     assert max(request.output_len for request in requests) == 9001
     assert max(request.input_len for request in requests) == 2999
@@ -193,13 +199,13 @@ def test_beyond_the_bound_lengths_are_rounded_down_and_the_extreme_requests_kept
     st.integers(1, 9000),
 )
 def test_rounding_never_makes_a_request_larger_nor_hides_the_largest(lengths, limit):
-    known, bound = module.MOST_SHAPES, 16
+    known, bound = module.MAX_SHAPES, 16
     data = "".join(json.dumps({"isl": a, "osl": b}) + "\n" for a, b in lengths).encode()
-    module.MOST_SHAPES = bound
+    module.MAX_SHAPES = bound
     try:
-        requests = list(requests_in([read_requests(RecordedHost({"t": data}), "t")]))
+        requests = list(requests_of_artifacts([read_request_trace(RecordedHost({"t": data}), "t")]))
     finally:
-        module.MOST_SHAPES = known
+        module.MAX_SHAPES = known
     for measure in (lambda a, b: a, lambda a, b: a + b):
         exact = sum(measure(a, b) > limit for a, b in lengths)
         told = sum(
@@ -232,11 +238,11 @@ def test_many_requests_are_read_in_little_memory(tmp_path):
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_trace_of_some_kind(data):
-    artifact = read_requests(RecordedHost({"t": data}), "t")
-    assert all(request.input_len >= 1 for request in requests_in([artifact]))
+    artifact = read_request_trace(RecordedHost({"t": data}), "t")
+    assert all(request.input_len >= 1 for request in requests_of_artifacts([artifact]))
 
 
-@given(st.lists(st.dictionaries(st.sampled_from([*module.NAMES, "usage", "prompt", "n", "response", "body"]),
+@given(st.lists(st.dictionaries(st.sampled_from([*module.FIELD_NAMES, "usage", "prompt", "n", "response", "body"]),
                                 st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
                                              lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=2),
                                              max_leaves=4), max_size=4), max_size=5))  # fmt: skip
@@ -244,7 +250,7 @@ def test_any_records_are_a_trace_of_some_kind(records):
     data = "".join(
         json.dumps(record, allow_nan=False, default=str) + "\n" for record in records if _finite(record)
     )
-    artifact = read_requests(RecordedHost({"t": data.encode("utf-8", "surrogatepass")}), "t")
+    artifact = read_request_trace(RecordedHost({"t": data.encode("utf-8", "surrogatepass")}), "t")
     assert artifact.get("request.count") <= len(records)
 
 

@@ -28,9 +28,9 @@ from support.make_trace_log import (
 )
 from trtdx.errors import InputError
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect.run import Question, inspect
-from trtdx.inspect.shapes.distribution import Histogram
-from trtdx.inspect.shapes.trace_log import artifact_from, read_shape_log, shape_tables
+from trtdx.inspect.run import InspectQuestion, inspect_artifacts
+from trtdx.inspect.shapes.distribution import SizeHistogram
+from trtdx.inspect.shapes.trace_log import artifact_from_log, read_shape_log, shape_tables
 from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
@@ -64,7 +64,7 @@ def test_both_layouts_of_the_log_are_read(layout):
 
 
 def test_inputs_outputs_and_profiles_are_an_artifact():
-    artifact = artifact_from(read(lines(["something else"]), loaded()))
+    artifact = artifact_from_log(read(lines(["something else"]), loaded()))
     assert [(tensor.name, tensor.mode) for tensor in artifact.tensors][-2:] == [
         ("cache_indirection", "in"),
         ("logits", "out"),
@@ -257,7 +257,7 @@ def test_a_long_log_takes_little_memory(tmp_path):
 
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=300))
 def test_percentiles_are_those_of_the_values(values):
-    histogram = Histogram()
+    histogram = SizeHistogram()
     for value in values:
         histogram.add(value, 1)
     assert (histogram.low, histogram.high) == (min(values), max(values))
@@ -265,7 +265,7 @@ def test_percentiles_are_those_of_the_values(values):
 
 
 def test_many_distinct_sizes_are_kept_to_within_one_percent():
-    histogram = Histogram()
+    histogram = SizeHistogram()
     for value in range(1, 200_001):
         histogram.add(value, 1)
     assert histogram.distinct < 4096
@@ -310,7 +310,7 @@ def test_any_bytes_are_a_log_of_some_kind_or_refused_in_words(parts):
     with contextlib.suppress(InputError):
         log = read(b"".join(parts))
         assert shape_tables(log)
-        assert artifact_from(log).kind == "profiles"
+        assert artifact_from_log(log).kind == "profiles"
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"]))
@@ -330,8 +330,8 @@ def test_a_log_without_a_table_is_an_error_that_says_how_to_get_them(text):
 
 def judged(path, *parts, engine_path=()):
     path.write_bytes(log_bytes(*parts))
-    question = Question(paths=tuple(map(str, engine_path)), shape_logs=(str(path),))
-    return inspect(RealHost(), question, load_book(RealHost()))
+    question = InspectQuestion(paths=tuple(map(str, engine_path)), shape_logs=(str(path),))
+    return inspect_artifacts(RealHost(), question, load_book(RealHost()))
 
 
 def test_shapes_outside_the_profile_are_an_error_with_the_limit_that_would_do(tmp_path):

@@ -9,9 +9,9 @@ import pytest
 from support.make_engine import make_engine
 from support.make_hf import make_hf_model
 from trtdx.host import RealHost
-from trtdx.inspect.facts.machine import machine_from
+from trtdx.inspect.facts.machine import machine_from_flags
 from trtdx.inspect.readers import read_artifact
-from trtdx.inspect.run import Question, collect, inspect
+from trtdx.inspect.run import InspectQuestion, collect_deployment, inspect_artifacts
 from trtdx.knowledge.load import load_book
 from trtdx.knowledge.versions import release_of_image
 
@@ -24,8 +24,8 @@ def book():
 
 
 def findings(book, *paths, **machine):
-    question = Question(paths=tuple(map(str, paths)), machine=machine_from(**machine))
-    return inspect(RealHost(), question, book).findings
+    question = InspectQuestion(paths=tuple(map(str, paths)), machine=machine_from_flags(**machine))
+    return inspect_artifacts(RealHost(), question, book).findings
 
 
 def codes(book, *paths, **machine):
@@ -98,10 +98,10 @@ def test_evidence_names_the_line_of_the_flag_and_of_the_limit(book, tmp_path):
 
 
 def test_containers_of_one_file_are_not_held_against_each_other():
-    deployment, _ = collect(RealHost(), Question(paths=(str(SAMPLES / "compose-ids.yml"),)))
-    units = deployment.units()
+    deployment, _ = collect_deployment(RealHost(), InspectQuestion(paths=(str(SAMPLES / "compose-ids.yml"),)))
+    units = deployment.split_units()
     assert [[artifact.kind for artifact in unit.artifacts] for unit in units] == [["command", "machine"]] * 2
-    counts = [unit.first("machine").integer("gpu.count") for unit in units]
+    counts = [unit.first_of("machine").integer("gpu.count") for unit in units]
     assert counts == [1, 4]
 
 
