@@ -68,7 +68,7 @@ class PluginState:
 STATE = pytest.StashKey[PluginState]()
 DX = pytest.StashKey["Dx"]()
 FACTORY = pytest.StashKey[pytest.TempPathFactory]()
-JUDGED = pytest.StashKey["Judged"]()
+JUDGED = pytest.StashKey["GoldenJudgement"]()
 
 
 # Starting

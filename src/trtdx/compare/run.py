@@ -422,4 +422,4 @@ def working_folder(keep: str) -> Iterator[Path]:
             ) from err  # what is there is removed: nothing to go on with
 
 
-__all__ = ["TensorMapping", "Plan", "ComparisonQuestion", "SideSpec", "compare", "working_folder"]
+__all__ = ["ComparisonQuestion", "Plan", "SideSpec", "TensorMapping", "compare", "working_folder"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    Rewrite = Callable[["Source", int, int], bytes]
+    Rewrite = Callable[["WireStream", int, int], bytes]
 
 VARINT, FIXED64, LENGTH_DELIMITED, FIXED32, NO_WIRE_TYPE = 0, 1, 2, 5, 7
 MAX_VARINT_BYTES = 10
@@ -23,11 +23,11 @@ WireField = tuple[int, int, int, int]
 
 
 class WireError(ValueError):
-    """Why the bytes from `at` on are not what they should be; `truncated` when the file just ends."""
+    """Why the bytes from an offset on are not what they should be; `is_truncated` when the file just ends."""
 
-    def __init__(self, problem: str, at: int, *, truncated: bool = False) -> None:
+    def __init__(self, problem: str, offset: int, *, is_truncated: bool = False) -> None:
         super().__init__(problem)
-        self.problem, self.offset, self.is_truncated = problem, at, truncated
+        self.problem, self.offset, self.is_truncated = problem, offset, is_truncated
 
 
 class WireLimitError(Exception):

@@ -49,7 +49,7 @@ def pieces_from_sentencepiece(data: bytes) -> TokenPieces:
             if count > MAX_PIECES:
                 return TokenPieces(count, special, "has more pieces than any vocabulary")
     except WireError as err:
-        return TokenPieces(count, special, f"is not a SentencePiece model: {err} at byte {err.at:,}")
+        return TokenPieces(count, special, f"is not a SentencePiece model: {err} at byte {err.offset:,}")
     except WireLimitError:
         return TokenPieces(count, special, "has more fields than any vocabulary")
     return TokenPieces(count, special, "" if count else "is not a SentencePiece model: it has no pieces")

@@ -150,7 +150,7 @@ def _sentence(ledger: MemoryLedger, reached: TargetResult | None, wanted: Wanted
     if not reached.changes:
         return f"{reached.target}: fits as it is; it {now}"
     words = " and ".join(each.words for each in reached.changes)
-    return f"{reached.target}: needs {words}; as it is, {reached.lacking}"
+    return f"{reached.target}: needs {words}; as it is, {reached.shortage}"
 
 
 def _without_gpu(

@@ -51,7 +51,7 @@ class Dx:
 
         Args:
             test: its id, of which the random numbers are made.
-            marked: what its marker says.
+            marker: what its marker says.
             folder: makes an empty folder for files that an engine wants.
         """
         self.tensors = RecordedTensors()

@@ -33,7 +33,7 @@ def render_build_report(
     if production is not None:
         effect = compare_builds(production, build)
         sections = [*(section for section in effect.sections() if section.key != "left-out"), *sections]
-        text = f"{text}; {effect.text}"
+        text = f"{text}; {effect.summary}"
     return Report(Summary(text), findings, tuple(sections))
 
 

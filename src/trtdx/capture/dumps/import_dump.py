@@ -103,7 +103,7 @@ def import_capture(
     notes: list[str] = []
     count = 0
     if runner and kind != "polygraphy":
-        raise InputError(f"{path} is {FORMATS[kind].what}, which has no runners")
+        raise InputError(f"{path} is {FORMATS[kind].description}, which has no runners")
     read = partial(iter_polygraphy, runner=runner) if runner else FORMATS[kind].read
     items = read(host, path, notes)
     for rank, some in groupby(items, key=lambda item: item.rank):

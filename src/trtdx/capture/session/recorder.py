@@ -55,7 +55,7 @@ class Recorder:
 
         Args:
             writer: the capture; closed by whoever opened it.
-            wanted: what of the run is to be kept.
+            selection: what of the run is to be kept.
             places: all there are, so that a selector's -1 is known.
             reads: tells what the operator behind a place reads, where an engine knows.
         """

@@ -92,7 +92,7 @@ class RankFiles:
             try:
                 self._take_frame(frame)
             except (ValueError, RecursionError, msgspec.MsgspecError) as err:
-                self.damaged, self.problem = True, f"is damaged at byte {frame.at}: {err}"
+                self.damaged, self.problem = True, f"is damaged at byte {frame.offset}: {err}"
                 return
             self.whole_bytes = frame.offset + frame.size
         if self.whole_bytes < len(self._index):

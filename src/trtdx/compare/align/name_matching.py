@@ -38,7 +38,7 @@ class NameMatch(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.ours} ({self.reference_part})" if self.reference_part else self.reference
+        return f"{self.reference} ({self.reference_part})" if self.reference_part else self.reference
 
 
 class SideNames:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from trtdx.compare.attribute.run import Suspect, choose_cause, explanation_degree, find_causes
 
-__all__ = ["Suspect", "find_causes", "choose_cause", "explanation_degree"]
+__all__ = ["Suspect", "choose_cause", "explanation_degree", "find_causes"]

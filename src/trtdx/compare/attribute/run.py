@@ -32,7 +32,7 @@ from trtdx.engines.torch.lazy_import import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["Suspect", "find_causes", "choose_cause", "explanation_degree"]
+__all__ = ["Suspect", "choose_cause", "explanation_degree", "find_causes"]
 EXPLAINED_SHARE, PARTLY_SHARE = 0.9, 0.5
 CLEAR_FACTOR = 0.6  # of what the runner-up leaves over, which is the most that a cause may leave that does not explain all
 LEAST_SHARE = 0.1
@@ -95,7 +95,7 @@ def find_causes(
     for the rule's page, and in "alike" the codes that explain as much and cannot be told apart.
 
     Args:
-        question: the suspect.
+        suspect: the suspect.
         effort: how long to go on with searches.
         untried: gets in words what could not be tried, and why.
 
@@ -263,7 +263,7 @@ def _make_explanation(
         values |= {"runner_up": others[0].mistake.code, "runner_up_share": render_percent(others[0].share)}
     if evidence and scored is first:
         values["evidence"] = "; ".join(evidence[:4])
-    how = f"{bench.path or 'the model'}: {scored.mistake.how}"
+    how = f"{bench.path or 'the model'}: {scored.mistake.tested_by}"
     if alike and scored is first:
         how = f"{how}; cannot be told apart from {', '.join(alike)} here"
     return CauseHypothesis(scored.mistake.code, min(1.0, scored.share), values, how)

@@ -87,9 +87,9 @@ class CutGraph:
         """Return what is computed at each border, from what is given at those before it.
 
         Args:
-            fed: what the model is fed, by step; steps for which something is missing are left out.
+            model_inputs: what the model is fed, by step; steps for which something is missing are left out.
             borders: the values to cut at, by step, and what later parts are given there.
-            more: values that are wanted as well, and are not cut at.
+            extra_values: values that are wanted as well, and are not cut at.
         """
         names = sorted(
             {name for border_values in borders.values() for name in border_values} - set(self.input_names)

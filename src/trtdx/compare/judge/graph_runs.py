@@ -117,11 +117,11 @@ class QuantiserSteps:
         ends = clipped.quantiser
         limit = f"{ends.low:.5g} to {ends.high:.5g}"
         values = {
-            "where": f"tensor {ends.made}",
+            "where": f"tensor {ends.output_name}",
             "limit": limit,
             "held": f"{100 * clipped.clipped_share:.2g} %",
         }
-        how = f"computed by the same steps without an end to their range (values go {clipped.far:.3g} steps beyond it)"
+        how = f"computed by the same steps without an end to their range (values go {clipped.excess_steps:.3g} steps beyond it)"
         return CauseHypothesis(
             "DX947", clipped.error_share, values | {"tried_in": "in the candidate's graph"}, how
         )
@@ -131,7 +131,7 @@ class QuantiserSteps:
 
         Args:
             pair: what is wrong.
-            wrong: its squared difference from the truth.
+            squared_error: its squared difference from the truth.
         """
         stepped = self._measure_against_steps(pair)
         if stepped is None or self._cut is None or not squared_error:

@@ -43,7 +43,7 @@ def judge_model_outputs(judged_pairs: Sequence[JudgedPair], *, quantised: bool) 
     """Return verdicts in which the first sign of an output that is far off is wrong; none where every output is near.
 
     Args:
-        judged: verdicts of which none is wrong.
+        judged_pairs: verdicts of which none is wrong.
         quantised: whether the candidate has integers inside: what they cost is judged at each operation alone.
     """
     far = [

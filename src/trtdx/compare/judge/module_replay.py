@@ -46,7 +46,7 @@ class ModuleReplays:
         Args:
             suspect: what is wrong, as far as is known.
             flow: all pairs.
-            ill: where in the flow those stand that are wrong already.
+            wrong_positions: where in the flow those stand that are wrong already.
         """
         if not self._reference.spec.is_model:
             return None

@@ -107,7 +107,7 @@ def round_weight_to_grid(weight: Array, bits: int, sum_axis: int, *, by_channel:
     Args:
         weight: a matrix.
         bits: of an integer.
-        across: the axis that is summed over; the other one has the channels.
+        sum_axis: the axis that is summed over; the other one has the channels.
         by_channel: whether each has its own step.
     """
     import numpy as np

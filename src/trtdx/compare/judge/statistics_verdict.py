@@ -32,7 +32,7 @@ def judge_by_statistics(judged_pair: JudgedPair, *, padded: bool = False) -> Jud
     """Return a verdict on a pair of which only statistics are known; any other verdict as it is.
 
     Args:
-        each: a verdict.
+        judged_pair: a verdict.
         padded: whether there is padding in it: anything may stand there, and statistics count it.
     """
     if judged_pair.basis != "statistics" or judged_pair.verdict not in (

@@ -79,7 +79,7 @@ def judge_pairs(
     """Return a verdict on every pair, in data-flow order.
 
     Args:
-        alignment: the pairs.
+        pairs: the pairs.
         reference: one side.
         candidate: the other.
         runs: runs of the reference again, shared with `locate`.

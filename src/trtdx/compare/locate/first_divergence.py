@@ -17,7 +17,7 @@ from trtdx.compare.judge.honest_runs import ReferenceRuns
 from trtdx.compare.judge.module_replay import ModuleReplays
 from trtdx.compare.judge.verdict import GRAPH_BASIS, LOCAL_BASIS, judge_pairs
 from trtdx.compare.layer_paths import count_layers, layer_number
-from trtdx.compare.locate.segment_runs import SegmentRuns, replay_module
+from trtdx.compare.locate.segment_runs import SegmentRuns, replay_side_module
 from trtdx.compare.nouns import JudgedPair, PairVerdict, Where
 from trtdx.compare.sides.side import ALL_TENSORS, MODULE_BORDERS, open_side
 from trtdx.errors import TrtdxError
@@ -218,7 +218,7 @@ class _DivergenceSearch:
     def _replay_side(self, side: Side, segment: ModelSegment, step: int) -> Side:
         self.runs.segment_runs += 1
         folder = self.runs.folder / f"replay-{self.runs.segment_runs}"
-        return replay_module(side, segment.module, segment.selector, step, folder)
+        return replay_side_module(side, segment.module, segment.selector, step, folder)
 
     def _hidden_segment(self, first: JudgedPair) -> ModelSegment | None:
         """Return the part of the model between what was last good and what is wrong, if it hides anything."""

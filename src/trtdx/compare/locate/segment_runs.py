@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trtdx.engines.engine import Array, Engine
 
 
-def replay_module(side: Side, scope: str, selector: str, step: int, folder: Path) -> Side:
+def replay_side_module(side: Side, scope: str, selector: str, step: int, folder: Path) -> Side:
     """Return a capture of one module of a side, computed alone from its captured inputs.
 
     The side has values of what enters the module, and a model. The scope is the module's path, or its end.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trtdx.host import Host
 
-    Run = Callable[[dict[str, str]], "Outcome"]
+    Run = Callable[[dict[str, str]], "RunOutcome"]
 
 MOST_RUNS = 48
 Item = TypeVar("Item")

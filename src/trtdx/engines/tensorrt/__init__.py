@@ -13,10 +13,10 @@ __all__ = [
     "Collective",
     "PreparedNetwork",
     "TensorRegistry",
+    "collect_registered",
     "evaluate",
     "evaluate_ranks",
+    "iterate_layers",
     "prepare_network",
     "register",
-    "collect_registered",
-    "iterate_layers",
 ]

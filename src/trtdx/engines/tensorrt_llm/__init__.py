@@ -18,8 +18,8 @@ on_cpu = TensorRtLlmOnCpu  # to whoever uses it a function: what it does matters
 __all__ = [
     "CpuChanges",
     "CudaOnlyError",
-    "TensorRtLlmOnCpu",
     "Plugin",
+    "TensorRtLlmOnCpu",
     "capture_session",
     "module_of",
     "on_cpu",

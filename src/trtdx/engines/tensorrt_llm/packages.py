@@ -141,16 +141,18 @@ class _ExplainedImport:
         if isinstance(err, ModuleNotFoundError) and err.name and not err.name.startswith(ROOT_PACKAGE):
             missing = err.name.partition(".")[0]
             raise CudaOnlyError(
-                f"{self.asked} needs the package {missing}, which is not installed",
+                f"{self.requested_name} needs the package {missing}, which is not installed",
                 fix=f"pip install {missing}, or on_cpu(tree, stand_ins=[{missing!r}]) if no value depends on it",
             ) from err
         if isinstance(err, SyntaxError):
             version = ".".join(map(str, sys.version_info[:2]))
             raise CudaOnlyError(
-                f"{self.asked} is not written for Python {version}: {err}",
+                f"{self.requested_name} is not written for Python {version}: {err}",
                 fix="use the Python version that this release of TensorRT-LLM names in its setup.py",
             ) from err
-        raise CudaOnlyError(f"{self.asked} cannot be imported here: {type(err).__name__}: {err}") from err
+        raise CudaOnlyError(
+            f"{self.requested_name} cannot be imported here: {type(err).__name__}: {err}"
+        ) from err
 
 
 class PackageFinder(MetaPathFinder, Loader):

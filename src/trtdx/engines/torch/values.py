@@ -38,11 +38,7 @@ def tensor_from_array(value: Any, device: Any = "cpu") -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(device)
     array = np.asarray(value)
-    if (
-        any(stride < 0 for stride in array.strides)
-        or not array.dtype.isnative
-        or not array.flags.aligned_tensor
-    ):
+    if any(stride < 0 for stride in array.strides) or not array.dtype.isnative or not array.flags.aligned:
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
     if not array.flags.writeable:
         array = array.copy()

@@ -292,7 +292,7 @@ __all__ = [
     "NotInFloatsError",
     "Quantiser",
     "cache_quantisation_steps",
-    "has_static_steps",
     "dequantise_graph",
+    "has_static_steps",
     "steps_quantised_early",
 ]

@@ -202,7 +202,7 @@ def _upstream_values(node: ir.Node) -> set[ir.Value]:
 __all__ = [
     "MODULE_BY_WEIGHT_KEY",
     "WEIGHT_INPUTS",
-    "known_modules",
     "assign_known_modules",
     "find_norm_nodes",
+    "known_modules",
 ]

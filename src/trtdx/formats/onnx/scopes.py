@@ -231,4 +231,4 @@ def _latest_layer(scopes: Iterable[Scope]) -> str:
     return max(outer, key=lambda path: int(path.rpartition(".")[2]), default="")
 
 
-__all__ = ["QUANTISERS", "ScopeFinder", "is_conversion_operator", "common_scope"]
+__all__ = ["QUANTISERS", "ScopeFinder", "common_scope", "is_conversion_operator"]

@@ -75,7 +75,9 @@ def _served_artifact(server: Artifact, fact: str, candidates: list[Artifact]) ->
     if len(served) > 1:
         note_gap(f"{server_place(server)} does not say which of {join_words(paths)} is served")
     elif not served and candidates:
-        note_gap(f"{server_place(server)} serves {server.text(fact)}, not {join_words(paths, by='or')}")
+        note_gap(
+            f"{server_place(server)} serves {server.text(fact)}, not {join_words(paths, conjunction='or')}"
+        )
     return served[0] if len(served) == 1 else None
 
 

@@ -147,14 +147,18 @@ def _tensorrt_reason(engine: Artifact, machine: Artifact) -> RebuildReason:
     return RebuildReason(
         "TensorRT",
         REBUILD,
-        f"TensorRT {writer.writer_version} wrote the plans and {writer.reads} is to read them",
+        f"TensorRT {writer.writer_version} wrote the plans and {writer.reader_version} is to read them",
     )
 
 
 def _reason_by_release(engine: Artifact, writer: PlanWriter) -> str:
     """Return the reason where no plan could be asked."""
     has = f"no plan was read, but {engine.text('version')} has TensorRT {writer.writer_version}"
-    return f"{has}, as the machine" if writer.is_same else f"{has}, and {writer.reads} is to read its plans"
+    return (
+        f"{has}, as the machine"
+        if writer.is_same
+        else f"{has}, and {writer.reader_version} is to read its plans"
+    )
 
 
 def _unknown_tensorrt_reason(engine: Artifact, machine: Artifact) -> tuple[str, str]:

@@ -34,13 +34,13 @@ class LimitExcess(NamedTuple):
     """The requests that are over a limit: the worst of them, how many, and of how many."""
 
     worst: Request
-    count: int
+    over: int
     total: int
 
     @property
     def count_words(self) -> str:
         """Return how many they are, in words that end a message; nothing for a single request."""
-        return f" ({self.many} of {self.total} requests)" if self.total > 1 else ""
+        return f" ({self.over} of {self.total} requests)" if self.total > 1 else ""
 
     @property
     def evidence(self) -> Evidence:

@@ -190,7 +190,7 @@ def _generation_words(artifact: Artifact) -> str:
     names = ("temperature", "top_p", "top_k", "repetition_penalty")
     sampling = join_stated(*(fact_words(artifact, f"generation.{name}", f"{name} {{}}") for name in names))
     return join_stated(
-        f"ends at {abbreviate_list(artifact.items('generation.eos_ids'), by=' or ')}"
+        f"ends at {abbreviate_list(artifact.items('generation.eos_ids'), separator=' or ')}"
         if artifact.items("generation.eos_ids")
         else "",
         f"asks for {sampling}, which TensorRT-LLM does not apply by itself" if sampling else "",

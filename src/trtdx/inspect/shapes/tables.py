@@ -23,7 +23,7 @@ MAX_NAMED_TENSORS = 2  # tensors named in a cell before the rest is counted
 FEW_TOKENS = 32  # below this the kernels are the same
 FAR_FACTOR = 2  # an optimum so many times away from the median is worth another build
 TableCells = tuple[str | int | float | bool | None, ...]
-ShapeT = TypeVar("Same")
+ShapeT = TypeVar("ShapeT")
 
 
 def shape_tables(log: ShapeLog, engine: Artifact | None = None) -> list[Section]:

@@ -74,7 +74,7 @@ class SharingNetwork:
 
         Args:
             steps: returns its steps at a shape.
-            usual: the shapes at which the ways of sharing are found.
+            typical_shapes: the shapes at which the ways of sharing are found.
         """
         typical_shapes = tuple(typical_shapes)
         self._kinds: list[tuple[float, ...]] = []  # of sizes: what the numbers of a shape are multiplied with

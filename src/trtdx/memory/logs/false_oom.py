@@ -187,7 +187,7 @@ def check_refused_though_free(log: LogMemory, failure: FailedAllocation) -> Memo
     fixes = [_torch_limit_fix(log, failure)] if by_torch else [*_free_fixes(log, failure)]
     return MemoryVerdict(
         code="DX915",
-        message=f"{failure.what} failed with {format_bytes(free)} of {format_bytes(total)} free: the GPU was not full",
+        message=f"{failure.description} failed with {format_bytes(free)} of {format_bytes(total)} free: the GPU was not full",
         numbers=f"{format_bytes(free)} of {format_bytes(total)} were free",
         evidence=evidence_from_statements(
             (*failure.evidence, *log.select("executor.stage", rank=failure.rank))

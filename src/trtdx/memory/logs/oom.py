@@ -180,7 +180,7 @@ def _plain_verdict(
     biggest = render_held_memory(log, failure)
     return MemoryVerdict(
         code=code,
-        message=f"the memory did not suffice for {failure.what}{_render_numbers(failure)}",
+        message=f"the memory did not suffice for {failure.description}{_render_numbers(failure)}",
         numbers=_render_short_numbers(failure),
         why=f"{biggest} {doubt}".strip(),
         evidence=evidence_from_statements((*failure.evidence, *_ledger_lines(log, failure))),
@@ -196,7 +196,7 @@ def _plain_verdict(
 def _render_short_numbers(failure: FailedAllocation) -> str:
     numbers = _render_missing(failure) or _render_numbers(failure)
     if failure.component and not failure.stage_name:  # the page's own words do not say what it was for
-        return f"it was for {failure.what}{numbers}"
+        return f"it was for {failure.description}{numbers}"
     return numbers.lstrip(",: ")
 
 

@@ -33,7 +33,7 @@ def cause_of_weight(change: GraphChange, reference: GraphModule) -> FileCause | 
     if not before.is_floating_point() or not after.is_floating_point():
         return None
     weight_relation = relate_weights(before, after)
-    description = f"{change.node.op_type}: a constant is {weight_relation.told}"
+    description = f"{change.node.op_type}: a constant is {weight_relation.description}"
     makes_angles = are_rotary_frequencies(before) and any(
         node.op_type in ("Cos", "Sin") for node in reference.nodes_after(change.node)
     )

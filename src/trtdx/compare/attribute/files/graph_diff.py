@@ -186,8 +186,8 @@ def describe_change(change: GraphChange) -> str:
     """Return a changed attribute or constant in words; "" where a constant differs by its precision alone."""
     operator, before, after = change.node.op_type, change.before, change.after
     if change.kind == "setting":
-        return f"{operator}: {change.name} is {after}, not {before}"
+        return f"{operator}: {change.attribute} is {after}, not {before}"
     if before.numel() == after.numel() == 1:
         return f"{operator}: a constant is {float(after):.5g}, not {float(before):.5g}"
     found = relate_weights(before, after)
-    return "" if found.kind == "same" else f"{operator}: a constant is {found.told}"
+    return "" if found.kind == "same" else f"{operator}: a constant is {found.description}"

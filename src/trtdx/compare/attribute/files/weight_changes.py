@@ -33,8 +33,8 @@ def classify_weight_change(
 
     Args:
         name: of the weight in its module.
-        own: the reference's.
-        other: the candidate's.
+        reference: the reference's.
+        candidate: the candidate's.
         plus: what is added to the weight of a norm before it is used.
     """
     reference, candidate = reference.detach().double(), candidate.detach().double()
@@ -65,8 +65,8 @@ def factor_beside_siblings(
     """Return the one factor by which a weight differs from what its siblings' have: a norm was folded into all of them.
 
     Args:
-        own: the reference's weight.
-        other: the candidate's.
+        reference: the reference's weight.
+        candidate: the candidate's.
         siblings: both weights of other products, some of which read the same input.
     """
     factors = _input_factors(reference, candidate)

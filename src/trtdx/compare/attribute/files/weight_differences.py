@@ -122,7 +122,7 @@ def candidate_weight_ideas(bench: ModuleBench) -> Iterator[Mistake]:
         how = f"with the candidate's own weights: those of its siblings have the same factors, these {factor:.4g} times as much"
         yield Mistake("DX948", got, {"factor": f"{factor:.4g}"}, how, rank=-1)
         return
-    description = "; ".join(f"{name} is {how.told}" for name, (how, _) in list(changed.items())[:4])
+    description = "; ".join(f"{name} is {how.description}" for name, (how, _) in list(changed.items())[:4])
     named = [
         classify_weight_change(name, owns[name], tensor, plus=plus) for name, (_, tensor) in changed.items()
     ]
@@ -253,7 +253,7 @@ def describe_file_differences(suspect: Suspect, bench: ModuleBench) -> list[str]
         if name in candidates:
             weight_relation = relate_weights(parameter, candidates[name])
             if weight_relation.kind != "same":
-                descriptions.append(f"the candidate's {bench.path}.{name} is {weight_relation.told}")
+                descriptions.append(f"the candidate's {bench.path}.{name} is {weight_relation.description}")
     return descriptions + [
         setting.description for setting in differing_settings(suspect, getattr(bench.model, "config", None))
     ]

@@ -94,8 +94,8 @@ class ModuleProgram:
             reader: the graph.
             path: of the module, "" for all of it.
             call: its nodes.
-            typed: whether a module inside is of a kind that torch knows, and keeps nothing but its output.
-            lifts: which parts among its own nodes are looked for.
+            is_typed: whether a module inside is of a kind that torch knows, and keeps nothing but its output.
+            pattern_kinds: which parts among its own nodes are looked for.
         """
         self.reader, self.path, self.call, self._is_typed = reader, path, call, is_typed
         self.inputs = [value for value, _ in call.inputs]

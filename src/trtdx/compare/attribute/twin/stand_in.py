@@ -192,7 +192,7 @@ def build_twin(
         reader: the graph.
         suspect: the module that is looked at.
         typed: whether that one may be of a kind that torch knows.
-        lifts: which parts are looked for among the nodes of modules.
+        pattern_kinds: which parts are looked for among the nodes of modules.
     """
     from trtdx.compare.attribute.twin.torch_modules import TwinScope
 

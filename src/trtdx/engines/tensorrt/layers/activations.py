@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     compute_in_float32,
     input_dtype,
     kernel_on_arrays,
@@ -24,6 +23,9 @@ from trtdx.engines.tensorrt.network.values import (
     value_from_weights,
 )
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 NUMPY_FASTER_ELEMENTS = 1 << 13  # elements up to which several calls of numpy are quicker than one of torch
 

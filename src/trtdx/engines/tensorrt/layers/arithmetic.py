@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     compute_in_float32,
     identity_kernel,
     input_dtype,
@@ -17,6 +16,9 @@ from trtdx.engines.tensorrt.layers.kernel_registry import (
 )
 from trtdx.engines.tensorrt.network.values import FLOAT_DTYPES, NUMPY_DTYPES, Array
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 TORCH_FASTER_ELEMENTS = 1 << 18  # elements from which torch's several threads pay
 NUMPY_FASTER_ELEMENTS = (

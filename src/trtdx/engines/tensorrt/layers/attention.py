@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtdx.engines.errors import LayerError
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     compute_in_float32,
     register_torch_kernel,
 )
 from trtdx.engines.tensorrt.layers.quantization import quantize_scaled
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 
 @register_torch_kernel("ATTENTION_INPUT")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     identity_kernel,
     input_dtype,
     kernel_on_arrays,
@@ -20,6 +19,9 @@ from trtdx.engines.tensorrt.network.values import (
     trt_numpy_dtype,
 )
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 INTEGER_LIMITS = {
     "INT8": (-128, 127),

@@ -9,7 +9,6 @@ import msgspec
 
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     compute_in_float32,
     dims_tuple,
     input_dtype,
@@ -20,6 +19,8 @@ from trtdx.engines.torch.lazy_import import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 
 class ConvolutionWindow(msgspec.Struct, frozen=True):

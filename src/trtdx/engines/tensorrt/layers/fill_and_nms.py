@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     dims_tuple,
     register_kernel,
     register_torch_kernel,
@@ -16,6 +15,9 @@ from trtdx.engines.tensorrt.layers.kernel_registry import (
 )
 from trtdx.engines.tensorrt.network.values import Array, torch_dtype, trt_numpy_dtype
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 
 @register_kernel("FILL")

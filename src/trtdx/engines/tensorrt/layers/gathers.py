@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     kernel_on_arrays,
     register_kernel,
     register_torch_kernel,
@@ -16,6 +15,9 @@ from trtdx.engines.tensorrt.layers.kernel_registry import (
 )
 from trtdx.engines.tensorrt.network.values import Array, torch_dtype
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 MOVED_AS_BYTES = ("FP8", "FP4", "E8M0")  # torch does not move these everywhere
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trtdx.engines.tensorrt.network.graph import TrtLayer as Layer
+from trtdx.engines.tensorrt.network.graph import TrtLayer
 from trtdx.engines.tensorrt.network.values import (
     WIDENED_DTYPES,
     Array,
@@ -22,12 +22,12 @@ from trtdx.engines.tensorrt.network.values import (
 from trtdx.engines.torch.lazy_import import torch
 
 Kernel = Callable[..., Any]
-KernelMaker = Callable[[Layer, Any], Kernel]  # the record, and TensorRT's layer with the class of its kind
+KernelMaker = Callable[[TrtLayer, Any], Kernel]  # the record, and TensorRT's layer with the class of its kind
 
 KERNEL_MAKERS: dict[str, KernelMaker] = {}
 TORCH_KINDS: set[str] = set()  # kinds whose kernels take and give torch tensors
 # Also gets the kernel on arrays for what it does not do itself.
-Shortcut = Callable[[Layer, Any, Kernel], Kernel]
+Shortcut = Callable[[TrtLayer, Any, Kernel], Kernel]
 SHORTCUTS: dict[str, Shortcut] = {}
 
 
@@ -57,7 +57,7 @@ def register_shortcut(kind: str) -> Callable[[Shortcut], Shortcut]:
     return enter
 
 
-def kernel_on_arrays(kernel: Kernel, layer: Layer, fixed: dict[int, Array] | None = None) -> Kernel:
+def kernel_on_arrays(kernel: Kernel, layer: TrtLayer, fixed: dict[int, Array] | None = None) -> Kernel:
     """Return a kernel on torch tensors as one on arrays; inputs that never change are converted once."""
     into = [torch_converter(tensor.dtype) if tensor else None for tensor in layer.inputs]
     back = [numpy_converter(tensor.dtype) for tensor in layer.outputs]
@@ -98,14 +98,14 @@ def shape_along(axis: int, rank: int) -> list[int]:
     return [-1 if number == axis else 1 for number in range(rank)]
 
 
-def input_dtype(layer: Layer, number: int = 0) -> str:
+def input_dtype(layer: TrtLayer, number: int = 0) -> str:
     """Return TensorRT's type of an input that must be there."""
     tensor = layer.inputs[number]
     assert tensor is not None, f"{layer.name} has no input {number}"
     return tensor.dtype
 
 
-def compute_in_float32(function: Kernel, layer: Layer) -> Kernel:
+def compute_in_float32(function: Kernel, layer: TrtLayer) -> Kernel:
     """Return a torch kernel computed in float32 and rounded once, where the layer's output is narrower."""
     if layer.outputs[0].dtype not in WIDENED_DTYPES:
         return function

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trtdx.engines.errors import LayerError
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     compute_in_float32,
     dims_tuple,
     input_dtype,
@@ -20,6 +19,9 @@ from trtdx.engines.tensorrt.layers.kernel_registry import (
 from trtdx.engines.tensorrt.layers.quantization import quantize_scaled
 from trtdx.engines.tensorrt.network.values import FLOAT_DTYPES, Array, torch_dtype
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 EINSUM_ROWS = 2  # up to which a matrix is better gone through once from front to end
 ONE_THREAD_ELEMENTS = 1 << 20  # elements of a matrix up to which one thread is enough
@@ -32,9 +34,10 @@ BLAS_THREAD_ELEMENTS, BLAS_THREAD_MULTIPLICATIONS = (
 @register_torch_kernel("MATRIX_MULTIPLY")
 def matrix_multiply_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     left_op, right_op = trt.op0.name, trt.op1.name
-    kernel: Kernel = lambda left, right: multiply_matrices(
-        _matrix_operand(left, left_op, -2), _matrix_operand(right, right_op, -1)
-    )  # noqa: E731
+
+    def kernel(left: Any, right: Any) -> Any:
+        return multiply_matrices(_matrix_operand(left, left_op, -2), _matrix_operand(right, right_op, -1))
+
     if "VECTOR" in (left_op, right_op):
         kernel = _squeeze_vector_axes(kernel, left_op, right_op)
     if input_dtype(layer) in FLOAT_DTYPES:

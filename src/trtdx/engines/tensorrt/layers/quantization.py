@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtdx.engines.tensorrt.layers.casts import INTEGER_LIMITS, round_to_fp4
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     dims_tuple,
     read_attribute,
     register_torch_kernel,
@@ -15,6 +14,9 @@ from trtdx.engines.tensorrt.layers.kernel_registry import (
 )
 from trtdx.engines.tensorrt.network.values import torch_dtype
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 LARGEST_VALUE = {"FP8": 448.0, "FP4": 6.0, "INT8": 127.0, "INT4": 7.0}
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trtdx.engines.tensorrt.layers.arithmetic import NUMPY_FASTER_ELEMENTS, TORCH_FASTER_ELEMENTS
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     axes_from_mask,
     compute_in_float32,
     identity_kernel,
@@ -22,6 +21,9 @@ from trtdx.engines.tensorrt.layers.kernel_registry import (
 )
 from trtdx.engines.tensorrt.network.values import FLOAT_DTYPES, NUMPY_DTYPES, Array, torch_dtype
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 
 @register_kernel("REDUCE")

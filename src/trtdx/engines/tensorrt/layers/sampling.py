@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     compute_in_float32,
     dims_tuple,
     register_torch_kernel,
@@ -17,6 +16,9 @@ from trtdx.engines.tensorrt.layers.kernel_registry import (
 )
 from trtdx.engines.tensorrt.network.values import FLOAT_DTYPES
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 
 class ResizeRules(msgspec.Struct, frozen=True):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trtdx.engines.errors import LayerError
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     dims_tuple,
     identity_kernel,
     register_kernel,
@@ -19,6 +18,9 @@ from trtdx.engines.tensorrt.layers.kernel_registry import (
 )
 from trtdx.engines.tensorrt.network.values import Array, value_from_weights
 from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 
 @register_kernel("CONSTANT")

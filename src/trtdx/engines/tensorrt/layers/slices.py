@@ -9,13 +9,13 @@ import numpy as np
 from trtdx.engines.errors import LayerError
 from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    TrtLayer,
     dims_tuple,
     register_kernel,
     shape_along,
 )
 
 if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
     from trtdx.engines.tensorrt.network.values import Array
 
 MOST_SLICE_PLANS = 256  # slices of one layer that are remembered

@@ -44,7 +44,7 @@ def artifact_machine_pairs(deployment: Deployment, *kinds: str) -> Iterator[tupl
                 yield artifact, machine
 
 
-def gpu_words(machine: Artifact) -> str:
+def machine_gpu_words(machine: Artifact) -> str:
     """Return words for the machine's GPU."""
     words = f"compute capability {capability_text(machine.integer('gpu.sm') or 0)}"
     return f"{machine.text('gpu.name')} ({words})" if machine.has("gpu.name") else f"a GPU of {words}"
@@ -204,7 +204,7 @@ def gpu_kernels(deployment: Deployment) -> Iterator[Violation]:
         if lack is None:
             continue
         values = {
-            "gpu": gpu_words(machine),
+            "gpu": machine_gpu_words(machine),
             "sm": capability_text(sm),
             "runtime": machine.text("gpu.runtime"),
         }
@@ -251,7 +251,11 @@ def _unsupported_quantization(
             ):
                 continue
             reported.add((lack.algo, machine.path))
-            values = {"gpu": gpu_words(machine), "algo": lack.algo, "works_on": gpu_words(lack.works_on)}
+            values = {
+                "gpu": machine_gpu_words(machine),
+                "algo": lack.algo,
+                "works_on": gpu_words(lack.works_on),
+            }
             values["verb"] = "cannot compute" if lack.is_certain else "is not listed for"
             severity = None if lack.is_certain else Severity.WARNING
             evidence = artifact.evidence("quant.algo") + machine.evidence("gpu.sm")
@@ -267,7 +271,8 @@ def bfloat16_on_gpu(deployment: Deployment) -> Iterator[Violation]:
             old = sm is not None and sm < FIRST_BF16 and kernels_not_serving(machine) is None
             if old and artifact.get("dtype") == "bfloat16" and unsupported_algo(artifact, machine) is None:
                 yield Violation(
-                    artifact.evidence("dtype") + machine.evidence("gpu.sm"), {"gpu": gpu_words(machine)}
+                    artifact.evidence("dtype") + machine.evidence("gpu.sm"),
+                    {"gpu": machine_gpu_words(machine)},
                 )
                 return
 

@@ -59,7 +59,7 @@ def tokenizer_in_use(deployment: Deployment, server: Artifact | None = None) -> 
     candidates = named or alone or holders
     if len(candidates) > 1:
         note_gap(
-            f"it is not said which tokenizer is used, {join_words((candidate.path for candidate in candidates), by='or')}"
+            f"it is not said which tokenizer is used, {join_words((candidate.path for candidate in candidates), conjunction='or')}"
         )
     return candidates[0] if len(candidates) == 1 else None
 

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.agreements.agreement import make_agreement
-from trtdx.inspect.agreements.engine.machine import gpu_words
+from trtdx.inspect.agreements.engine.machine import machine_gpu_words
 from trtdx.inspect.agreements.serving import (
     SERVER_KINDS,
     items_and_evidence,
@@ -162,7 +162,7 @@ def cache_on_gpu(deployment: Deployment) -> Iterator[Violation]:
     if any(unsupported_algo(model, machine) for model in deployment.of_kinds("hf")):
         return  # the weights do not run there either, which is told
     for artifact, name in _fp4_caches(deployment):
-        values = {"gpu": gpu_words(machine), "path": server_place(artifact), "verb": "cannot compute"}
+        values = {"gpu": machine_gpu_words(machine), "path": server_place(artifact), "verb": "cannot compute"}
         if sm >= FIRST_FP4:
             values["verb"] = "is not listed for"
         severity = Severity.WARNING if sm >= FIRST_FP4 else None

@@ -160,7 +160,7 @@ def _restart_command(command: Artifact, ranks: int | None) -> str:
     changed, count = RANK_COUNT_FLAG.subn(rf"\g<1>{ranks}", command.command_text, count=1)
     if not count:
         changed, count = LAUNCHER_WORD.subn(rf"\g<0> -n {ranks}", command.command_text, count=1)
-    return changed if count else f"mpirun -n {ranks} {command.spelled}"
+    return changed if count else f"mpirun -n {ranks} {command.command_text}"
 
 
 def _started_words(ranks: int) -> str:

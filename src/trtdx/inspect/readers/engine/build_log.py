@@ -44,7 +44,7 @@ def read_build_log(host: Host, path: str) -> Artifact:
     except (InputError, OSError) as err:
         unread.append(f"not read to its end: {err}")
     if build_log.omitted_kernels:
-        unread.append(f"{build_log.left_out} kernels were left out")
+        unread.append(f"{build_log.omitted_kernels} kernels were left out")
     return Artifact(
         "build-log",
         path,

@@ -98,7 +98,7 @@ def _walk_graph(source: WireStream, graph: GraphSummary, path: str, facts: FactC
         GraphWalker(source, graph).walk_model()
     except WireError as err:
         name = "onnx.truncated" if err.is_truncated else "onnx.corrupt"
-        facts.put(name, f"at byte {err.at:,} of {source.size:,}: {err.problem}", path)
+        facts.put(name, f"at byte {err.offset:,} of {source.size:,}: {err.problem}", path)
     except WireLimitError:
         yield "the graph is larger than any in use; it was looked at only in part"
     if graph.too_deep:

@@ -50,7 +50,7 @@ class TritonModel(NamedTuple):
         return f"{self.path}/{CONFIG_FILE}"
 
     def where(self, key: str, line: int | None = None) -> str:
-        return f"{self.file}:{line}: {key}" if line else f"{self.file}: {key}"
+        return f"{self.config_path}:{line}: {key}" if line else f"{self.config_path}: {key}"
 
     def parameters(self) -> Iterator[tuple[str, str, str]]:
         """Yield each parameter's key, value and place."""
