@@ -200,7 +200,9 @@ def _tokens_left(plan: CapturePlan, state: GenerationState | None, before: Captu
     if plan.tokens is None:
         return planned - done if isinstance(planned, int) and planned > done else DEFAULT_TOKENS
     if plan.tokens <= done:
-        fix = f"--tokens counts those too; for {DEFAULT_TOKENS} more: --tokens {done + DEFAULT_TOKENS}"
+        fix = (
+            f"--new-tokens counts those too; for {DEFAULT_TOKENS} more: --new-tokens {done + DEFAULT_TOKENS}"
+        )
         raise InputError(f"{plan.resume} has {format_count(done, 'token')} already", fix=fix)
     return plan.tokens - done
 
@@ -250,7 +252,7 @@ def _feeds_from_plan(host: Host, engine: Engine, plan: CapturePlan) -> Iterator[
     if plan.prompts:
         raise InputError(
             f"{plan.model} does not generate: it takes {abbreviate_list(engine.inputs)}",
-            fix="feed it with --input FILE",
+            fix="feed it with --inputs FILE",
         )
     if not plan.inputs:
         return iter([dummy_feeds(engine.inputs)])

@@ -54,7 +54,7 @@ def dummy_feeds(inputs: Mapping[str, ModelInput], seed: int = 0) -> dict[str, Ar
         if math.prod(shape) > MAX_DUMMY_ELEMENTS:
             raise InputError(
                 f"no input was given, and {name} ({model_input}) is too large to make one up",
-                fix="use --input FILE",
+                fix="use --inputs FILE",
             )
         real = "float" in model_input.dtype
         numbers: Any = source.standard_normal(shape) if real else np.ones(shape)
@@ -113,7 +113,7 @@ def token_ids_from_texts(texts: Sequence[str], model: Path) -> tuple[tuple[int, 
     if file is None:
         folder = model if model.is_dir() else model.parent
         raise InputError(
-            f"{folder} has no tokenizer.json to read a prompt with", fix="give token ids: --ids 1,15,27"
+            f"{folder} has no tokenizer.json to read a prompt with", fix="give token ids: --tokens 1,15,27"
         )
     tokenizer = _open_tokenizer(file)
     return tuple(tuple(tokenizer.encode(text).ids) for text in texts)

@@ -53,6 +53,7 @@ def finding_from_divergence(
         "module": where.module or "the model",
         "step": where.step,
         "again": command,
+        "reduce": command.replace("trtdx compare ", "trtdx compare reduce ", 1) + " --out report",
         "because": "torch is not installed, so no cause was tried out"
         if trials.install_command
         else NO_STAND_IN,

@@ -244,7 +244,7 @@ class _BaselineComparison:
 
     def _rerun_command(self) -> str:
         model = [self.check.model] if self.check.model else []
-        return shlex.join(["trtdx", "compare", "--baseline", self.check.baseline, *model])
+        return shlex.join(["trtdx", "compare", "baseline", self.check.baseline, *model])
 
 
 def _is_at_place(judged: JudgedPair, where: Where | None) -> bool:

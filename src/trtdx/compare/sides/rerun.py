@@ -65,7 +65,7 @@ def spec_from_capture(capture: Capture, model: SideSpec | None = None) -> SideSp
     if len(capture.ranks) > 1:
         raise InputError(
             f"{capture.folder} was made by {len(capture.ranks)} ranks, which are not started again here",
-            fix=f"capture the ranks again, and name that: trtdx compare --baseline {capture.folder} NEW_CAPTURE",
+            fix=f"capture the ranks again, and name that: trtdx compare baseline {capture.folder} NEW_CAPTURE",
         )
     if model is None:
         return SideSpec(kind, _captured_model(capture, kind), _captured_options(header))
@@ -80,14 +80,14 @@ def _captured_model(capture: Capture, kind: str) -> str:
         raise InputError(
             f"{capture.folder} does not say which model it is of"
             + (f": {capture.partial[0]}" if capture.partial else ""),
-            fix=f"name it, or a new capture of it: trtdx compare --baseline {capture.folder} MODEL",
+            fix=f"name it, or a new capture of it: trtdx compare baseline {capture.folder} MODEL",
         )
     try:
         find_model(model)
     except InputError as err:
         raise InputError(
             f"{capture.folder} is of {model}, which cannot be run from here: {err.message}",
-            fix=f"name where it is now: trtdx compare --baseline {capture.folder} MODEL",
+            fix=f"name where it is now: trtdx compare baseline {capture.folder} MODEL",
         ) from err
     return model
 
@@ -135,7 +135,7 @@ def read_captured_feeds(capture: Capture) -> CapturedFeeds:
             problem = f"has no whole step to run again: {capture.partial[0]}"
         raise InputError(
             f"{capture.folder} {problem}",
-            fix=f"keep a new baseline with `trtdx capture`, or name a new capture: trtdx compare --baseline {capture.folder} NEW_CAPTURE",
+            fix=f"keep a new baseline with `trtdx capture`, or name a new capture: trtdx compare baseline {capture.folder} NEW_CAPTURE",
         )
     return CapturedFeeds(steps=tuple(steps))
 

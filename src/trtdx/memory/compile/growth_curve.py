@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trtdx.memory.compile.activation import CompiledActivation
     from trtdx.memory.nouns import Setup
     from trtdx.memory.question.setup import MemoryRequest
-    from trtdx.memory.run import Wanted
+    from trtdx.memory.run import PlanRequest
 
 STEP_DIVISORS = (8, 4, 2)  # the step is divided by these for the growth curve
 SMALLEST_STEP = 64
@@ -29,9 +29,9 @@ SMALLEST_STEP = 64
 def with_compiled_activation(
     host: Host,
     request: MemoryRequest,
-    options: Wanted,
+    options: PlanRequest,
     progress: Callable[[BuildProgress], None] | None = None,
-) -> Wanted:
+) -> PlanRequest:
     """Return what is wanted, with the compiler's figure and its growth curve."""
     setup = resolve_setup(host, request).setup
     step = setup.limits.max_num_tokens

@@ -22,6 +22,7 @@ from trtdx.memory.ledger.capacity import (
     sequence_bytes,
     typical_request_length,
 )
+from trtdx.memory.ledger.frontier import FrontierPoint
 from trtdx.memory.ledger.weight_storage import is_known_format
 from trtdx.memory.nouns import COMPONENTS, ZERO_FIGURE, RankLedger
 from trtdx.memory.report.figures import (
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from trtdx.memory.advice.advice import Advice
     from trtdx.memory.advice.commands import AdvisedCommands
-    from trtdx.memory.ledger.frontier import FrontierPoint
     from trtdx.memory.nouns import Figure, MemoryLedger, Setup
     from trtdx.rule import RuleBook
 
