@@ -117,6 +117,17 @@ class Unjudged(msgspec.Struct, frozen=True):
     given: bool = False
 
 
+class IgnoredFinding(msgspec.Struct, frozen=True):
+    """A finding that the user asked not to be told about, and the reason given."""
+
+    code: str
+    slug: str
+    severity: Severity
+    message: str
+    where: str
+    reason: str
+
+
 class Summary(msgspec.Struct, frozen=True):
     """What was looked at and, in one line, what came of it."""
 
@@ -128,6 +139,7 @@ class Summary(msgspec.Struct, frozen=True):
     harmless: tuple[Harmless, ...] = ()
     partial: tuple[str, ...] = ()
     unjudged: tuple[Unjudged, ...] = ()
+    ignored: tuple[IgnoredFinding, ...] = ()
 
 
 class Section(msgspec.Struct, frozen=True):

@@ -194,7 +194,7 @@ def _tokens_left(plan: Plan, state: State | None, before: Header | None) -> int:
     if plan.tokens is None:
         return planned - done if isinstance(planned, int) and planned > done else TOKENS
     if plan.tokens <= done:
-        fix = f"--tokens counts those too; for {TOKENS} more: --tokens {done + TOKENS}"
+        fix = f"--new-tokens counts those too; for {TOKENS} more: --new-tokens {done + TOKENS}"
         raise InputError(f"{plan.resume} has {counted(done, 'token')} already", fix=fix)
     return plan.tokens - done
 
@@ -242,7 +242,7 @@ def _feeds(host: Host, engine: Engine, plan: Plan) -> Iterator[dict[str, Any]] |
     if plan.prompts:
         raise InputError(
             f"{plan.model} does not generate: it takes {listed(engine.inputs)}",
-            fix="feed it with --input FILE",
+            fix="feed it with --inputs FILE",
         )
     if not plan.inputs:
         return iter([made_up_feeds(engine.inputs)])

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
-from trtdx.cli.output import Color, FailOn, emit
+from trtdx.cli.options import FindingOptions, OutputOptions, emit_report
 from trtdx.host import RealHost
 from trtdx.optional import need_all
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from trtdx.engines.tensorrt.build.nouns import Progress
 
 
-class Variant(str, Enum):
+class TapVariant(str, Enum):
     """How taps are marked in the engine."""
 
     OUTPUTS = "outputs"
@@ -28,7 +27,7 @@ class Variant(str, Enum):
     NONE = "none"
 
 
-def build(
+def build_engine(
     source: Annotated[
         str,
         typer.Argument(
@@ -37,16 +36,18 @@ def build(
             show_default=False,
         ),
     ],
+    findings: FindingOptions,
+    output: OutputOptions,
     tap: Annotated[
         str, typer.Option("--tap", metavar="SELECTOR", help="What to mark in the engine.", show_default=False)
     ] = "",
     variant: Annotated[
-        Variant,
+        TapVariant,
         typer.Option(
             "--variant",
             help="Mark taps as outputs or as debug tensors, or build for production; with marks, both are built and compared.",
         ),
-    ] = Variant.NONE,
+    ] = TapVariant.NONE,
     profile: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,7 +56,7 @@ def build(
             help="An optimization profile, such as 'ids:1x1,2x32,4x128 mask:1x1,2x32,4x128'. May be repeated.",
         ),
     ] = None,
-    gpu: Annotated[
+    compute_capability: Annotated[
         list[str] | None,
         typer.Option(
             "--sm", metavar="SM", help="Build for this compute capability, such as 89. May be repeated."
@@ -64,11 +65,6 @@ def build(
     out: Annotated[
         str, typer.Option("--out", metavar="FILE", help="Write the plan here.", show_default=False)
     ] = "",
-    rules: RulesOption = None,
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    fail_on: FailOnOption = FailOn.ERROR,
-    color: ColorOption = Color.AUTO,
 ) -> None:
     """Compile with TensorRT's builder, no GPU needed, and say what marking tensors for debugging changes."""
     graph = ("onnx", "onnx_ir") if tap and source.endswith(".onnx") else ()
@@ -78,16 +74,18 @@ def build(
     from trtdx.engines.tensorrt.build.build import build as compile_network
     from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
     from trtdx.engines.tensorrt.build.nouns import BuildOptions
-    from trtdx.knowledge.load import load_book
 
-    if variant is not Variant.NONE and not tap and ":" not in source:
+    if variant is not TapVariant.NONE and not tap and ":" not in source:
         raise typer.BadParameter(f"--variant {variant.value} needs --tap, which says what to mark")
-    book = load_book(RealHost(), rules or [])
-    options, profiles = BuildOptions(compute_capabilities=tuple(gpu or ())), tuple(profile or ())
+    book = findings.load_rules(RealHost())
+    options, profiles = (
+        BuildOptions(compute_capabilities=tuple(compute_capability or ())),
+        tuple(profile or ()),
+    )
     production = None
     try:
-        with building() as progress:
-            if variant is not Variant.NONE:
+        with show_building() as progress:
+            if variant is not TapVariant.NONE:
                 production = compile_network(source, profiles=profiles, options=options, progress=progress)
             built = compile_network(
                 source,
@@ -106,11 +104,11 @@ def build(
             raise
     else:
         report = build_report(built, book, production=production)
-    emit(report, json=json, markdown=markdown, color=color, details=True, fail_on=fail_on)
+    emit_report(report, output, findings, details=True)
 
 
 @contextlib.contextmanager
-def building() -> Iterator[Callable[[Progress], None] | None]:
+def show_building() -> Iterator[Callable[[Progress], None] | None]:
     """Give a function that shows how far a build has come, where a person watches."""
     if not sys.stderr.isatty():
         yield None
@@ -120,4 +118,4 @@ def building() -> Iterator[Callable[[Progress], None] | None]:
 
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("building", total=1.0)
-        yield lambda each: bar.update(task, completed=each.fraction, description=each.phase[-40:])
+        yield lambda state: bar.update(task, completed=state.fraction, description=state.phase[-40:])

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
-from trtdx.cli.output import Color, FailOn, emit
+from trtdx.cli.groups import OptionGroup, refuse_pair
+from trtdx.cli.options import FindingOptions, MachineOptions, ReportOptions, emit_report
 from trtdx.host import RealHost
 
+if TYPE_CHECKING:
+    from trtdx.host import Host
+    from trtdx.inspect.facts.artifact import Artifact
 
-class Show(str, Enum):
+
+class ShownSection(str, Enum):
     """The sections there are."""
 
     TENSORS = "tensors"
@@ -27,7 +32,40 @@ class Show(str, Enum):
     ALL = "all"
 
 
-def command(
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions(OptionGroup):
+    """The requests an engine is to take."""
+
+    request: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--request",
+            metavar="KEY=N,...",
+            help="A request the engine is to take: batch=8,input_len=900,output_len=100,beam=1. May be repeated.",
+        ),
+    ] = None
+    requests: Annotated[
+        str,
+        typer.Option(
+            "--requests",
+            metavar="FILE",
+            help="Real traffic as JSON lines: input_len, output_len ... of each request.",
+            show_default=False,
+        ),
+    ] = ""
+
+    def build_requests(self, host: Host) -> tuple[Artifact, ...]:
+        """Return the requests as artifacts."""
+        from trtdx.inspect.requests.requests import requests_from
+
+        return requests_from(host, self.request or [], self.requests)
+
+
+def inspect_artifacts(
+    requests: RequestOptions,
+    machine: MachineOptions,
+    findings: FindingOptions,
+    output: ReportOptions,
     paths: Annotated[
         list[str] | None,
         typer.Argument(
@@ -37,7 +75,7 @@ def command(
         ),
     ] = None,
     show: Annotated[
-        list[Show] | None,
+        list[ShownSection] | None,
         typer.Option("--show", help="Also show this section. May be repeated.", show_default=False),
     ] = None,
     against: Annotated[
@@ -46,23 +84,6 @@ def command(
             "--against",
             metavar="OTHER",
             help="Show what differs from this one instead, most consequential first.",
-            show_default=False,
-        ),
-    ] = "",
-    request: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--request",
-            metavar="KEY=N,...",
-            help="A request the engine is to take: batch=8,input_len=900,output_len=100,beam=1. May be repeated.",
-        ),
-    ] = None,
-    requests: Annotated[
-        str,
-        typer.Option(
-            "--requests",
-            metavar="FILE",
-            help="Real traffic as JSON lines: input_len, output_len ... of each request.",
             show_default=False,
         ),
     ] = "",
@@ -80,52 +101,33 @@ def command(
             "--command", metavar="TEXT", help="A trtllm-serve, trtllm-bench or trtllm-build command line."
         ),
     ] = None,
-    runtime: Annotated[
-        str,
-        typer.Option(
-            "--runtime",
-            metavar="VERSION",
-            help="The TensorRT-LLM release that is to run it.",
-            show_default=False,
-        ),
-    ] = "",
-    gpu: Annotated[
-        str,
-        typer.Option("--gpu", metavar="NAME", help="The GPU, such as L40S, or its SM.", show_default=False),
-    ] = "",
-    gpus: Annotated[
-        int, typer.Option("--gpus", metavar="N", min=0, help="How many GPUs there are.", show_default=False)
-    ] = 0,
-    rules: RulesOption = None,
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    fail_on: FailOnOption = FailOn.ERROR,
-    color: ColorOption = Color.AUTO,
-    details: Annotated[
-        bool, typer.Option("--details", "-v", help="Also show all evidence, and cells in full.")
-    ] = False,
 ) -> None:
     """Say what is in these artifacts, whether they take your requests, and what disagrees with what."""
-    from trtdx.cli.progress import WatchedHost, reading
-    from trtdx.inspect.facts.machine import machine_from
-    from trtdx.inspect.requests.requests import requests_from
+    from trtdx.cli.progress import WatchedHost, show_reading
     from trtdx.inspect.run import Question, inspect
-    from trtdx.knowledge.load import load_book
 
     if not (paths or command_line or shapes):
         raise typer.BadParameter("name an artifact, or give --command or --shapes")
-    if json and markdown:
-        raise typer.BadParameter("--json and --markdown exclude each other")
-    with reading(RealHost(), [*(shapes or []), *([requests] if requests else [])]) as progress:
+    dropped = {
+        "--show": show,
+        "--shapes": shapes,
+        "--request": requests.request,
+        "--requests": requests.requests,
+    }
+    for flag, value in dropped.items():
+        if against and value:
+            refuse_pair(flag, "--against", "only what differs from the other one is shown")
+    with show_reading(RealHost(), [*(shapes or []), *filter(None, [requests.requests])]) as progress:
         host = WatchedHost(progress)
         question = Question(
             paths=tuple(dict.fromkeys(paths or ())),
             commands=tuple(command_line or ()),
-            machine=machine_from(runtime=runtime, gpu=gpu, gpus=gpus),
-            show=(*(each.value for each in show or ()), *(["shapes"] if json else [])),  # data is given whole
+            machine=machine.build_machine(host),
+            # Data is given whole.
+            show=(*(section.value for section in show or ()), *(["shapes"] if output.is_json else [])),
             against=against,
-            requests=requests_from(host, request or [], requests),
+            requests=requests.build_requests(host),
             shape_logs=tuple(shapes or ()),
         )
-        report = inspect(host, question, load_book(host, rules or []))
-    emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
+        report = inspect(host, question, findings.load_rules(host))
+    emit_report(report, output, findings)

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from trtdx.cli import explain
-from trtdx.cli.output import write
+from trtdx.cli.output import write_output
 from trtdx.errors import InputError
 from trtdx.host import RealHost
 from trtdx.words import counted
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and start rule pages.")
-app.command("show", epilog="Example: trtdx rules show DX012")(explain.command)
+app.command("show", epilog="Example: trtdx rules show DX012")(explain.explain_rule)
 
 
 @app.command("list", epilog="Example: trtdx rules list --area memory")
@@ -34,23 +34,26 @@ def list_rules(
     """List all rules, one a line."""
     import msgspec
 
+    from trtdx.cli.project import load_project_defaults
     from trtdx.knowledge.load import load_book
 
-    wanted = [rule for rule in load_book(RealHost(), rules or []) if not area or rule.front.area == area]
+    host = RealHost()
+    book = load_book(host, [*load_project_defaults(host).rules, *(rules or ())])
+    chosen = [rule for rule in book if not area or rule.front.area == area]
     if json:
         rows = [
             {"code": r.code, "slug": r.slug, "area": r.front.area, "kind": r.kind.value, "title": r.title}
-            for r in wanted
+            for r in chosen
         ]
-        write(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n")
+        write_output(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n")
         return
-    for rule in wanted:
-        write(f"{rule.code}  {rule.front.area:<12}{rule.kind.value:<10}{rule.title}\n")
-    write(f"{counted(len(wanted), 'rule')}\n")
+    for rule in chosen:
+        write_output(f"{rule.code}  {rule.front.area:<12}{rule.kind.value:<10}{rule.title}\n")
+    write_output(f"{counted(len(chosen), 'rule')}\n")
 
 
 @app.command("check", epilog="Example: trtdx rules check our-rules/")
-def check(
+def check_rules(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder of rule pages, or one page.")],
     json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
 ) -> None:
@@ -62,29 +65,29 @@ def check(
     from trtdx.rule import RuleBook
 
     host = RealHost()
-    found, problems = check_pages(host, folder)
-    if not found and not problems:
+    pages, problems = check_pages(host, folder)
+    if not pages and not problems:
         raise InputError(
             f"there is no rule page (*.md) in {folder}",
             fix=f"trtdx rules new ACME001 the-bad-thing --in {folder}",
         )
     unreadable = {problem.path for problem in problems}
-    sound = [rule for rule in found if rule.path not in unreadable]
-    own = {name for rule in found for name in (rule.code, rule.slug)}  # stand in for the packaged ones
-    others = [rule for rule in load_book(host) if not own.intersection((rule.code, rule.slug))]
+    sound = [rule for rule in pages if rule.path not in unreadable]
+    own_names = {name for rule in pages for name in (rule.code, rule.slug)}  # stand in for the packaged ones
+    others = [rule for rule in load_book(host) if not own_names.intersection((rule.code, rule.slug))]
     problems += list(Promises(RuleBook([*others, *sound])).broken(sound))
     if json:
-        write(msgspec.json.format(msgspec.json.encode(problems), indent=2).decode() + "\n")
+        write_output(msgspec.json.format(msgspec.json.encode(problems), indent=2).decode() + "\n")
     else:
-        write(
+        write_output(
             "".join(f"{problem}\n" for problem in problems)
-            + f"{counted(len(found), 'page')}, {counted(len(problems), 'problem')}\n"
+            + f"{counted(len(pages), 'page')}, {counted(len(problems), 'problem')}\n"
         )
     raise typer.Exit(1 if problems else 0)
 
 
 @app.command("new", epilog="Example: trtdx rules new ACME001 proxy-eats-streams --in our-rules")
-def new(
+def start_page(
     code: Annotated[str, typer.Argument(help="A code nobody uses, such as ACME001.")],
     slug: Annotated[str, typer.Argument(help="Names the bad thing, in words joined by hyphens.")],
     folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to write the page.")] = ".",
@@ -104,4 +107,4 @@ def new(
     if problems:
         raise InputError(problems[0].message)
     host.write(path, text.encode())
-    write(f"{path}\n")
+    write_output(f"{path}\n")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trtdx.model import Report
 
 
-class Keeper:
+class CaseKeeper:
     """Keeps what passes by, where a case was asked for."""
 
     def __init__(self, case: CaseWriter | None) -> None:
@@ -28,7 +28,7 @@ class Keeper:
         if case:
             case.record("command", {"argv": sys.argv})
 
-    def keeping(self, source: Source) -> Iterator[bytes]:
+    def keep_blocks(self, source: Source) -> Iterator[bytes]:
         """Yield the source's blocks; what is kept is cleaned first, so that nothing hides a secret from redaction."""
         return self._case.keeping(source.name, cleaned(source.blocks())) if self._case else source.blocks()
 
@@ -38,16 +38,16 @@ class Keeper:
 
 
 @contextlib.contextmanager
-def saving(host: Host, path: str, redact: Callable[[str], str]) -> Iterator[Keeper]:
+def open_case(host: Host, path: str, redact: Callable[[str], str]) -> Iterator[CaseKeeper]:
     """Give what keeps logs and report: in a folder as they come, or packed into one file at the end."""
     if not path:
-        yield Keeper(None)
+        yield CaseKeeper(None)
     elif not path.endswith(SUFFIX):
-        yield Keeper(CaseWriter(host, path, redact))
+        yield CaseKeeper(CaseWriter(host, path, redact))
     else:
         if host.kind(path) != "absent":
             raise CaseError(f"{path} is there already", fix="name a new file")
         with tempfile.TemporaryDirectory(prefix="trtdx-") as folder:
             case = CaseWriter(host, str(Path(folder) / "case"), redact)
-            yield Keeper(case)
+            yield CaseKeeper(case)
             case.pack(path)

@@ -25,6 +25,10 @@ def render_markdown(report: Report) -> str:
         verdict = f"### {_text(summary.text)}"
         parts = [verdict, *parts] if report.verdict_first else [*parts, verdict]
     parts += [f"- known harmless: {_text(e.message)} (`{e.code}`, {e.lines})" for e in summary.harmless]
+    parts += [
+        f"- ignored: {_text(ignored.message)} (`{ignored.code}`): {_text(ignored.reason)}"
+        for ignored in summary.ignored
+    ]
     parts += [f"- not read: {_text(note)}" for note in summary.partial]
     parts += [f"- not judged: {_text(words)}" for words, _ in unjudged_in_words(summary, whole=False)]
     read = f" read {', '.join(read_in_words(summary))}" if summary.inputs else ""

@@ -47,6 +47,11 @@ def render_finding(finding: Finding, *, color: bool = False, details: bool = Fal
     return "\n".join(_finding(finding, _Paint(color), details))
 
 
+def render_finding_body(finding: Finding) -> str:
+    """Return what stands below a finding's first line: all evidence, why, fixes, how to verify."""
+    return "\n".join(list(_finding(finding, _Paint(False), True))[1:])
+
+
 class _Paint:
     def __init__(self, color: bool, width: int | None = WIDTH) -> None:
         self._color, self.width = color, min(width or WIDTH, WIDTH)
@@ -130,6 +135,9 @@ def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
                 f"   = known harmless: {each.message} ({each.code}, {each.lines}, first {shown(each.where)})",
                 "dim",
             )
+    for ignored in summary.ignored:
+        for line in _wrapped("ignored", f"{ignored.message} ({ignored.code}): {ignored.reason}", paint.width):
+            yield paint(line, "dim")
     for note in summary.partial:
         yield paint(f"   = not read: {shown(note)}", "warning")
     for words, given in unjudged_in_words(summary, whole=details):

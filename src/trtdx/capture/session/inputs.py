@@ -54,7 +54,7 @@ def made_up_feeds(inputs: Mapping[str, Input], seed: int = 0) -> dict[str, Array
         if math.prod(shape) > MOST_MADE_UP:
             raise InputError(
                 f"no input was given, and {name} ({wanted}) is too large to make one up",
-                fix="use --input FILE",
+                fix="use --inputs FILE",
             )
         real = "float" in wanted.dtype
         numbers: Any = source.standard_normal(shape) if real else np.ones(shape)
@@ -113,7 +113,7 @@ def ids_of_texts(texts: Sequence[str], model: Path) -> tuple[tuple[int, ...], ..
     if file is None:
         folder = model if model.is_dir() else model.parent
         raise InputError(
-            f"{folder} has no tokenizer.json to read a prompt with", fix="give token ids: --ids 1,15,27"
+            f"{folder} has no tokenizer.json to read a prompt with", fix="give token ids: --tokens 1,15,27"
         )
     tokenizer = _open_tokenizer(file)
     return tuple(tuple(tokenizer.encode(text).ids) for text in texts)

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from trtdx.memory.compile.activation import Compiled
     from trtdx.memory.nouns import Setup
     from trtdx.memory.question.setup import Asked
-    from trtdx.memory.run import Wanted
+    from trtdx.memory.run import PlanRequest
 
 SMALLER = (8, 4, 2)  # the step is divided by these for the growth curve
 LEAST = 64
 
 
 def with_compiled(
-    host: Host, asked: Asked, wanted: Wanted, progress: Callable[[Progress], None] | None = None
-) -> Wanted:
+    host: Host, asked: Asked, wanted: PlanRequest, progress: Callable[[Progress], None] | None = None
+) -> PlanRequest:
     """Return what is wanted, with the compiler's figure and its growth curve."""
     setup = setup_from(host, asked).setup
     step = setup.limits.max_num_tokens
