@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.cli.main import app
+from trtdx.compare.report.report import ComparisonReport
 from trtdx.diagnose.run import diagnose
 from trtdx.diagnose.sources import sources as find_sources
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import table
 from trtdx.knowledge.load import load_book
 from trtdx.memory.logs.refine import with_memory_figures
+from trtdx.memory.report.schema import MemoryDocument
+from trtdx.model import Report
 from trtdx.render import render_text
-from trtdx.render.json import schema
+from trtdx.render.json import schema_of_report
 from trtdx.rule import Harm
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.agreements.agreement import Agreement
 
 ROOT = Path(__file__).parent.parent
+REPORTS = {"report": Report, "memory": MemoryDocument, "compare": ComparisonReport}
 NOTE = "<!-- Made by scripts/generate_docs.py. Do not edit. -->"
 
 
@@ -105,12 +109,20 @@ def _help(name: str, command: Any, parent: Any) -> Iterator[str]:
     ) as context:
         yield f"## `{name}`"
         yield f"```text\n{command.get_help(context).strip()}\n```"
-        for child in sorted(getattr(command, "commands", {})):
-            yield from _help(f"{name} {child}", command.commands[child], context)
+        for child, subcommand in sorted(getattr(command, "commands", {}).items()):
+            if not subcommand.hidden:
+                yield from _help(f"{name} {child}", subcommand, context)
 
 
-def schema_page() -> str:
-    return msgspec.json.format(msgspec.json.encode(schema(), order="sorted"), indent=2).decode() + "\n"
+def schema_pages() -> dict[str, str]:
+    """Return the JSON schema of each type of report, by file."""
+    return {
+        f"docs/{name}.schema.json": msgspec.json.format(
+            msgspec.json.encode(schema_of_report(kind), order="sorted"), indent=2
+        ).decode()
+        + "\n"
+        for name, kind in REPORTS.items()
+    }
 
 
 def readme() -> str:
@@ -131,7 +143,7 @@ def main() -> int:
         "docs/rules.md": rules_page(),
         "docs/agreements.md": agreements_page(),
         "docs/cli.md": cli_page(),
-        "docs/report.schema.json": schema_page(),
+        **schema_pages(),
     }
     checking = "--check" in sys.argv
     stale = [name for name, text in made.items() if not Path(name).exists() or Path(name).read_text() != text]

@@ -21,6 +21,7 @@ from trtdx.memory.ledger.capacity import (
     used,
     usual_length,
 )
+from trtdx.memory.ledger.frontier import FrontierPoint
 from trtdx.memory.ledger.plan import is_assumed
 from trtdx.memory.ledger.weight_storage import known
 from trtdx.memory.nouns import COMPONENTS, RankLedger
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from trtdx.memory.advice.advice import Advice
     from trtdx.memory.advice.commands import Advised
-    from trtdx.memory.ledger.frontier import FrontierPoint
     from trtdx.memory.nouns import Figure, Ledger, Setup
     from trtdx.rule import RuleBook
 
