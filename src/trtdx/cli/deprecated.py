@@ -14,7 +14,7 @@ from trtdx.cli.options import FindingOptions, ReportOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-REMOVED_IN = "0.3"  # tests/cli/test_deprecated.py fails once this version is reached
+REMOVED_IN = "0.3"  # tests/cli/test_subcommands.py fails once this version is reached
 
 
 def note_deprecated(old: str, new: str) -> None:
