@@ -167,7 +167,9 @@ def test_values_go_out_and_come_back(trtdx, small):
 
 
 def test_a_generation_streams_its_tokens_and_goes_on_later(trtdx):
-    whole = trtdx("capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "4", "--out", "whole")
+    whole = trtdx(
+        "capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "4", "--out", "whole"
+    )
     assert whole.returncode == 0, whole.stderr
     first = trtdx(
         "capture",
@@ -236,7 +238,16 @@ def test_a_model_with_an_export_beside_its_weights_is_still_that_model(trtdx, tm
 
 def test_going_on_from_the_middle_needs_a_new_folder(trtdx):
     trtdx(
-        "capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "3", "--tap", "norm", "--out", "cap"
+        "capture",
+        TINY / "model.onnx",
+        "--tokens",
+        "5,17,42",
+        "--new-tokens",
+        "3",
+        "--tap",
+        "norm",
+        "--out",
+        "cap",
     )
     refused = trtdx("capture", TINY / "model.onnx", "--resume", "cap", "--after-step", "0")
     assert refused.returncode == 2

@@ -134,7 +134,7 @@ def test_a_missing_model_is_asked_for(book, good, model):
     moved = model.rename(model.with_name("moved.onnx"))
     with pytest.raises(InputError, match="which cannot be run from here: there is no") as caught:
         again(book, good)
-    assert caught.value.fix == f"name where it is now: trtdx compare --baseline {good} MODEL"
+    assert caught.value.fix == f"name where it is now: trtdx compare baseline {good} MODEL"
     assert again(book, good, moved).findings == ()
 
 
@@ -177,17 +177,17 @@ def test_what_does_not_say_what_it_is_of_is_refused_with_what_to_do(book, tmp_pa
 
 def test_exit_statuses_and_the_new_run_as_the_next_baseline(good, model, tmp_path):
     run = CliRunner().invoke
-    same = run(app, ["compare", "--baseline", str(good)])
+    same = run(app, ["compare", "baseline", str(good)])
     assert (same.exit_code, same.output.count("\n")) == (0, 1)
     make_onnx(model, scale=1.5)
-    changed = run(app, ["compare", "--baseline", str(good), "--json", "--keep", str(tmp_path / "runs")])
+    changed = run(app, ["compare", "baseline", str(good), "--json", "--keep", str(tmp_path / "runs")])
     assert changed.exit_code == 1
     document = json.loads(changed.stdout)
     assert set(document["findings"][0]["where"]) == {"step", "layer", "module", "tensor", "rank", "tokens"}
     assert {row["verdict"] for row in document["tensors"]} == {"same", "wrong", "poisoned"}
-    assert run(app, ["compare", "--baseline", str(tmp_path / "runs" / "now")]).exit_code == 0
+    assert run(app, ["compare", "baseline", str(tmp_path / "runs" / "now")]).exit_code == 0
     for wrong in (["a", "b"], ["--tokens", "1 2"], ["--bisect"]):
-        assert run(app, ["compare", "--baseline", str(good), *wrong]).exit_code == 2
+        assert run(app, ["compare", "baseline", str(good), *wrong]).exit_code == 2
     assert run(app, ["compare"]).exit_code == 2
 
 

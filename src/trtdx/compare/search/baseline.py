@@ -240,7 +240,7 @@ class _Change:
 
     def _command(self) -> str:
         model = [self.asked.model] if self.asked.model else []
-        return shlex.join(["trtdx", "compare", "--baseline", self.asked.baseline, *model])
+        return shlex.join(["trtdx", "compare", "baseline", self.asked.baseline, *model])
 
 
 def _is_at(each: Judged, where: Where | None) -> bool:

@@ -1,4 +1,4 @@
-"""`trtdx compare --bisect`: the options of a candidate, a model or a command, and the verdict of `compare` on each set.
+"""`trtdx compare bisect`: the options of a candidate, a model or a command, and the verdict of `compare` on each set.
 
 The reference is what it is in every run. Of ONNX Runtime, where the level of optimisation matters, the optimisers are
 then told apart by name.

@@ -1,4 +1,4 @@
-"""`trtdx compare --reduce DIR`: the smallest part of the candidate that is wrong, as a report that anyone can run.
+"""`trtdx compare reduce`: the smallest part of the candidate that is wrong, as a report that anyone can run.
 
     DIR/model.onnx      a few operations with their own weights, and nothing of the machine they come from
     DIR/inputs.npz      right values of what enters them

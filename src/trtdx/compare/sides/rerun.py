@@ -63,7 +63,7 @@ def spec_of_baseline(capture: Capture, given: Spec | None = None) -> Spec:
     if len(capture.ranks) > 1:
         raise InputError(
             f"{capture.folder} was made by {len(capture.ranks)} ranks, which are not started again here",
-            fix=f"capture the ranks again, and name that: trtdx compare --baseline {capture.folder} NEW_CAPTURE",
+            fix=f"capture the ranks again, and name that: trtdx compare baseline {capture.folder} NEW_CAPTURE",
         )
     if given is None:
         return Spec(kind, _model_of(capture, kind), _options(header))
@@ -78,14 +78,14 @@ def _model_of(capture: Capture, kind: str) -> str:
         raise InputError(
             f"{capture.folder} does not say which model it is of"
             + (f": {capture.partial[0]}" if capture.partial else ""),
-            fix=f"name it, or a new capture of it: trtdx compare --baseline {capture.folder} MODEL",
+            fix=f"name it, or a new capture of it: trtdx compare baseline {capture.folder} MODEL",
         )
     try:
         find_model(told)
     except InputError as err:
         raise InputError(
             f"{capture.folder} is of {told}, which cannot be run from here: {err.message}",
-            fix=f"name where it is now: trtdx compare --baseline {capture.folder} MODEL",
+            fix=f"name where it is now: trtdx compare baseline {capture.folder} MODEL",
         ) from err
     return told
 
@@ -133,7 +133,7 @@ def fed_in(capture: Capture) -> Fed:
             f"{capture.folder} has no whole step to run again: {cut[0]}"
             if cut
             else f"{capture.folder} does not say what was fed to the model",
-            fix=f"keep a new baseline with `trtdx capture`, or name a new capture: trtdx compare --baseline {capture.folder} NEW_CAPTURE",
+            fix=f"keep a new baseline with `trtdx capture`, or name a new capture: trtdx compare baseline {capture.folder} NEW_CAPTURE",
         )
     return Fed(steps=tuple(steps))
 

@@ -44,7 +44,7 @@ def _not_modelled(setup: Setup) -> Iterator[str]:
     if missing:
         yield (
             f"a rough guess: trtdx does not model {setup.dims.model_type}, and does not count {missing}. Weights and "
-            "cache may be off by a third; the log of a start tells more: trtdx memory --log FILE"
+            "cache may be off by a third; the log of a start tells more: trtdx memory log FILE"
         )
 
 

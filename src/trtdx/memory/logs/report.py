@@ -1,4 +1,4 @@
-"""`trtdx memory --log` and `--calibrate`: what was read, as a report."""
+"""`trtdx memory log` and `trtdx memory calibrate`: what was read, as a report."""
 
 from __future__ import annotations
 
