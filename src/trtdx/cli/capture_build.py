@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trtdx.cli.groups import OptionGroup
 from trtdx.cli.options import FindingOptions, OutputOptions, emit_report
 from trtdx.host import RealHost
 from trtdx.optional import need_all
@@ -27,6 +29,36 @@ class TapVariant(str, Enum):
     NONE = "none"
 
 
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(OptionGroup):
+    """What is marked in a network, and for which shapes and GPUs it is built."""
+
+    tap: Annotated[
+        str, typer.Option("--tap", metavar="SELECTOR", help="What to mark in the engine.", show_default=False)
+    ] = ""
+    variant: Annotated[
+        TapVariant,
+        typer.Option(
+            "--variant",
+            help="Mark taps as outputs or as debug tensors, or build for production; with marks, both are built and compared.",
+        ),
+    ] = TapVariant.NONE
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--profile",
+            metavar="'INPUT:MIN,OPT,MAX ...'",
+            help="An optimization profile, such as 'ids:1x1,2x32,4x128 mask:1x1,2x32,4x128'. May be repeated.",
+        ),
+    ] = None
+    compute_capability: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sm", metavar="SM", help="Build for this compute capability, such as 89. May be repeated."
+        ),
+    ] = None
+
+
 def build_engine(
     source: Annotated[
         str,
@@ -36,38 +68,15 @@ def build_engine(
             show_default=False,
         ),
     ],
+    marks: NetworkOptions,
     findings: FindingOptions,
     output: OutputOptions,
-    tap: Annotated[
-        str, typer.Option("--tap", metavar="SELECTOR", help="What to mark in the engine.", show_default=False)
-    ] = "",
-    variant: Annotated[
-        TapVariant,
-        typer.Option(
-            "--variant",
-            help="Mark taps as outputs or as debug tensors, or build for production; with marks, both are built and compared.",
-        ),
-    ] = TapVariant.NONE,
-    profile: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--profile",
-            metavar="'INPUT:MIN,OPT,MAX ...'",
-            help="An optimization profile, such as 'ids:1x1,2x32,4x128 mask:1x1,2x32,4x128'. May be repeated.",
-        ),
-    ] = None,
-    compute_capability: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sm", metavar="SM", help="Build for this compute capability, such as 89. May be repeated."
-        ),
-    ] = None,
     out: Annotated[
         str, typer.Option("--out", metavar="FILE", help="Write the plan here.", show_default=False)
     ] = "",
 ) -> None:
     """Compile with TensorRT's builder, no GPU needed, and say what marking tensors for debugging changes."""
-    graph = ("onnx", "onnx_ir") if tap and source.endswith(".onnx") else ()
+    graph = ("onnx", "onnx_ir") if marks.tap and source.endswith(".onnx") else ()
     need_all(("numpy", "ml_dtypes", *graph, "tensorrt_rtx"), to="compile this")
 
     from trtdx.capture.build.report import build_report
@@ -75,22 +84,22 @@ def build_engine(
     from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
     from trtdx.engines.tensorrt.build.nouns import BuildOptions
 
-    if variant is not TapVariant.NONE and not tap and ":" not in source:
-        raise typer.BadParameter(f"--variant {variant.value} needs --tap, which says what to mark")
+    if marks.variant is not TapVariant.NONE and not marks.tap and ":" not in source:
+        raise typer.BadParameter(f"--variant {marks.variant.value} needs --tap, which says what to mark")
     book = findings.load_rules(RealHost())
     options, profiles = (
-        BuildOptions(compute_capabilities=tuple(compute_capability or ())),
-        tuple(profile or ()),
+        BuildOptions(compute_capabilities=tuple(marks.compute_capability or ())),
+        tuple(marks.profile or ()),
     )
     production = None
     try:
         with show_building() as progress:
-            if variant is not TapVariant.NONE:
+            if marks.variant is not TapVariant.NONE:
                 production = compile_network(source, profiles=profiles, options=options, progress=progress)
             built = compile_network(
                 source,
-                selector=tap,
-                variant=variant.value,
+                selector=marks.tap,
+                variant=marks.variant.value,
                 profiles=profiles,
                 options=options,
                 plan=out or None,

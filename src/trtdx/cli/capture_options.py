@@ -275,6 +275,45 @@ class EngineOptions(OptionGroup):
         return Options(self.optimisation.value, budget, self.dtype, self.attention, self.torch_compile)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CaptureTarget(OptionGroup):
+    """Where a capture goes, or which one goes on."""
+
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Where the capture goes; by default a new folder here.",
+            show_default=False,
+        ),
+    ] = ""
+    resume: Annotated[
+        str,
+        typer.Option(
+            "--resume",
+            metavar="CAPTURE",
+            help="Go on with the generation in this capture.",
+            show_default=False,
+        ),
+    ] = ""
+    after_step: Annotated[
+        int | None,
+        typer.Option(
+            "--after-step",
+            metavar="N",
+            min=0,
+            help="With --resume: go on after this step, into --out.",
+            show_default=False,
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a step to go on from where nothing goes on."""
+        if self.after_step is not None and not self.resume:
+            raise typer.BadParameter("--after-step needs --resume")
+
+
 def emit_table(section: Section, subject: str, output: OutputOptions, *, whole: bool = True) -> NoReturn:
     """Print one table as a report, its cells whole or as long as the terminal has room for, and end."""
     from trtdx.model import Report, Summary

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from trtdx.cli.capture_options import (
+    CaptureTarget,
     EngineOptions,
     PromptOptions,
     SamplingOptions,
@@ -39,6 +40,7 @@ def run_capture(
     prompts: PromptOptions,
     sampling: SamplingOptions,
     engine: EngineOptions,
+    target: CaptureTarget,
     findings: FindingOptions,
     output: OutputOptions,
     list_places: Annotated[
@@ -47,34 +49,6 @@ def run_capture(
             "--list",
             metavar="SELECTOR",
             help="Only show what this selector hits; nothing is run.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        str,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Where the capture goes; by default a new folder here.",
-            show_default=False,
-        ),
-    ] = "",
-    resume: Annotated[
-        str,
-        typer.Option(
-            "--resume",
-            metavar="CAPTURE",
-            help="Go on with the generation in this capture.",
-            show_default=False,
-        ),
-    ] = "",
-    after_step: Annotated[
-        int | None,
-        typer.Option(
-            "--after-step",
-            metavar="N",
-            min=0,
-            help="With --resume: go on after this step, into --out.",
             show_default=False,
         ),
     ] = None,
@@ -94,14 +68,12 @@ def run_capture(
         refuse_options(context, "--list", "nothing is run", allowed=LISTS_WITH)
         _list_places(found_model, kind, list_places, output, show_all=show_all)
     need_all((*TENSORS, *OF_ENGINES[kind]), to=f"capture on {kind}")
-    prompts.check_sources(resume)
-    if after_step is not None and not resume:
-        raise typer.BadParameter("--after-step needs --resume")
+    prompts.check_sources(target.resume)
     plan = Plan(
         model=model,
         engine=engine.engine.value,
         selector=selection.tap,
-        out=out,
+        out=target.out,
         prompts=prompts.parse_prompts(found_model.path),
         inputs=tuple(prompts.inputs or ()),
         tokens=prompts.new_tokens,
@@ -113,8 +85,8 @@ def run_capture(
         budget_bytes=parse_size(selection.budget) if selection.budget else None,
         watch=selection.watch is not None,
         options=engine.build_options(kind),
-        resume=resume,
-        after_step=after_step,
+        resume=target.resume,
+        after_step=target.after_step,
         run=shlex.join(["trtdx", *sys.argv[1:]]),
     )
     _capture_plan(plan, findings, output, show_all=show_all)

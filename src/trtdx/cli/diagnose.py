@@ -10,7 +10,7 @@ import typer
 
 from trtdx.cli.groups import refuse_pair
 from trtdx.cli.options import FindingOptions, ReportOptions, emit_report
-from trtdx.cli.output import Format, reaches_severity
+from trtdx.cli.output import OutputFormat, reaches_severity
 from trtdx.host import RealHost
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def diagnose_logs(
         _diagnose_whole(named, findings, output, redact_hosts=redact_hosts, save=save)
     if save:
         refuse_pair("--save", "--follow", "a case is made of logs that have ended")
-    if output.chosen_format not in (Format.TEXT, Format.JSON):
+    if output.chosen_format not in (OutputFormat.TEXT, OutputFormat.JSON):
         flag = "--markdown" if output.markdown else f"--format {output.chosen_format.value}"
         refuse_pair(flag, "--follow", "causes are told one by one, as text or JSON lines")
     _follow_logs(named, findings, output, redact_hosts=redact_hosts)

@@ -32,6 +32,34 @@ class ShownSection(str, Enum):
     ALL = "all"
 
 
+PathsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATH",
+        help="Model, checkpoint, engine, tokenizer, LoRA or Triton directories; plans, ONNX files, option files, build logs; scripts, Kubernetes manifests, compose files and Dockerfiles that start TensorRT-LLM. Several are checked together.",
+        show_default=False,
+    ),
+]
+ShowOption = Annotated[
+    list[ShownSection] | None,
+    typer.Option("--show", help="Also show this section. May be repeated.", show_default=False),
+]
+ShapesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shapes",
+        metavar="LOG",
+        help="Tables of the shapes at run time, from a log or case at level TRACE.",
+    ),
+]
+CommandOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--command", metavar="TEXT", help="A trtllm-serve, trtllm-bench or trtllm-build command line."
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions(OptionGroup):
     """The requests an engine is to take."""
@@ -66,18 +94,8 @@ def inspect_artifacts(
     machine: MachineOptions,
     findings: FindingOptions,
     output: ReportOptions,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="PATH",
-            help="Model, checkpoint, engine, tokenizer, LoRA or Triton directories; plans, ONNX files, option files, build logs; scripts, Kubernetes manifests, compose files and Dockerfiles that start TensorRT-LLM. Several are checked together.",
-            show_default=False,
-        ),
-    ] = None,
-    show: Annotated[
-        list[ShownSection] | None,
-        typer.Option("--show", help="Also show this section. May be repeated.", show_default=False),
-    ] = None,
+    paths: PathsArgument = None,
+    show: ShowOption = None,
     against: Annotated[
         str,
         typer.Option(
@@ -87,20 +105,8 @@ def inspect_artifacts(
             show_default=False,
         ),
     ] = "",
-    shapes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shapes",
-            metavar="LOG",
-            help="Tables of the shapes at run time, from a log or case at level TRACE.",
-        ),
-    ] = None,
-    command_line: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--command", metavar="TEXT", help="A trtllm-serve, trtllm-bench or trtllm-build command line."
-        ),
-    ] = None,
+    shapes: ShapesOption = None,
+    command_line: CommandOption = None,
 ) -> None:
     """Say what is in these artifacts, whether they take your requests, and what disagrees with what."""
     from trtdx.cli.progress import WatchedHost, show_reading

@@ -18,7 +18,7 @@ from trtdx.cli.memory_options import (
     ModelOption,
     ServingFlags,
     SetupOptions,
-    flag,
+    make_flag,
 )
 from trtdx.cli.options import FindingOptions, ReportOptions, emit_report
 from trtdx.host import RealHost
@@ -76,7 +76,7 @@ def plan_frontier(
     findings: FindingOptions,
     output: ReportOptions,
     words: ModelArgument = None,
-    plot: Annotated[str, flag("--plot", metavar="FILE", text="Draw it: .png, .svg or .html.")] = "",
+    plot: Annotated[str, make_flag("--plot", metavar="FILE", text="Draw it: .png, .svg or .html.")] = "",
 ) -> NoReturn:
     """Find the largest batch for each length and step, and what stands in the way."""
     _plan_model(setup, serving, load, findings, output, words, frontier=True, plot=plot)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trtdx.memory.question.setup import Asked
 
 
-def flag(*names: str, metavar: str, text: str) -> Any:
+def make_flag(*names: str, metavar: str, text: str) -> Any:
     """Return an option without a default to show."""
     return typer.Option(*names, metavar=metavar, help=text, show_default=False)
 
@@ -33,7 +33,7 @@ ModelArgument = Annotated[
 LogsArgument = Annotated[
     list[str], typer.Argument(metavar="LOG", help="Logs of one run, all ranks of it.", show_default=False)
 ]
-ModelOption = Annotated[str, flag("--model", metavar="MODEL", text="The model of these logs.")]
+ModelOption = Annotated[str, make_flag("--model", metavar="MODEL", text="The model of these logs.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +41,20 @@ class ServingFlags(OptionGroup):
     """TensorRT-LLM's own flags; those that are not named here come as words of the command line."""
 
     tp: Annotated[
-        str, flag("--tp", "--tp_size", "--tensor_parallel_size", metavar="N", text="Tensor parallelism.")
+        str, make_flag("--tp", "--tp_size", "--tensor_parallel_size", metavar="N", text="Tensor parallelism.")
     ] = ""
     pp: Annotated[
-        str, flag("--pp", "--pp_size", "--pipeline_parallel_size", metavar="N", text="Pipeline parallelism.")
+        str,
+        make_flag("--pp", "--pp_size", "--pipeline_parallel_size", metavar="N", text="Pipeline parallelism."),
     ] = ""
     ep: Annotated[
-        str, flag("--ep", "--ep_size", "--moe_expert_parallel_size", metavar="N", text="Expert parallelism.")
+        str,
+        make_flag("--ep", "--ep_size", "--moe_expert_parallel_size", metavar="N", text="Expert parallelism."),
     ] = ""
-    dtype: Annotated[str, flag("--dtype", metavar="TYPE", text="Of weights and activations.")] = ""
+    dtype: Annotated[str, make_flag("--dtype", metavar="TYPE", text="Of weights and activations.")] = ""
     quantization: Annotated[
         str,
-        flag(
+        make_flag(
             "--quantization",
             "--quant_algo",
             "--qformat",
@@ -61,19 +63,21 @@ class ServingFlags(OptionGroup):
         ),
     ] = ""
     kv_cache_dtype: Annotated[
-        str, flag("--kv_cache_dtype", metavar="TYPE", text="Of the KV cache: fp8, nvfp4, int8.")
+        str, make_flag("--kv_cache_dtype", metavar="TYPE", text="Of the KV cache: fp8, nvfp4, int8.")
     ] = ""
     max_batch_size: Annotated[
-        str, flag("--max_batch_size", metavar="N", text="The most requests in a step.")
+        str, make_flag("--max_batch_size", metavar="N", text="The most requests in a step.")
     ] = ""
     max_num_tokens: Annotated[
-        str, flag("--max_num_tokens", metavar="N", text="The most tokens in a step.")
+        str, make_flag("--max_num_tokens", metavar="N", text="The most tokens in a step.")
     ] = ""
-    max_seq_len: Annotated[str, flag("--max_seq_len", metavar="N", text="Prompt and answer together.")] = ""
-    max_beam_width: Annotated[str, flag("--max_beam_width", metavar="N", text="The most beams.")] = ""
+    max_seq_len: Annotated[
+        str, make_flag("--max_seq_len", metavar="N", text="Prompt and answer together.")
+    ] = ""
+    max_beam_width: Annotated[str, make_flag("--max_beam_width", metavar="N", text="The most beams.")] = ""
     kv_cache_free_gpu_memory_fraction: Annotated[
         str,
-        flag(
+        make_flag(
             "--kv_cache_free_gpu_memory_fraction",
             "--free_gpu_memory_fraction",
             "--kv_cache_free_gpu_mem_fraction",
@@ -81,7 +85,7 @@ class ServingFlags(OptionGroup):
             text="Of free memory, for the KV cache.",
         ),
     ] = ""
-    backend: Annotated[str, flag("--backend", metavar="NAME", text="pytorch or tensorrt.")] = ""
+    backend: Annotated[str, make_flag("--backend", metavar="NAME", text="pytorch or tensorrt.")] = ""
 
     def list_given(self) -> dict[str, str]:
         """Return the flags given, by the names TensorRT-LLM has for them."""
@@ -95,12 +99,16 @@ class SetupOptions(OptionGroup):
 
     gpu: Annotated[
         str,
-        flag("--gpu", metavar="NAME", text="The GPU: H100, L4, 2xH100. Without it, the smallest that fits."),
+        make_flag(
+            "--gpu", metavar="NAME", text="The GPU: H100, L4, 2xH100. Without it, the smallest that fits."
+        ),
     ] = ""
-    gpu_memory: Annotated[str, flag("--gpu-memory", metavar="SIZE", text="Its memory, such as 24GiB.")] = ""
+    gpu_memory: Annotated[
+        str, make_flag("--gpu-memory", metavar="SIZE", text="Its memory, such as 24GiB.")
+    ] = ""
     dims: Annotated[
         str,
-        flag(
+        make_flag(
             "--dims",
             metavar="KEY=N,...",
             text="Sizes of a model, or corrections: num_layers=32,hidden_size=4096,...",
@@ -108,7 +116,7 @@ class SetupOptions(OptionGroup):
     ] = ""
     command_line: Annotated[
         list[str] | None,
-        flag(
+        make_flag(
             "--command",
             metavar="TEXT",
             text="A whole trtllm-serve, trtllm-bench or trtllm-build command line.",
@@ -116,7 +124,7 @@ class SetupOptions(OptionGroup):
     ] = None
     config: Annotated[
         list[str] | None,
-        flag(
+        make_flag(
             "--config",
             "--extra_llm_api_options",
             metavar="FILE",
@@ -124,7 +132,7 @@ class SetupOptions(OptionGroup):
         ),
     ] = None
     runtime: Annotated[
-        str, flag("--runtime", "--trtllm-version", metavar="VERSION", text="The TensorRT-LLM release.")
+        str, make_flag("--runtime", "--trtllm-version", metavar="VERSION", text="The TensorRT-LLM release.")
     ] = ""
 
     def build_question(
@@ -153,11 +161,13 @@ class LoadOptions(OptionGroup):
 
     length: Annotated[
         list[str] | None,
-        flag("--length", metavar="N", text="Count requests of this many tokens. May be repeated."),
+        make_flag("--length", metavar="N", text="Count requests of this many tokens. May be repeated."),
     ] = None
     target: Annotated[
         str,
-        flag("--target", metavar="LOAD", text="'batch=64, seq=8192': the cheapest change that reaches it."),
+        make_flag(
+            "--target", metavar="LOAD", text="'batch=64, seq=8192': the cheapest change that reaches it."
+        ),
     ] = ""
     compile_: Annotated[
         bool, typer.Option("--compile", help="Take activation memory from TensorRT's builder, on the CPU.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from trtdx.cli.groups import OptionGroup, refuse_pair
-from trtdx.cli.output import Color, FailOn, Format, reaches_severity, render_report, write_output
+from trtdx.cli.output import Color, FailOn, OutputFormat, reaches_severity, render_report, write_output
 from trtdx.cli.project import load_project_defaults
 from trtdx.host import RealHost
 
@@ -27,7 +27,7 @@ class OutputOptions(OptionGroup):
     """In which format an answer is printed."""
 
     format: Annotated[
-        Format | None,
+        OutputFormat | None,
         typer.Option("--format", help="What to print; by default text.", show_default=False),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False
@@ -45,15 +45,17 @@ class OutputOptions(OptionGroup):
             refuse_pair(named[0], named[1], "a report is printed in one format")
 
     @property
-    def chosen_format(self) -> Format:
+    def chosen_format(self) -> OutputFormat:
         """The format to print."""
-        short = Format.JSON if self.json else Format.MARKDOWN if self.markdown else Format.TEXT
+        short = (
+            OutputFormat.JSON if self.json else OutputFormat.MARKDOWN if self.markdown else OutputFormat.TEXT
+        )
         return self.format or short
 
     @property
     def is_json(self) -> bool:
         """Whether another program reads the answer as data, which is then given whole."""
-        return self.chosen_format is Format.JSON
+        return self.chosen_format is OutputFormat.JSON
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ class FailOn(str, Enum):
     NEVER = "never"
 
 
-class Format(str, Enum):
+class OutputFormat(str, Enum):
     """What a report is written as."""
 
     TEXT = "text"
@@ -71,18 +71,24 @@ def terminal_width() -> int | None:
 
 
 def render_report(
-    report: Report, form: Format, *, color: Color, details: bool, fail_on: FailOn, one_line: bool = False
+    report: Report,
+    form: OutputFormat,
+    *,
+    color: Color,
+    details: bool,
+    fail_on: FailOn,
+    one_line: bool = False,
 ) -> str:
     """Return a report in the format asked for."""
-    renderers: dict[Format, Callable[[], str]] = {
-        Format.TEXT: lambda: render_text(
+    renderers: dict[OutputFormat, Callable[[], str]] = {
+        OutputFormat.TEXT: lambda: render_text(
             report, color=wants_color(color), details=details, width=terminal_width()
         ),
-        Format.JSON: lambda: render_json(report, one_line=one_line),
-        Format.MARKDOWN: lambda: render_markdown(report),
-        Format.GITHUB: lambda: render_github(report),
-        Format.SARIF: lambda: render_sarif(report),
-        Format.JUNIT: lambda: render_junit(report, fails_from=least_severity(fail_on)),
+        OutputFormat.JSON: lambda: render_json(report, one_line=one_line),
+        OutputFormat.MARKDOWN: lambda: render_markdown(report),
+        OutputFormat.GITHUB: lambda: render_github(report),
+        OutputFormat.SARIF: lambda: render_sarif(report),
+        OutputFormat.JUNIT: lambda: render_junit(report, fails_from=least_severity(fail_on)),
     }
     return renderers[form]()
 

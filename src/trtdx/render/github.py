@@ -16,7 +16,7 @@ LEVELS = {"error": "error", "warning": "warning", "note": "notice"}
 def render_github(report: Report) -> str:
     """Return one `::error file=...,line=...::` command a finding, and the summary as a plain line."""
     lines = [
-        _annotation(
+        _render_annotation(
             LEVELS[finding.severity.value],
             f"{finding.code} {finding.slug}",
             f"{finding.message}\n{render_finding_body(finding)}",
@@ -25,7 +25,7 @@ def render_github(report: Report) -> str:
         for finding in report.findings
     ]
     lines += [
-        _annotation(
+        _render_annotation(
             "notice",
             f"{ignored.code} ignored",
             f"{ignored.message}\nignored: {ignored.reason}",
@@ -33,11 +33,11 @@ def render_github(report: Report) -> str:
         )
         for ignored in report.summary.ignored
     ]
-    lines += [_annotation("warning", "not read", note, None) for note in report.summary.partial]
+    lines += [_render_annotation("warning", "not read", note, None) for note in report.summary.partial]
     return "\n".join([*lines, f"trtdx: {shown(report.summary.text)}"]) + "\n"
 
 
-def _annotation(level: str, title: str, text: str, place: FilePlace | None) -> str:
+def _render_annotation(level: str, title: str, text: str, place: FilePlace | None) -> str:
     properties = {"title": title}
     if place is not None:
         properties = {"file": place.file, **({"line": str(place.line)} if place.line else {}), **properties}

@@ -33,7 +33,7 @@ def render_junit(report: Report, *, fails_from: Severity | None = Severity.ERROR
     suite = Element("testsuite", name="trtdx")
     failures = 0
     for finding in report.findings:
-        case = _case(suite, finding.code, finding.message, place_of_finding(finding))
+        case = _add_case(suite, finding.code, finding.message, place_of_finding(finding))
         body = f"{finding.message}\n{render_finding_body(finding)}"
         if fails_from is not None and finding.severity.badness >= fails_from.badness:
             failures += 1
@@ -44,10 +44,10 @@ def render_junit(report: Report, *, fails_from: Severity | None = Severity.ERROR
             child = SubElement(case, "system-out")
         child.text = _escape_text(body)
     for ignored in report.summary.ignored:
-        case = _case(suite, ignored.code, ignored.message, parse_place(ignored.where))
+        case = _add_case(suite, ignored.code, ignored.message, parse_place(ignored.where))
         SubElement(case, "skipped", message=_escape_text(ignored.reason))
     if len(suite) == 0:
-        _case(suite, "trtdx", report.summary.text, None)
+        _add_case(suite, "trtdx", report.summary.text, None)
     counts = {"tests": len(suite), "failures": failures, "errors": 0, "skipped": len(report.summary.ignored)}
     for name, count in counts.items():
         suite.set(name, str(count))
@@ -61,7 +61,7 @@ def render_junit(report: Report, *, fails_from: Severity | None = Severity.ERROR
     return f"<?xml version='1.0' encoding='utf-8'?>\n{tostring(root, encoding='unicode')}\n"
 
 
-def _case(suite: Element, code: str, message: str, place: FilePlace | None) -> Element:
+def _add_case(suite: Element, code: str, message: str, place: FilePlace | None) -> Element:
     from xml.etree.ElementTree import SubElement
 
     case = SubElement(suite, "testcase", classname=_escape_text(code), name=_escape_text(message))

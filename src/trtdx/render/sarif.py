@@ -22,15 +22,15 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 def render_sarif(report: Report) -> str:
     """Return one SARIF run: each finding is a result; ignored ones are results that are suppressed."""
     codes = {finding.code: finding for finding in report.findings}
-    rules = [_rule(code, finding.slug) for code, finding in codes.items()]
+    rules = [_rule_document(code, finding.slug) for code, finding in codes.items()]
     ignored_codes = {ignored.code: ignored.slug for ignored in report.summary.ignored}
-    rules += [_rule(code, slug) for code, slug in ignored_codes.items() if code not in codes]
+    rules += [_rule_document(code, slug) for code, slug in ignored_codes.items() if code not in codes]
     numbers = {rule["id"]: number for number, rule in enumerate(rules)}
-    results = [_result(finding, numbers) for finding in report.findings]
+    results = [_result_document(finding, numbers) for finding in report.findings]
     results += [_suppressed_result(ignored, numbers) for ignored in report.summary.ignored]
     run = {
         "tool": {"driver": {"name": "trtdx", "version": __version__, "rules": rules}},
-        "invocations": [_invocation(report)],
+        "invocations": [_invocation_document(report)],
         "results": results,
         "columnKind": "unicodeCodePoints",
     }
@@ -38,7 +38,7 @@ def render_sarif(report: Report) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
-def _rule(code: str, slug: str) -> dict[str, Any]:
+def _rule_document(code: str, slug: str) -> dict[str, Any]:
     help_text = f"trtdx explain {code}"
     return {
         "id": code,
@@ -48,7 +48,7 @@ def _rule(code: str, slug: str) -> dict[str, Any]:
     }
 
 
-def _invocation(report: Report) -> dict[str, Any]:
+def _invocation_document(report: Report) -> dict[str, Any]:
     """Return how the run went; what could not be read is told, so that no result is not taken for health."""
     notes = [
         {"level": "warning", "message": {"text": f"not read: {shown(note)}"}}
@@ -58,7 +58,7 @@ def _invocation(report: Report) -> dict[str, Any]:
     return {"executionSuccessful": True, "toolExecutionNotifications": [told, *notes]}
 
 
-def _result(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
+def _result_document(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
     body = render_finding_body(finding)
     text = shown(finding.message) + (f"\n\n{body}" if body else "")
     result: dict[str, Any] = {
@@ -66,7 +66,7 @@ def _result(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
         "ruleIndex": numbers[finding.code],
         "level": finding.severity.value,
         "message": {"text": text},
-        "locations": [_location(finding.where)],
+        "locations": [_location_document(finding.where)],
         "rank": round(100 * min(max(finding.confidence, 0.0), 1.0), 1),
         "properties": {
             "why": finding.why,
@@ -85,7 +85,7 @@ def _suppressed_result(ignored: IgnoredFinding, numbers: dict[str, int]) -> dict
         "ruleIndex": numbers[ignored.code],
         "level": ignored.severity.value,
         "message": {"text": shown(ignored.message)},
-        "locations": [_location(ignored.where)],
+        "locations": [_location_document(ignored.where)],
         "suppressions": [{"kind": "external", "justification": ignored.reason}],
     }
 
@@ -94,14 +94,14 @@ def _related_locations(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
     return [
         {
             "id": number,
-            **_location(item.where),
+            **_location_document(item.where),
             "message": {"text": shown(item.text, lines=True) or item.where},
         }
         for number, item in enumerate(evidence)
     ]
 
 
-def _location(where: str | Where) -> dict[str, Any]:
+def _location_document(where: str | Where) -> dict[str, Any]:
     """Return a place in a file, or for a tensor, a command or a stream its name."""
     place = parse_place(where)
     if place is None:

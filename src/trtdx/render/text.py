@@ -34,22 +34,22 @@ def render_text(
     first, last = (
         [each for each in report.sections if each.after_findings is late] for late in (False, True)
     )
-    blocks = ["\n".join(_section(section, paint, details)) for section in first]
-    blocks += ["\n".join(_finding(finding, paint, details)) for finding in report.findings]
-    blocks += ["\n".join(_section(section, paint, details)) for section in last]
-    verdict = "\n".join(_summary(report, paint, details))
+    blocks = ["\n".join(_section_lines(section, paint, details)) for section in first]
+    blocks += ["\n".join(_finding_lines(finding, paint, details)) for finding in report.findings]
+    blocks += ["\n".join(_section_lines(section, paint, details)) for section in last]
+    verdict = "\n".join(_summary_lines(report, paint, details))
     blocks = [verdict, *blocks] if report.verdict_first else [*blocks, verdict]
     return "\n\n".join(blocks) + "\n"
 
 
 def render_finding(finding: Finding, *, color: bool = False, details: bool = False) -> str:
     """Return one finding as lines."""
-    return "\n".join(_finding(finding, _Paint(color), details))
+    return "\n".join(_finding_lines(finding, _Paint(color), details))
 
 
 def render_finding_body(finding: Finding) -> str:
     """Return what stands below a finding's first line: all evidence, why, fixes, how to verify."""
-    return "\n".join(list(_finding(finding, _Paint(False), True))[1:])
+    return "\n".join(list(_finding_lines(finding, _Paint(False), True))[1:])
 
 
 class _Paint:
@@ -62,23 +62,23 @@ class _Paint:
         return f"\x1b[{codes}m{text}\x1b[0m" if self._color else text
 
 
-def _section(section: Section, paint: _Paint, details: bool) -> Iterator[str]:
+def _section_lines(section: Section, paint: _Paint, details: bool) -> Iterator[str]:
     yield paint(shown(section.title), "bold")
     for number, line in enumerate(table_lines(section, width=None if details else paint.table_width)):
         yield "  " + (paint(line, "dim") if number == 0 and any(section.columns) else line)
     yield from textwrap.wrap(shown(section.note), paint.width, initial_indent="  ", subsequent_indent="  ")
 
 
-def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
+def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     head = paint(f"{finding.severity.value}[{finding.code}]", finding.severity.value, "bold")
     yield f"{head}: {paint(shown(finding.message), 'bold')}"
     evidence = finding.evidence if details else finding.evidence[:_SHOWN_EVIDENCE]
     for each in evidence:
-        yield f"  {paint('-->', 'dim')} {shown(each.where)}: {shown(each.text) if details else _clipped(each.text)}"
-    yield from _wrapped("why", finding.why, paint.width)
+        yield f"  {paint('-->', 'dim')} {shown(each.where)}: {shown(each.text) if details else _clip_text(each.text)}"
+    yield from _wrap_label("why", finding.why, paint.width)
     fixes = finding.fixes if details else finding.fixes[:_SHOWN_FIXES]
     for number, fix in enumerate(fixes):
-        yield from _fix(fix, "fix" if number == 0 else "or", paint)
+        yield from _fix_lines(fix, "fix" if number == 0 else "or", paint)
     if len(fixes) < len(finding.fixes):
         yield paint(
             f"   = and {counted(len(finding.fixes) - len(fixes), 'more way')} out (-v shows them)", "dim"
@@ -87,23 +87,23 @@ def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     if is_long or " --command " in finding.verify:  # to be pasted, so it is not broken into lines
         yield from ("   = verify:", f"       {paint(shown(finding.verify), 'command')}")
     else:
-        yield from _wrapped("verify", finding.verify, paint.width)
-    yield from _symptoms(finding, paint, details)
+        yield from _wrap_label("verify", finding.verify, paint.width)
+    yield from _symptom_lines(finding, paint, details)
     yield paint(f"   = {sureness(finding.confidence)}; more: trtdx explain {finding.code}", "dim")
 
 
-def _fix(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
+def _fix_lines(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
     spoken = _SPOKEN.get(fix.lang, "") if fix.command else ""
-    yield from _wrapped(label, f"[{fix.stage.value}] {fix.text.removeprefix('or ')}{spoken}", paint.width)
+    yield from _wrap_label(label, f"[{fix.stage.value}] {fix.text.removeprefix('or ')}{spoken}", paint.width)
     if fix.command:
         for line in shown(fix.command, lines=True).splitlines():
             yield f"       {paint(line, 'command')}"
 
 
-def _symptoms(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
+def _symptom_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     listed = finding.symptoms if details else finding.symptoms[:_SHOWN_SYMPTOMS]
     for symptom in listed:
-        message = shown(symptom.message) if details else _clipped(symptom.message, 110)
+        message = shown(symptom.message) if details else _clip_text(symptom.message, 110)
         yield paint(f"   = followed by: {message} ({symptom.code}, {shown(symptom.where)})", "dim")
     if len(listed) < len(finding.symptoms):
         yield paint(
@@ -112,7 +112,7 @@ def _symptoms(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
         )
 
 
-def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
+def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
     summary = report.summary
     read = f"read {', '.join(read_in_words(summary))}"
     if report.verdict_first:
@@ -136,12 +136,14 @@ def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
                 "dim",
             )
     for ignored in summary.ignored:
-        for line in _wrapped("ignored", f"{ignored.message} ({ignored.code}): {ignored.reason}", paint.width):
+        for line in _wrap_label(
+            "ignored", f"{ignored.message} ({ignored.code}): {ignored.reason}", paint.width
+        ):
             yield paint(line, "dim")
     for note in summary.partial:
         yield paint(f"   = not read: {shown(note)}", "warning")
     for words, given in unjudged_in_words(summary, whole=details):
-        for line in _wrapped("not judged", words, paint.width):
+        for line in _wrap_label("not judged", words, paint.width):
             yield paint(line, "warning" if given else "dim")
 
 
@@ -184,12 +186,12 @@ def shown(text: str, *, lines: bool = False) -> str:
     )
 
 
-def _clipped(text: str, most: int = 160) -> str:
+def _clip_text(text: str, most: int = 160) -> str:
     clean = shown(text).strip()
     return clean if len(clean) <= most else clean[: most - 3] + "..."
 
 
-def _wrapped(label: str, text: str, width: int) -> Iterator[str]:
+def _wrap_label(label: str, text: str, width: int) -> Iterator[str]:
     if not text:
         return
     yield from textwrap.wrap(

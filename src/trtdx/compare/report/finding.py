@@ -58,6 +58,7 @@ def finding_of(located: Located, tested: Tested, again: str, book: RuleBook) -> 
         "module": where.module or "the model",
         "step": where.step,
         "again": again,
+        "reduce": again.replace("trtdx compare ", "trtdx compare reduce ", 1) + " --out report",
         "because": "torch is not installed, so no cause was tried out" if tested.install else NO_STAND_IN,
     }
     if strange:
