@@ -162,7 +162,7 @@ def memory(
     from trtdx.knowledge.load import load_book
     from trtdx.memory.question.flags import artifact_from_flags
     from trtdx.memory.question.setup import MemoryRequest
-    from trtdx.memory.run import PlanRequest, plan_memory
+    from trtdx.memory.run import PlanRequest, report_memory_plan
 
     host = RealHost()
     question = MemoryRequest(
@@ -176,7 +176,7 @@ def memory(
         gpu_memory=gpu_memory,
     )
     request = PlanRequest(frontier=frontier, target=target, lengths=tuple(lengths))
-    return plan_memory(host, question, load_book(host, list(map(str, rules))), request)
+    return report_memory_plan(host, question, load_book(host, list(map(str, rules))), request)
 
 
 class CapturedRun(msgspec.Struct, frozen=True):

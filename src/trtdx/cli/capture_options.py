@@ -218,7 +218,7 @@ class SelectionOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions(OptionGroup):
+class EngineFlags(OptionGroup):
     """What computes the model, and how."""
 
     engine: EngineOption = EngineName.AUTO

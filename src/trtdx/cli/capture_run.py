@@ -11,7 +11,7 @@ import typer
 
 from trtdx.cli.capture_options import (
     CaptureTarget,
-    EngineOptions,
+    EngineFlags,
     PromptOptions,
     SamplingOptions,
     SelectionOptions,
@@ -39,7 +39,7 @@ def run_capture(
     selection: SelectionOptions,
     prompts: PromptOptions,
     sampling: SamplingOptions,
-    engine: EngineOptions,
+    engine: EngineFlags,
     target: CaptureTarget,
     findings: FindingOptions,
     output: OutputOptions,

@@ -129,7 +129,7 @@ def _plan_model(
     """Plan a model's memory, print the report and end."""
     from trtdx.cli.capture_build import show_building
     from trtdx.memory.question.flags import split_flags
-    from trtdx.memory.run import PlanRequest, plan_memory
+    from trtdx.memory.run import PlanRequest, report_memory_plan
 
     host = RealHost()
     models, flags = split_flags(words or ())
@@ -149,7 +149,7 @@ def _plan_model(
     if load.compile_:
         require_packages(("numpy", "ml_dtypes", "tensorrt_rtx"), purpose="compile the model's layers")
     with show_building() if load.compile_ else nullcontext() as progress:
-        report = plan_memory(host, asked, findings.load_rules(host), request, progress)
+        report = report_memory_plan(host, asked, findings.load_rules(host), request, progress)
     emit_report(report, output, findings)
 
 

@@ -65,7 +65,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     compiled: tuple[Section, ...] = ()
 
 
-def plan_memory(
+def report_memory_plan(
     host: Host,
     asked: MemoryRequest,
     book: RuleBook,
