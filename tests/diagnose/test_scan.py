@@ -60,7 +60,7 @@ def test_two_threads_find_what_one_finds(monkeypatch):
         b"%d filler " % (number % 977) + texts[number % 50] * (number % 5 == 0) for number in range(40_000)
     )
     one = list(scan.KernelScanner(texts).find_hits(data, 0, len(data), bytearray(50)))
-    monkeypatch.setattr(scan, "_WORTH_TWO", 1 << 40)
+    monkeypatch.setattr(scan, "_TWO_THREADS_BYTES", 1 << 40)
     assert list(scan.KernelScanner(texts).find_hits(data, 0, len(data), bytearray(50))) == one
     assert sorted(one) == expected_fast(texts, data)
 

@@ -128,11 +128,13 @@ def compare(
         except RefusedWeightsError as err:
             return refused_weights_report(err, specs, book, reference)
         mapping = read_mapping(host, plan.mapping) if plan.mapping else None
-        found = align_sides(reference, candidate, mapping=mapping)
-        found.notes[:0] = budget.notes
+        alignment = align_sides(reference, candidate, mapping=mapping)
+        alignment.notes[:0] = budget.notes
         if plan.save_mapping:
-            host.write(plan.save_mapping, found.mapping.text.encode())
-        return _Comparison(host, plan, book, folder, reference, candidate, found, progress).report(tolerance)
+            host.write(plan.save_mapping, alignment.mapping.text.encode())
+        return _Comparison(host, plan, book, folder, reference, candidate, alignment, progress).report(
+            tolerance
+        )
 
 
 def _as_captured(
@@ -166,8 +168,8 @@ def _was_asked(side: Side, question: ComparisonQuestion) -> bool:
     if fed.prompt is None or fed.mask is None:
         return bool(question.inputs)
     rows = zip(fed.prompt.tolist(), fed.mask.tolist(), strict=True)
-    asked = [[token for token, seen in zip(row, mask, strict=False) if seen] for row, mask in rows]
-    return asked == [list(each) for each in question.prompts]
+    captured_prompts = [[token for token, seen in zip(row, mask, strict=False) if seen] for row, mask in rows]
+    return captured_prompts == [list(prompt) for prompt in question.prompts]
 
 
 class Reached(NamedTuple):
@@ -216,17 +218,17 @@ class _Comparison:
         )
         reached = self._reached(runs, tolerance)
         located = reached[0].located
-        findings = tuple(each.finding for each in reached if each.finding is not None)
+        findings = tuple(divergence.finding for divergence in reached if divergence.finding is not None)
         read = [
             f"{side.spec.path}: {note}" for side in (self.reference, self.candidate) for note in side.notes
         ]
-        told = [each.problem for each in reached if each.problem]
+        problems = [divergence.problem for divergence in reached if divergence.problem]
         notes = [
             *read,
             *self.alignment.notes,
             *self.rewritten,
             *located.notes,
-            *told,
+            *problems,
             *([runs.problem] if runs.problem else []),
         ]
         sections = (
@@ -245,8 +247,8 @@ class _Comparison:
             sections=tuple(section for section in sections if section.rows),
             tensors=tuple(map(tensor_row, located.judged)),
             unmatched=tuple(
-                UnmatchedRow(each.side, each.name, each.step, each.reason)
-                for each in self.alignment.unmatched
+                UnmatchedRow(tensor.side, tensor.name, tensor.step, tensor.reason)
+                for tensor in self.alignment.unmatched
             ),
             segment_runs=located.segment_runs,
             coverage=Coverage.from_verdicts(located.judged, self.alignment.unmatched),
@@ -254,7 +256,7 @@ class _Comparison:
 
     def _reached(self, runs: ReferenceRuns, tolerance: Tolerances | None) -> list[Reached]:
         """Return the first wrong place with its finding; past one that is tolerated it goes on, the gravest first."""
-        found: list[Reached] = []
+        divergences: list[Reached] = []
         explained: set[tuple[int, str]] = set()
         for _ in range(MOST_PLACES):
             verdicts = judge_pairs(
@@ -274,15 +276,15 @@ class _Comparison:
             # Past what is explained, outputs differ because of it.
             located = self._located(judged, runs, sure=tolerance is None and not explained)
             if located.where is None or located.first is None:
-                return self._weighed(found) if found else [self._healthy(located)]
-            found.append(self._found_at(located, runs))
-            finding = found[-1].finding
+                return self._weighed(divergences) if divergences else [self._healthy(located)]
+            divergences.append(self._found_at(located, runs))
+            finding = divergences[-1].finding
             if finding is None or finding.severity is Severity.ERROR or tolerance is not None:
                 break
             explained |= find_same_kind_errors(judged, located.first) | {
                 (located.where.step, located.where.tensor)
             }
-        return self._weighed(found)
+        return self._weighed(divergences)
 
     def _located(self, judged: list[JudgedPair], runs: ReferenceRuns, *, sure: bool) -> FirstDivergence:
         """Return where it first goes wrong; where nothing inside does and an output is far off all the same, that is wrong."""
@@ -298,7 +300,9 @@ class _Comparison:
     def _weighed(self, found: list[Reached]) -> list[Reached]:
         """Return what was found, the gravest first; where all of it is tolerated, the first is an error if the answer changes."""
         first = found[0]
-        if first.finding is not None and all(each.badness < Severity.ERROR.badness for each in found):
+        if first.finding is not None and all(
+            divergence.badness < Severity.ERROR.badness for divergence in found
+        ):
             answers = count_changed_answers(first.located.judged, self.reference, self.candidate)
             found = [
                 first._replace(finding=raise_severity(first.finding, first.located, answers)),
@@ -330,7 +334,7 @@ class _Comparison:
         assert where is not None
         pairs, sides = self.alignment.pairs, (self.reference, self.candidate)
         if located.finer_sides is not None:  # what was seen with finer taps is of captures of its own
-            pairs, sides = [each.pair for each in located.inner_verdicts], located.finer_sides
+            pairs, sides = [verdict.pair for verdict in located.inner_verdicts], located.finer_sides
         suspect = collect_suspect(where, pairs, *sides, rerun=self._again(where.module, where.step))
         causes, problem, untried = [], "", list[str]()
         try:
@@ -340,17 +344,17 @@ class _Comparison:
             return CauseTrials(problem=f"no cause was tried out: {err.message}", install_command=err.fix)
         except TrtdxError as err:
             problem = f"no cause was tried out: {err.message}"
-        told, files = self._in_files(where.module)
+        file_notes, files = self._in_files(where.module)
         if runs.quantised.scheme_of(where.module) is not None:
             causes = prefer_scale_cause(causes)
         causes = merge_file_cause(causes, files)
         if located.finer_sides is None and located.first is not None:
-            held = runs.explain_clipping(located.first.pair, self.alignment.pairs)
+            clipping = runs.explain_clipping(located.first.pair, self.alignment.pairs)
             if (
-                held is not None and held.share >= EXPLAINED_SHARE
+                clipping is not None and clipping.share >= EXPLAINED_SHARE
             ):  # seen in the file itself: nothing is surer
-                causes, problem = [held, *causes], ""
-        return CauseTrials(causes, problem, file_differences=told, untried=untried)
+                causes, problem = [clipping, *causes], ""
+        return CauseTrials(causes, problem, file_differences=file_notes, untried=untried)
 
     def _in_files(self, module: str) -> tuple[list[str], FileCause | None]:
         """Return what differs in the files of both sides at a module, in words, and which mistake that is."""
@@ -375,12 +379,12 @@ class _Comparison:
                 forced=self.reference.step_tokens() or None,
             )
             pairs = align_sides(self.reference, side).pairs
-            found = {
+            codes = {
                 pair.name: candidate_in_reference_layout(pair, self.reference, side)
                 for pair in pairs
                 if pair.step == step and pair.name.startswith((f"{module}:out", f"{module}."))
             }
-            return {name: array for name, array in found.items() if array is not None}
+            return {name: array for name, array in codes.items() if array is not None}
 
         return run
 

@@ -101,8 +101,8 @@ def is_strong(text: str) -> bool:
 def required_texts(pattern: str) -> tuple[str, ...]:
     """Return texts of which every match contains at least one; empty when there is no such set."""
     if pattern not in _memo.texts:
-        found = _best(list(sre_parse.parse(pattern)))
-        _memo.texts[pattern] = tuple(sorted({text.lower() for text in found})) if found else ()
+        texts = _best(list(sre_parse.parse(pattern)))
+        _memo.texts[pattern] = tuple(sorted({text.lower() for text in texts})) if texts else ()
     return _memo.texts[pattern]
 
 

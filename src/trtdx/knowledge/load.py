@@ -63,8 +63,8 @@ def check_pages(host: Host, folder: str) -> tuple[list[Rule], list[PageProblem]]
     rules: list[Rule] = []
     problems: list[PageProblem] = []
     for path, text in read_pages(host, folder):
-        rule, found = check_page(text, path)
-        problems += found
+        rule, page_problems = check_page(text, path)
+        problems += page_problems
         if rule is not None:
             rules.append(rule)
     return rules, problems

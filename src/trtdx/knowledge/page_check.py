@@ -97,8 +97,8 @@ def _problems(rule: Rule, lines: list[str]) -> Iterator[PageProblem]:
     for number, log in enumerate(rule.front.log):
         for message in (*_regex_problems(log), *_template_problems(log), *_scale_problems(log)):
             yield page.at(r"^\[\[log\]\]", message, number)
-    for number, told in enumerate(rule.front.told):
-        for message in _told_problems(told):
+    for number, description in enumerate(rule.front.told):
+        for message in _told_problems(description):
             yield page.at(r"^\[\[told\]\]", message, number)
 
 
@@ -171,8 +171,8 @@ def _body_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
         if not page_section(rule.body, name).strip():
             yield page.at(r"^# ", f"the section `## {name}` is missing or empty")
     shown = (rule.fires_on, rule.silent_on, rule.artifacts_fire, rule.artifacts_silent)
-    for name, found in zip((*LOG_EXAMPLES, *ARTIFACT_EXAMPLES), shown, strict=True):
-        if page_section(rule.body, name).strip() and not found:
+    for name, blocks in zip((*LOG_EXAMPLES, *ARTIFACT_EXAMPLES), shown, strict=True):
+        if page_section(rule.body, name).strip() and not blocks:
             yield page.at(f"^## {name}", "the example is not indented by four spaces")
 
 
@@ -230,11 +230,11 @@ def _template_problems(log: LogPattern) -> Iterator[str]:
 
 def _placeholder_problems(template: str, groups: set[str]) -> Iterator[str]:
     try:
-        wanted = placeholders(template)
+        fields = placeholders(template)
     except ValueError as err:
         yield f"the template {template!r} has a stray brace: {err}"
         return
-    for name, spec in wanted:
+    for name, spec in fields:
         if name not in groups:
             yield f"{{{name}}} is not a named group of the pattern"
         if spec and spec not in FILTERS:

@@ -39,9 +39,10 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
     def serve(self, sm: int) -> bool:
         """Return whether some kernel runs on a compute capability: the same, or one its family covers."""
         return sm in self.sm or any(
-            sm // 10 == each // 10 and sm >= each
-            for each in self.sm
-            if each < 90 or each in self.families  # from 90 on kernels are made for one capability only
+            sm // 10 == capability // 10 and sm >= capability
+            for capability in self.sm
+            if capability < 90
+            or capability in self.families  # from 90 on kernels are made for one capability only
         )
 
 
@@ -64,14 +65,14 @@ def table() -> VersionTable:
 
 def releases_with_tensorrt(version: str) -> tuple[Release, ...]:
     """Return the releases made with this TensorRT, by the numbers both sides state (at least major.minor)."""
-    wanted = re.findall(r"\d+", version)[:4]
-    if len(wanted) < 2:
+    numbers = re.findall(r"\d+", version)[:4]
+    if len(numbers) < 2:
         return ()
     return tuple(
         release
         for release in table().release
-        if (has := release.tensorrt.split("."))[: len(wanted)] == wanted
-        or has[: min(len(wanted), 3)] == wanted[:3]
+        if (has := release.tensorrt.split("."))[: len(numbers)] == numbers
+        or has[: min(len(numbers), 3)] == numbers[:3]
     )
 
 
@@ -123,8 +124,8 @@ def stated_release(text: str) -> str:
 
 def container_tag(text: str) -> str:
     """Return the tag of a container, such as 24.08, that was named where a release was asked for."""
-    found = CONTAINER_TAG.fullmatch(re.split(r"[:=@\s]", text.strip())[-1])
-    return found[1] if found else ""
+    match = CONTAINER_TAG.fullmatch(re.split(r"[:=@\s]", text.strip())[-1])
+    return match[1] if match else ""
 
 
 def release_of_image(image: str) -> str:
@@ -136,8 +137,8 @@ def release_of_image(image: str) -> str:
         month = re.fullmatch(r"(\d\d\.\d\d)-trtllm-python-py3.*", tag)
         return table().triton.get(month[1], "") if month else ""
     if "/tensorrt-llm/" in name or name.endswith("/tensorrt-llm"):
-        found = re.match(r"v?\d+\.\d+\.\d+(?:\.?(?:rc|post)\d+)?", tag)
-        return stated_release(found[0]) if found else ""
+        match = re.match(r"v?\d+\.\d+\.\d+(?:\.?(?:rc|post)\d+)?", tag)
+        return stated_release(match[0]) if match else ""
     return ""
 
 
@@ -169,11 +170,11 @@ def tensorrt_of(version: str) -> str:
 
 def nearest(version: str) -> Release | None:
     """Return the row of a release, else of the one its pre-release leads to, else of the last one before it."""
-    wanted = parsed(version)
-    if wanted is None:
+    target = parsed(version)
+    if target is None:
         return None
-    exact, final = release(wanted.public), release(wanted.base_version)
-    before = [row for row in table().release if Version(row.version) <= wanted]
+    exact, final = release(target.public), release(target.base_version)
+    before = [row for row in table().release if Version(row.version) <= target]
     return exact or final or (before[-1] if before else None)
 
 
@@ -195,9 +196,9 @@ def sm_of_gpu(name: str) -> int | None:
     number = sm_from(name)
     if number is not None:
         return number
-    known = {each: int(sm) for sm, names in table().sm.items() for each in names} | table().gpu
-    fits = [each for each in known if re.search(_spelt(each), name, re.IGNORECASE)]
-    return known[max(fits, key=len)] if fits else None
+    sm_by_gpu = {gpu: int(sm) for sm, names in table().sm.items() for gpu in names} | table().gpu
+    fits = [gpu for gpu in sm_by_gpu if re.search(_spelt(gpu), name, re.IGNORECASE)]
+    return sm_by_gpu[max(fits, key=len)] if fits else None
 
 
 def _spelt(name: str) -> str:

@@ -129,8 +129,8 @@ def _label_axes(axes: Any, chart: Chart, ink: str) -> None:
     axes.set_title(chart.title, fontsize=10, loc="left", color=ink)  # each of the three titles has its own
     axes.set_xlabel(chart.x, fontsize=9)
     axes.set_ylabel(chart.y, fontsize=9)
-    for wanted, scale in ((chart.log_x, axes.set_xscale), (chart.log_y, axes.set_yscale)):
-        if wanted:
+    for is_log, scale in ((chart.log_x, axes.set_xscale), (chart.log_y, axes.set_yscale)):
+        if is_log:
             scale("log")
     if chart.whole_x:
         axes.xaxis.set_major_locator(_import_matplotlib("ticker").MaxNLocator(MOST_TICKS, integer=True))
@@ -158,5 +158,5 @@ def _save_figure(figure: Any, kind: str, *, transparent: bool = False) -> bytes:
 
 def _import_matplotlib(part: str = "") -> Any:
     """Return matplotlib or a module of it."""
-    whole = import_optional("matplotlib", extra="plot", purpose="draw")
-    return import_optional(f"matplotlib.{part}", extra="plot", purpose="draw") if part else whole
+    matplotlib = import_optional("matplotlib", extra="plot", purpose="draw")
+    return import_optional(f"matplotlib.{part}", extra="plot", purpose="draw") if part else matplotlib

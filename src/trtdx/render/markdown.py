@@ -52,7 +52,9 @@ def _render_section(section: Section) -> str:
 def _render_finding_parts(finding: Finding) -> Iterator[str]:
     yield f"### {finding.severity.value}[{finding.code}]: {_escape_text(finding.message)}"
     if finding.evidence:
-        yield _render_fence("\n".join(f"{each.where}: {each.text}" for each in finding.evidence), "text")
+        yield _render_fence(
+            "\n".join(f"{evidence.where}: {evidence.text}" for evidence in finding.evidence), "text"
+        )
     if finding.why:
         yield f"**Why:** {_escape_text(finding.why.strip())}"
     for number, fix in enumerate(finding.fixes):
@@ -63,8 +65,8 @@ def _render_finding_parts(finding: Finding) -> Iterator[str]:
         yield f"**Verify:** {_render_code(finding.verify) if is_command(finding.verify) else _escape_text(finding.verify)}"
     if finding.symptoms:
         rows = "\n".join(
-            f"- {_escape_text(each.message)} (`{each.code}`, {_render_code(each.where)})"
-            for each in finding.symptoms
+            f"- {_escape_text(symptom.message)} (`{symptom.code}`, {_render_code(symptom.where)})"
+            for symptom in finding.symptoms
         )
         yield f"<details><summary>what followed from it ({len(finding.symptoms)})</summary>\n\n{rows}\n\n</details>"
     yield f"_{sureness(finding.confidence)}, at {_render_code(str(finding.where))}_"

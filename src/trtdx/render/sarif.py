@@ -54,8 +54,8 @@ def _invocation_document(report: Report) -> dict[str, Any]:
         {"level": "warning", "message": {"text": f"not read: {shown(note)}"}}
         for note in report.summary.partial
     ]
-    told = {"level": "note", "message": {"text": shown(report.summary.text) or "no summary"}}
-    return {"executionSuccessful": True, "toolExecutionNotifications": [told, *notes]}
+    notification = {"level": "note", "message": {"text": shown(report.summary.text) or "no summary"}}
+    return {"executionSuccessful": True, "toolExecutionNotifications": [notification, *notes]}
 
 
 def _result_document(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def render_text(
     """
     paint = _Paint(color, width)
     first, last = (
-        [each for each in report.sections if each.after_findings is late] for late in (False, True)
+        [section for section in report.sections if section.after_findings is late] for late in (False, True)
     )
     blocks = ["\n".join(_section_lines(section, paint, details)) for section in first]
     blocks += ["\n".join(_finding_lines(finding, paint, details)) for finding in report.findings]
@@ -78,8 +78,8 @@ def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[s
     head = paint(f"{finding.severity.value}[{finding.code}]", finding.severity.value, "bold")
     yield f"{head}: {paint(shown(finding.message), 'bold')}"
     evidence = finding.evidence if details else finding.evidence[:_SHOWN_EVIDENCE]
-    for each in evidence:
-        yield f"  {paint('-->', 'dim')} {shown(each.where)}: {shown(each.text) if details else _clip_text(each.text)}"
+    for item in evidence:
+        yield f"  {paint('-->', 'dim')} {shown(item.where)}: {shown(item.text) if details else _clip_text(item.text)}"
     yield from _wrap_label("why", finding.why, paint.width)
     fixes = finding.fixes if details else finding.fixes[:_SHOWN_FIXES]
     for number, fix in enumerate(fixes):
@@ -128,16 +128,16 @@ def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str
     else:
         yield paint(read, "dim") if report.findings else f"{paint(summary.text, 'bold')}: {read}"
     if summary.harmless and report.findings and not details:
-        total = sum(each.count for each in summary.harmless)
-        least = "at least " if any(each.at_least for each in summary.harmless) else ""
+        total = sum(harmless.count for harmless in summary.harmless)
+        least = "at least " if any(harmless.at_least for harmless in summary.harmless) else ""
         yield paint(
             f"   = {least}{format_count(total, 'line')} of {format_count(len(summary.harmless), 'kind')} known to be harmless (-v lists them)",
             "dim",
         )
     else:
-        for each in summary.harmless:
+        for harmless in summary.harmless:
             yield paint(
-                f"   = known harmless: {each.message} ({each.code}, {each.lines}, first {shown(each.where)})",
+                f"   = known harmless: {harmless.message} ({harmless.code}, {harmless.lines}, first {shown(harmless.where)})",
                 "dim",
             )
     for ignored in summary.ignored:
@@ -147,9 +147,9 @@ def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str
             yield paint(line, "dim")
     for note in summary.partial:
         yield paint(f"   = not read: {shown(note)}", "warning")
-    for words, given in unjudged_in_words(summary, whole=details):
+    for words, is_complete in unjudged_in_words(summary, whole=details):
         for line in _wrap_label("not judged", words, paint.width):
-            yield paint(line, "warning" if given else "dim")
+            yield paint(line, "warning" if is_complete else "dim")
 
 
 def unjudged_in_words(summary: Summary, *, whole: bool) -> Iterator[tuple[str, bool]]:
@@ -157,18 +157,18 @@ def unjudged_in_words(summary: Summary, *, whole: bool) -> Iterator[tuple[str, b
 
     What was not given is folded into one line unless the codes are wanted too.
     """
-    for each in summary.unjudged:
-        if each.given or whole:
-            codes = list(dict.fromkeys(each.codes))
-            told = abbreviate_list(codes, len(codes) if whole else _SHOWN_CODES)
-            because = "because" if each.given else "for lack of"
+    for gap in summary.unjudged:
+        if gap.given or whole:
+            codes = list(dict.fromkeys(gap.codes))
+            listed_codes = abbreviate_list(codes, len(codes) if whole else _SHOWN_CODES)
+            because = "because" if gap.given else "for lack of"
             yield (
-                f"{format_count(len(each.codes), 'agreement')}, {because} {each.reason} ({told})",
-                each.given,
+                f"{format_count(len(gap.codes), 'agreement')}, {because} {gap.reason} ({listed_codes})",
+                gap.given,
             )
-    lacked = [f"{each.reason} ({len(each.codes)})" for each in summary.unjudged if not each.given]
+    lacked = [f"{gap.reason} ({len(gap.codes)})" for gap in summary.unjudged if not gap.given]
     if lacked and not whole:
-        total = sum(len(each.codes) for each in summary.unjudged if not each.given)
+        total = sum(len(gap.codes) for gap in summary.unjudged if not gap.given)
         yield f"{format_count(total, 'agreement')}, for lack of {', '.join(lacked)}", False
 
 

@@ -343,7 +343,9 @@ def test_a_number_is_looked_for_beyond_the_ends_of_the_grid_too(wanted):
 
     from trtdx.compare.attribute.scalar_fit import fit_scalar
 
-    bench = SimpleNamespace(residual=4.0, noise=0.0, error=lambda value: math.log(value / wanted) ** 2)
+    bench = SimpleNamespace(
+        residual=4.0, noise=0.0, squared_error=lambda value: math.log(value / wanted) ** 2
+    )
     assert fit_scalar(bench, [5.0, 10.0, 20.0], lambda value: value)[0] == pytest.approx(wanted, rel=0.01)
 
 
