@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtdx.diagnose import scan
-from trtdx.knowledge.literals import fold
+from trtdx.knowledge.literals import fold_case
 
 _kernel = pytest.importorskip("trtdx._kernel", reason="the C kernel was not built: no compiler here")
 
@@ -23,12 +23,12 @@ DATA = st.lists(
 
 
 def expected(texts, data):
-    folded = fold(data)
+    folded = fold_case(data)
     return sorted(
         (at, number)
         for number, text in enumerate(texts)
         for at in range(len(data))
-        if folded.startswith(fold(text), at)
+        if folded.startswith(fold_case(text), at)
     )
 
 

@@ -318,9 +318,9 @@ class CaptureTarget(OptionGroup):
             raise typer.BadParameter("--after-step needs --resume")
 
 
-def emit_table(section: Section, subject: str, output: OutputOptions, *, whole: bool = True) -> NoReturn:
+def emit_table(section: Section, subject: str, output: OutputOptions, *, all_rows: bool = True) -> NoReturn:
     """Print one table as a report, its cells whole or as long as the terminal has room for, and end."""
     from trtdx.model import Report, Summary
 
     report = Report(Summary(subject), sections=(section,))
-    emit_report(report, output, FindingOptions(fail_on=FailOn.NEVER), details=whole)
+    emit_report(report, output, FindingOptions(fail_on=FailOn.NEVER), details=all_rows)

@@ -156,7 +156,7 @@ def _plan_model(
 def _report_logs(
     host: RealHost,
     logs: Sequence[str],
-    asked: MemoryRequest,
+    question: MemoryRequest,
     findings: FindingOptions,
     output: ReportOptions,
     *,
@@ -167,9 +167,9 @@ def _report_logs(
 
     book = findings.load_rules(host)
     report = (
-        calibration_report(host, asked, tuple(logs), book)
+        calibration_report(host, question, tuple(logs), book)
         if learns
-        else log_report(host, asked, book, tuple(logs))
+        else log_report(host, question, book, tuple(logs))
     )
     emit_report(report, output, findings)
 

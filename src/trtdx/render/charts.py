@@ -64,7 +64,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 def inline_svg(chart: Chart) -> str:
     """Return a chart as an SVG element to stand inside a page."""
-    figure = draw(chart, ink=TEXT_COLOR, paper="none")
+    figure = draw_chart(chart, ink=TEXT_COLOR, paper="none")
     text = _save_figure(figure, "svg", transparent=True).decode()
     text = text[text.index("<svg") :].replace(TEXT_COLOR, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -74,12 +74,12 @@ def inline_svg(chart: Chart) -> str:
     )
 
 
-def write(chart: Chart, path: str) -> None:
+def write_chart(chart: Chart, path: str) -> None:
     """Write a chart as a PNG or SVG file, as its name says."""
     kind = Path(path).suffix.removeprefix(".").lower()
     if kind not in FORMATS:
         raise InputError(f"{path} is not a kind of picture that can be written", fix="name it .png or .svg")
-    RealHost().write(path, _save_figure(draw(chart), kind))
+    RealHost().write(path, _save_figure(draw_chart(chart), kind))
 
 
 def check_drawing() -> None:
@@ -91,7 +91,7 @@ def check_drawing() -> None:
     _import_matplotlib("figure")
 
 
-def draw(chart: Chart, axes: Any = None, *, ink: str = INK, paper: str = PAPER) -> Any:
+def draw_chart(chart: Chart, axes: Any = None, *, ink: str = INK, paper: str = PAPER) -> Any:
     """Return a matplotlib figure of a chart, drawn into the axes of another figure if given.
 
     Raises:

@@ -29,7 +29,7 @@ from trtdx.compare.attribute import explanation_degree, find_causes, run
 from trtdx.compare.attribute.effort import Effort, parse_effort
 from trtdx.compare.attribute.files.weight_changes import classify_weight_change
 from trtdx.compare.attribute.mistakes.config_settings import SettingDifference
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.sides.side import ComparisonQuestion
 from trtdx.errors import InputError
 from trtdx.host import RealHost
@@ -277,7 +277,7 @@ def saved(model, folder):
 
 
 def compared(book, reference, candidate):
-    plan = Plan(reference=f"hf:{reference}", candidate=f"hf:{candidate}", question=QUESTION)
+    plan = ComparisonPlan(reference=f"hf:{reference}", candidate=f"hf:{candidate}", question=QUESTION)
     return compare(RealHost(), plan, book)
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trtdx.compare.nouns import TensorPair
-    from trtdx.compare.run import Plan
+    from trtdx.compare.run import ComparisonPlan
     from trtdx.compare.sides.side import Side
     from trtdx.engines.engine import Array
     from trtdx.host import Host
@@ -59,7 +59,13 @@ MOST_RISEN = 3  # modules around the first wrong one that are tried where it is 
 
 
 def reduce_candidate(
-    host: Host, plan: Plan, where: Where, folder: str, book: RuleBook, *, progress: Told = lambda text: None
+    host: Host,
+    plan: ComparisonPlan,
+    where: Where,
+    folder: str,
+    book: RuleBook,
+    *,
+    progress: Told = lambda text: None,
 ) -> Reproducer:
     """Write the smallest failing part of a candidate.
 
@@ -108,7 +114,7 @@ class _FailingPartSearch:
     """The search for the part."""
 
     def __init__(
-        self, host: Host, plan: Plan, spec: SideSpec, where: Where, scratch: Path, progress: Told
+        self, host: Host, plan: ComparisonPlan, spec: SideSpec, where: Where, scratch: Path, progress: Told
     ) -> None:
         self.host, self.plan, self.spec, self.where, self.scratch = host, plan, spec, where, scratch
         self.progress = progress

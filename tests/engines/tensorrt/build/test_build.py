@@ -200,7 +200,7 @@ from support.network_definitions import mlp
 from trtdx.engines.tensorrt.build.build import build_plan
 network = trt.Builder(trt.Logger(trt.Logger.ERROR)).create_network(1)
 mlp(network)
-built = build(network, profiles=[{PROFILE!r}])
+built = build_plan(network, profiles=[{PROFILE!r}])
 print([kernel.nodes for kernel in built.kernels if kernel.nodes], built.weights_bytes)
 """
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
