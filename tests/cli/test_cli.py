@@ -227,7 +227,7 @@ def test_a_team_writes_checks_and_uses_its_own_rule(trtdx, tmp_path):
     (tmp_path / page).write_text(text.replace("(?P<value>", "(?P<wert>"))
     broken = trtdx("rules", "check", "ours")
     assert broken.returncode == 1
-    assert f"{page}:16: {{value}} is not a named group of the pattern" in broken.stdout
+    assert f"{page}:18: {{value}} is not a named group of the pattern" in broken.stdout
     refused = trtdx("diagnose", "--rules", "ours", "-", stdin=b"x")
     assert refused.returncode == 2
     assert "trtdx rules check ours" in refused.stderr

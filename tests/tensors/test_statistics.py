@@ -247,11 +247,11 @@ def test_without_a_compiler_numpy_does_it(tmp_path):
     script = (
         "import sys; sys.modules['trtdx._stats'] = None\n"
         "import numpy as np\n"
-        "from trtdx.tensors.statistics import kernel_in_use, statistics\n"
-        "from trtdx.tensors.difference import difference\n"
+        "from trtdx.tensors.statistics import array_statistics, kernel_in_use\n"
+        "from trtdx.tensors.difference import measure_difference\n"
         "assert kernel_in_use() == 'numpy'\n"
         "a = np.linspace(-1, 1, 1000, dtype=np.float32)\n"
-        "print(statistics(a).max, statistics(a).hash, difference(a, a + np.float32(1)).sums.max_abs)\n"
+        "print(array_statistics(a).max, array_statistics(a).hash, measure_difference(a, a + np.float32(1)).sums.max_abs)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, timeout=60

@@ -142,8 +142,8 @@ def test_the_first_change_in_the_order_of_the_datas_flow_leads():
 def test_a_new_tensor_is_no_failure_and_nothing_compared_is_one():
     a = {"a": np.zeros(3)}
     assert compared(a, a | {"b": np.ones(1)}).is_fine
-    assert not compared({}, {"b": np.ones(1)}).fine
-    assert not compared(a, {"b": np.ones(1)}).fine
+    assert not compared({}, {"b": np.ones(1)}).is_fine
+    assert not compared(a, {"b": np.ones(1)}).is_fine
 
 
 class TestBeyondTheValueBudget:

@@ -283,7 +283,7 @@ def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path,
 
     monkeypatch.setattr("trtdx.formats.onnx.shape_inference.import_optional", absent)
     deployment = checked(make.saved(tmp_path / "a.onnx", one("Rope", [2], domain="com.acme")))
-    assert deployment.first("onnx").unread == (
+    assert deployment.first_of("onnx").unread == (
         "the types and shapes inside the graph were not checked: "
         "onnx is needed to check types and shapes inside the graph (pip install 'trtdx[onnx]')",
     )

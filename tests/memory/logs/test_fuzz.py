@@ -80,7 +80,7 @@ def test_an_endless_line_is_read_in_bounded_memory_and_what_is_in_it_found():
     line = b"x" * (24 << 20)
     log = read(line + b" " + LINES[3].encode() + b" " + line + b"\n" + LINES[0].encode() + b"\n")
     assert [each.key for each in log.statements] == ["kv.pool", "engine.size"]
-    assert all(len(each.text) <= 900 for each in log.said)
+    assert all(len(each.text) <= 900 for each in log.statements)
 
 
 def test_ten_thousand_restarts_are_not_all_kept():

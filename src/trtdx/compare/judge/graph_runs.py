@@ -140,8 +140,8 @@ class QuantiserSteps:
         part = self._cut.ancestors_of(self._cut.value_of_record(pair.candidate.first))
         clipped = []
         for quantiser in self._cut.change_result:
-            values = self._computed_values.get(pair.step, {}).get(quantiser.given)
-            if quantiser.made in part and values is not None and values.size:
+            values = self._computed_values.get(pair.step, {}).get(quantiser.input_name)
+            if quantiser.output_name in part and values is not None and values.size:
                 out = (values > quantiser.high + CLIPPING_ROOM_STEPS * quantiser.step) | (
                     values < quantiser.low - CLIPPING_ROOM_STEPS * quantiser.step
                 )

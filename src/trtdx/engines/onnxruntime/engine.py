@@ -135,9 +135,9 @@ class OrtEngine(PartialEngine):
         """Return what the node behind a place reads; nothing for what is fed."""
         value = next((tap.value for tap in self.all_taps if tap.place == place), "")
         output = self.graph.values.get(value)
-        if output is None or output not in self.graph.made or place.port != "out":
+        if output is None or output not in self.graph.producers or place.port != "out":
             return []
-        read = self.graph.reads[self.graph.made[output]]
+        read = self.graph.reads[self.graph.producers[output]]
         return [
             OperatorInput(
                 str(operand.name), None if operand.const_value is None else operand.const_value.numpy()

@@ -357,9 +357,9 @@ def test_any_tensor_is_computed_from_any_that_are_given(mlp):
     act = np.full((1, 4), 2, np.float32)
     assert set(ready.compute_tensors({"layers.0.mlp/act_output": act}, ["y"])) == {"y"}
     with pytest.raises(InputError, match="x of the network is needed too"):
-        ready.compute({"y": act}, ["layers.0.mlp/act_output"])
+        ready.compute_tensors({"y": act}, ["layers.0.mlp/act_output"])
     with pytest.raises(UnknownNameError):
-        ready.compute({"nobody": act}, ["y"])
+        ready.compute_tensors({"nobody": act}, ["y"])
 
 
 # What is wrong

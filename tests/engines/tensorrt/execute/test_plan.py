@@ -359,8 +359,8 @@ def test_stand_in_some_by_name_at_the_places_they_are_known_by():
     execution.run({"x": X})
     assert [each.place.name for each in seen] == ["layers.0:out", "layers.1:in"]
     with pytest.raises(InputError, match="hidden is not a debug tensor of this plan"):
-        execution.watch("hidden")
-    execution.watch("unfused")
+        execution.watch_debug_tensors("hidden")
+    execution.watch_debug_tensors("unfused")
     assert execution._context.unfused_tensors_debug_state is True
 
 

@@ -559,8 +559,6 @@ MEASURE = """
 import sys
 from pathlib import Path
 from trtdx.host import RealHost
-from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.agreements import table
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.readers import read_artifact
 artifact = read_artifact(RealHost(), sys.argv[1])
