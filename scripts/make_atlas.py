@@ -5,7 +5,7 @@
 The mirrors are bare git repositories, `OWNER+NAME/repo`. Of every release in `PROJECTS` every source file is read
 once by its hash, `scripts/atlas_sources.py` extracts its messages, and what is written are fingerprints of neighbouring
 words, never words: the index cannot be read back. Paths, function names, levels and line numbers are facts and are
-kept. The same mirrors give the same bytes. `knowledge/atlas.py` describes the format and reads it.
+kept. The same mirrors give the same bytes. `knowledge/atlas_format.py` describes the format, `knowledge/atlas.py` reads it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from atlas_sources import SourceMessage, extract_messages
 from packaging.version import Version
 
-from trtdx.knowledge.atlas import MOST_SHARED, AtlasPlace, AtlasProject, hash_grams, write_atlas
+from trtdx.knowledge.atlas_format import MOST_SHARED, AtlasPlace, AtlasProject, hash_grams, write_atlas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
