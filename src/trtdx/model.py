@@ -47,7 +47,8 @@ class MessagePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         until: the last release that has it here.
         gone_since: the first release that has the wording nowhere any more; empty where the newest still has it.
         share: the share of the message's constant words, by weight, that the line holds; 0 where only the file is
-            known, because the line names it.
+            known.
+        is_named: whether the line itself names the file.
     """
 
     project: str
@@ -58,6 +59,14 @@ class MessagePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     until: str = ""
     gone_since: str = ""
     share: float = 0.0
+    is_named: bool = False
+
+    def __str__(self) -> str:
+        function = f", function {self.function}" if self.function else ""
+        since = f"in {self.since}" if self.since else "up"
+        releases = f"in {self.until} only" if self.since == self.until else f"{since} to {self.until}"
+        gone = f"; no release since {self.gone_since} has this wording" if self.gone_since else ""
+        return f"{self.path}{function} ({self.project}, {releases}{gone})"
 
 
 class ReleaseEstimate(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,23 +109,27 @@ class MessageAtlas:
     def locate(self, line: str) -> LocatedLine | None:
         """Return where a line was raised; None where too few of its words are known to say so."""
         best = self._best_messages(line)
-        path, source_line = _source_place_in(line)
         occurrences = [
             occurrence for number, share in best for occurrence in self._occurrences(number, share)
         ]
-        if path:
-            stated = [occurrence for occurrence in occurrences if self._is_path(occurrence.file, path)]
-            if not stated:
-                occurrences = [*self._stated_file(path), *occurrences]
-            occurrences = stated or occurrences
+        occurrences, source_line = self._prefer_named(line, occurrences)
         if not occurrences:
             return None
-        places = sorted({self._place(o): None for o in occurrences}, key=self._rank_place)
-        return LocatedLine(
-            places=tuple(places),
-            releases=self._releases(occurrences, source_line if path else 0),
-            source_line=source_line,
-        )
+        places = sorted(dict.fromkeys(map(self._place, occurrences)), key=self._rank_place)
+        releases = self._releases(occurrences, source_line)
+        return LocatedLine(places=tuple(places), releases=releases, source_line=source_line)
+
+    def _prefer_named(self, line: str, occurrences: list[_Occurrence]) -> tuple[list[_Occurrence], int]:
+        """Return the occurrences in the file that the line names, if it names one, and the line in that file."""
+        for path, source_line in reversed(
+            _source_places_in(line)
+        ):  # a line that quotes another names it last
+            named = [one._replace(is_named=True) for one in occurrences if self._is_path(one.file, path)]
+            if named:
+                return named, source_line
+            if file := self._named_file(path):
+                return file + occurrences, source_line
+        return occurrences, 0
 
     def _best_messages(self, line: str) -> list[tuple[int, float]]:
         """Return the messages that a line is likeliest to be, with the share of each that stands in it."""
@@ -184,7 +188,7 @@ class MessageAtlas:
         known, stated = self._files[file][1].split("/"), path.strip("/").split("/")
         return known[-1] == stated[-1] and (len(stated) < 2 or len(known) < 2 or known[-2] == stated[-2])
 
-    def _stated_file(self, path: str) -> list[_Occurrence]:
+    def _named_file(self, path: str) -> list[_Occurrence]:
         """Return the file that a line names, if just one has such a path."""
         files = [
             number
@@ -196,7 +200,7 @@ class MessageAtlas:
         if len(files) != 1 or ("/" not in path and len(path) < 10):
             return []
         first, last = (int(column) for column in self._files[files[0]][2:4])
-        return [_Occurrence(-1, files[0], 0, 0, dict.fromkeys(range(first, last + 1), 0), 0.0)]
+        return [_Occurrence(-1, files[0], 0, 0, dict.fromkeys(range(first, last + 1), 0), 0.0, True)]
 
     def _place(self, occurrence: _Occurrence) -> MessagePlace:
         row = self._files[occurrence.file]
@@ -211,6 +215,7 @@ class MessageAtlas:
             until=project.releases[last],
             gone_since=self._gone_since(occurrence.message, int(row[0])) if occurrence.message >= 0 else "",
             share=round(occurrence.share, 2),
+            is_named=occurrence.is_named,
         )
 
     def _gone_since(self, message: int, project: int) -> str:
@@ -231,6 +236,7 @@ class MessageAtlas:
     def _rank_place(self, place: MessagePlace) -> tuple[object, ...]:
         releases = next(project.releases for project in self.projects if project.name == place.project)
         return (
+            not place.is_named,
             -place.share,
             -LEVELS.index(place.level),
             -releases.index(place.until),
@@ -263,11 +269,11 @@ class _Occurrence(NamedTuple):
     level: int
     lines: dict[int, int]
     share: float
+    is_named: bool = False
 
 
-def _source_place_in(line: str) -> tuple[str, int]:
-    match = _SOURCE_PLACE.search(line)
-    return (match["path"], int(match["line"])) if match else ("", 0)
+def _source_places_in(line: str) -> list[tuple[str, int]]:
+    return [(match["path"], int(match["line"])) for match in _SOURCE_PLACE.finditer(line)]
 
 
 def _common_tail(path: str, other: str) -> list[str]:

@@ -18,6 +18,7 @@ PROJECT = "TensorRT-LLM"
 BACKEND = "tensorrtllm_backend"  # has the same numbers
 CONTAINER = "Triton core"  # its releases are those of images, which hold a release of TensorRT-LLM
 LEAST_EVIDENCE = 1.0  # bits in all; less says nothing
+PROGRAM_STATES, PACKAGE_STATES, IMAGE_STATES = 3, 2, 1  # how much a stated release counts
 CONTAINER_TRUST = 0.6  # an image may hold another TensorRT-LLM than it came with
 
 # What a running program prints of itself comes first; a package or an image may be another than the one that runs.
@@ -35,14 +36,14 @@ _FORMS = (
 
 
 def stated_in_line(line: str) -> tuple[str, int]:
-    """Return the release that a line states, and how much that counts: 3 the program's own word, 1 an image's tag."""
+    """Return the release that a line states, and how much that counts; nothing and 0 where it states none."""
     if match := _RUNNING.search(line):
-        return stated_release(match["release"]), 3
+        return stated_release(match["release"]), PROGRAM_STATES
     if match := _INSTALLED.search(line):
-        return stated_release(match["release"] or f"{match['branch']}.0"), 2
+        return stated_release(match["release"] or f"{match['branch']}.0"), PACKAGE_STATES
     for match in _IMAGE.finditer(line):
         if release := release_of_image(match[0]):
-            return release, 1
+            return release, IMAGE_STATES
     return "", 0
 
 

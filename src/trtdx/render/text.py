@@ -12,7 +12,7 @@ from trtdx.words import abbreviate_list, format_bytes, format_count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.model import Finding, Fix, Report, Section, Summary
+    from trtdx.model import Finding, Fix, ReleaseEstimate, Report, Section, Summary
 
 WIDTH = 100
 _SPOKEN = {
@@ -80,6 +80,8 @@ def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[s
     evidence = finding.evidence if details else finding.evidence[:_SHOWN_EVIDENCE]
     for each in evidence:
         yield f"  {paint('-->', 'dim')} {shown(each.where)}: {shown(each.text) if details else _clip_text(each.text)}"
+        for place in each.raised_in if details else ():
+            yield paint(f"      raised in {shown(str(place))}", "dim")
     yield from _wrap_label("why", finding.why, paint.width)
     fixes = finding.fixes if details else finding.fixes[:_SHOWN_FIXES]
     for number, fix in enumerate(fixes):
@@ -127,6 +129,7 @@ def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str
         yield paint(shown(summary.text), "bold")
     else:
         yield paint(read, "dim") if report.findings else f"{paint(summary.text, 'bold')}: {read}"
+    yield from _release_lines(summary, paint, details)
     if summary.harmless and report.findings and not details:
         total = sum(each.count for each in summary.harmless)
         least = "at least " if any(each.at_least for each in summary.harmless) else ""
@@ -152,6 +155,11 @@ def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str
             yield paint(line, "warning" if given else "dim")
 
 
+def _release_lines(summary: Summary, paint: _Paint, details: bool) -> Iterator[str]:
+    if summary.release and (details or not summary.release.is_stated):
+        yield paint(f"   = {release_in_words(summary.release)}", "dim")
+
+
 def unjudged_in_words(summary: Summary, *, whole: bool) -> Iterator[tuple[str, bool]]:
     """Yield why agreements could not be judged, and whether all they are between was given.
 
@@ -170,6 +178,13 @@ def unjudged_in_words(summary: Summary, *, whole: bool) -> Iterator[tuple[str, b
     if lacked and not whole:
         total = sum(len(each.codes) for each in summary.unjudged if not each.given)
         yield f"{format_count(total, 'agreement')}, for lack of {', '.join(lacked)}", False
+
+
+def release_in_words(release: ReleaseEstimate) -> str:
+    """Return what a log tells of the release it comes from, and how."""
+    if release.is_stated:
+        return f"{release}, says {shown(release.where)}"
+    return f"looks like {release}, by {format_count(release.lines, 'line')} that other releases do not print"
 
 
 def read_in_words(summary: Summary) -> list[str]:
