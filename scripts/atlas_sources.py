@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LEAST_WORDS = 3  # of a text that nothing known reports
 PLACEHOLDER = "\0"  # between constant parts
+CHECK_PREFIX = "Assertion failed: "  # what TensorRT-LLM prints before a check's message or condition
 CONVERSION = re.compile(
     r"%[-+ #0]*(?:\*|\d+)?(?:\.(?:\*|\d+))?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGaAcsprn](?![A-Za-z])|%\(\w+\)[a-z]|\{[^{}\n]*\}"
 )
@@ -91,7 +92,7 @@ def _extract_cpp(text: str) -> list[SourceMessage]:
         condition = " ".join(text[match.end() : _closing_parenthesis(skeleton, match.end())].split())
         line = bisect_right(lines, match.start())
         messages.append(
-            SourceMessage(f"Assertion failed: {condition}", functions.name_at(match.start()), "error", line)
+            SourceMessage(f"{CHECK_PREFIX}{condition}", functions.name_at(match.start()), "error", line)
         )
     return sorted(messages, key=lambda message: message.line)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TARGET = Path(__file__).resolve().parents[1] / "src" / "trtdx" / "data" / "atlas.bin"
 MOST_BYTES = 6_000_000
 MOST_SOURCE_BYTES = 600_000  # larger ones are generated
-LEAST_WEIGHT = 14.0  # bits; a message that weighs less says too little to be looked up
+LEAST_WEIGHT = 6.0  # bits; a message that weighs less says too little even beside the name of its file
 SOURCE_NAME = re.compile(r"\.(?:py|c|cc|cpp|h|hpp|cu|cuh)$|/help-[^/]*\.txt$")
 NOT_SHIPPED = re.compile(
     r"(?:^|/)(?:tests?|unittest|3rdparty|third_party|contrib/build|jenkins|docker|\.github|qa|docs?|cubins?|man)/|[cC]ubin"

@@ -34,15 +34,28 @@ from trtdx.knowledge.atlas_format import (
 from trtdx.model import MessagePlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 MOST_WORDS = 300  # of a line; more are a dump
+LINES_BELOW = 6  # how far below its first line a statement may be said to stand
 
-LEAST_SHARE = 0.55  # of a message's weight that must stand in the line
-LEAST_WEIGHT = 22.0  # bits in all
-CUT_SHARE, CUT_WEIGHT = 0.3, 40.0  # for a message that goes on where the line ends
+LEAST_SHARE, LEAST_WEIGHT = 0.7, 22.0  # of a message's weight that must stand in the line, and bits in all
+CUT_SHARE, CUT_WEIGHT, CUT_GRAMS = 0.15, 40.0, 3  # for a message that goes on where the line ends, or nearly
+HINTED_SHARE, HINTED_WEIGHT = 0.9, 11.0  # where the line shows which program printed it
+NAMED_SHARE, NAMED_WEIGHT = 0.6, 5.0  # where the line names the file
 CLOSE = 0.93  # of the best candidate's rank: as good an answer
+MOST_CANDIDATES, MOST_PLACES = 24, 6
 
+# A line of TensorRT's own core, whose sources are not public; plugins say some of it in the same words.
+_CLOSED = re.compile(r"\[\w+\.(?:cpp|h)::\w+::\d+\]|\bError Code \d+: ")
+_HINTS = (
+    (re.compile(r"\[TensorRT-LLM\]|\[TRT-LLM\]|\btensorrt_llm\b"), ("TensorRT-LLM", "tensorrtllm_backend")),
+    (re.compile(r"\bNCCL (?:WARN|INFO)\b"), ("NCCL",)),
+    (re.compile(r"\b[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ "), ("Triton core", "Triton server", "Triton python_backend", "Triton backend")),
+    (re.compile(r"Open MPI|\bORTE\b|\bPMIX\b|\bMPI_\w+|\bmpirun\b"), ("Open MPI",)),
+)  # fmt: skip
+_MOVED = ("tensorrtllm_backend", "TensorRT-LLM")  # since 0.20 the one is in the other's sources
+_ASIDE = ("examples/", "benchmarks/", "scripts/", "samples/")  # less often run than a library
 _SOURCE_PLACE = re.compile(
     r"(?P<path>[\w./+-]*[\w+-]\.(?:cpp|cc|cuh|cu|hpp|h|c|py))(?:\", line |:|\()(?P<line>\d{1,5})\b"
 )
@@ -75,6 +88,7 @@ class MessageAtlas:
         self._grams, self._targets = self._numbers("grams", "I"), self._numbers("targets", "I")
         self._weights, self._starts = self._numbers("weights", "H"), self._numbers("starts", "I")
         self._postings, self._places = self._section("postings"), self._section("places")
+        self._decoded: dict[int, list[_Occurrence]] = {}
 
     def __len__(self) -> int:
         return len(self._weights)
@@ -108,51 +122,73 @@ class MessageAtlas:
 
     def locate(self, line: str) -> LocatedLine | None:
         """Return where a line was raised; None where too few of its words are known to say so."""
-        best = self._best_messages(line)
-        occurrences = [
-            occurrence for number, share in best for occurrence in self._occurrences(number, share)
-        ]
-        occurrences, source_line = self._prefer_named(line, occurrences)
-        if not occurrences:
+        if _CLOSED.search(line):
             return None
-        places = sorted(dict.fromkeys(map(self._place, occurrences)), key=self._rank_place)
-        releases = self._releases(occurrences, source_line)
-        return LocatedLine(places=tuple(places), releases=releases, source_line=source_line)
+        hints = frozenset(name for pattern, names in _HINTS if pattern.search(line) for name in names)
+        candidates = self._candidates(line)
+        nested = _nest_messages([one for one in candidates if self._is_strong(one, hints)])
+        groups = [
+            [place for one in group for place in self._occurrences(one.message, one.share)]
+            for group in nested
+        ]
+        groups, source_line = self._prefer_named(line, candidates, groups, hints)
+        if not groups:
+            return None
+        ordered = [one for group in groups for one in sorted(group, key=self._rank_occurrence)]
+        return LocatedLine(
+            places=tuple(dict.fromkeys(self._place(one) for one in ordered[:MOST_PLACES])),
+            releases=self._releases(groups, source_line),
+            source_line=source_line,
+        )
 
-    def _prefer_named(self, line: str, occurrences: list[_Occurrence]) -> tuple[list[_Occurrence], int]:
-        """Return the occurrences in the file that the line names, if it names one, and the line in that file."""
-        for path, source_line in reversed(
-            _source_places_in(line)
-        ):  # a line that quotes another names it last
-            named = [one._replace(is_named=True) for one in occurrences if self._is_path(one.file, path)]
-            if named:
-                return named, source_line
-            if file := self._named_file(path):
-                return file + occurrences, source_line
-        return occurrences, 0
-
-    def _best_messages(self, line: str) -> list[tuple[int, float]]:
-        """Return the messages that a line is likeliest to be, with the share of each that stands in it."""
+    def _candidates(self, line: str) -> list[_Candidate]:
+        """Return the messages that a line may be, best first."""
         grams = list(dict.fromkeys(hash_word_pairs(split_words(line)[:MOST_WORDS])))
         weights: dict[int, float] = defaultdict(float)
-        last: dict[int, int] = {}
+        spans: dict[int, tuple[int, int]] = {}
         for position, gram in enumerate(grams):
             messages = self._messages_with(gram)
             weight = log2(len(self) / len(messages)) if messages else 0.0
             for number in messages:
                 weights[number] += weight
-                last[number] = position
-        ranked = []
+                spans[number] = (spans.get(number, (position,))[0], position)
+        candidates = []
         for number, weight in weights.items():
             share = min(1.0, weight * SCALE / max(1, self._weights[number]))
-            whole = share >= LEAST_SHARE and weight >= LEAST_WEIGHT
-            cut = share >= CUT_SHARE and weight >= CUT_WEIGHT and last[number] == len(grams) - 1
-            if whole or cut:
-                ranked.append((weight * share, number, share))
-        top = max(ranked, default=(0.0, 0, 0.0))[0]
-        return [
-            (number, share) for rank, number, share in sorted(ranked, reverse=True) if rank >= CLOSE * top
-        ]
+            is_cut = CUT_SHARE <= share < LEAST_SHARE and spans[number][1] >= len(grams) - CUT_GRAMS
+            if weight >= NAMED_WEIGHT and (share >= NAMED_SHARE or is_cut):
+                candidates.append(_Candidate(number, weight, share, *spans[number], is_cut))
+        return sorted(candidates, key=lambda one: (-one.rank, one.message))[:MOST_CANDIDATES]
+
+    def _is_strong(self, candidate: _Candidate, hints: frozenset[str]) -> bool:
+        """Whether a line says enough of a message to be taken for it."""
+        if candidate.is_cut:
+            return candidate.weight >= CUT_WEIGHT
+        if candidate.share >= LEAST_SHARE and candidate.weight >= LEAST_WEIGHT:
+            return True
+        if candidate.share < HINTED_SHARE or candidate.weight < HINTED_WEIGHT:
+            return False
+        return any(self._project(one).name in hints for one in self._occurrences(candidate.message, 0.0))
+
+    def _prefer_named(
+        self,
+        line: str,
+        candidates: Sequence[_Candidate],
+        groups: list[list[_Occurrence]],
+        hints: frozenset[str],
+    ) -> tuple[list[list[_Occurrence]], int]:
+        """Return the occurrences in the file that the line names, if it names one, and the line in that file."""
+        for path, source_line in reversed(
+            _source_places_in(line)
+        ):  # a line that quotes another names it last
+            for candidate in candidates:
+                occurrences = self._occurrences(candidate.message, candidate.share)
+                named = [one._replace(is_named=True) for one in occurrences if self._is_path(one.file, path)]
+                if named:
+                    return [named], source_line
+            if files := self._named_files(path, hints):
+                return [files, *groups], source_line
+        return groups, 0
 
     def _messages_with(self, gram: int) -> Sequence[int]:
         index = bisect_left(self._grams, gram)
@@ -168,7 +204,13 @@ class MessageAtlas:
             messages.append(message)
         return messages
 
-    def _occurrences(self, message: int, share: float) -> Iterator[_Occurrence]:
+    def _occurrences(self, message: int, share: float) -> list[_Occurrence]:
+        """Return every place that prints a message."""
+        if message not in self._decoded:
+            self._decoded[message] = list(self._decode_places(message))
+        return [one._replace(share=share) for one in self._decoded[message]]
+
+    def _decode_places(self, message: int) -> Iterator[_Occurrence]:
         numbers = VarintReader(self._places, self._starts[message])
         for _ in range(numbers.next()):
             file, function, packed = numbers.next(), numbers.next(), numbers.next()
@@ -182,25 +224,35 @@ class MessageAtlas:
                 line += (step >> 1) ^ -(step & 1)
                 lines.update(dict.fromkeys(range(release, release + (length >> 1)), line))
                 release += length >> 1
-            yield _Occurrence(message, file, function, level, lines, share)
+            yield _Occurrence(message, file, function, level, lines, 0.0)
 
     def _is_path(self, file: int, path: str) -> bool:
         known, stated = self._files[file][1].split("/"), path.strip("/").split("/")
         return known[-1] == stated[-1] and (len(stated) < 2 or len(known) < 2 or known[-2] == stated[-2])
 
-    def _named_file(self, path: str) -> list[_Occurrence]:
-        """Return the file that a line names, if just one has such a path."""
+    def _named_files(self, path: str, hints: frozenset[str]) -> list[_Occurrence]:
+        """Return the file that a line names, also where it was moved, if only one program has such a path."""
         files = [
             number
             for number in self._files_by_name.get(path.rpartition("/")[2], ())
             if self._is_path(number, path)
+            and (not hints or self.projects[int(self._files[number][0])].name in hints)
         ]
         depth = [len(_common_tail(self._files[number][1], path)) for number in files]
         files = [number for number, length in zip(files, depth, strict=True) if length == max(depth)]
-        if len(files) != 1 or ("/" not in path and len(path) < 10):
+        is_clear = len(files) == 1 or (
+            len(files) <= 3 and len({self._files[number][0] for number in files}) == 1
+        )
+        if not is_clear or not (hints or "/" in path or len(path) >= 10):
             return []
-        first, last = (int(column) for column in self._files[files[0]][2:4])
-        return [_Occurrence(-1, files[0], 0, 0, dict.fromkeys(range(first, last + 1), 0), 0.0, True)]
+        return [
+            _Occurrence(-1, number, 0, 0, dict.fromkeys(range(int(first), int(last) + 1), 0), 0.0, True)
+            for number in files
+            for first, last in [self._files[number][2:4]]
+        ]
+
+    def _project(self, occurrence: _Occurrence) -> AtlasProject:
+        return self.projects[int(self._files[occurrence.file][0])]
 
     def _place(self, occurrence: _Occurrence) -> MessagePlace:
         row = self._files[occurrence.file]
@@ -219,13 +271,16 @@ class MessageAtlas:
         )
 
     def _gone_since(self, message: int, project: int) -> str:
+        """Return the first release without a wording; sources that moved into another project's are not gone."""
+        last: dict[int, int] = defaultdict(int)
+        for occurrence in self._occurrences(message, 0.0):
+            number = int(self._files[occurrence.file][0])
+            last[number] = max(last[number], *occurrence.lines)
         releases = self.projects[project].releases
-        last = max(
-            max(occurrence.lines)
-            for occurrence in self._occurrences(message, 0.0)
-            if int(self._files[occurrence.file][0]) == project
+        moved = self.projects[project].name == _MOVED[0] and any(
+            self.projects[n].name == _MOVED[1] for n in last
         )
-        return releases[last + 1] if last + 1 < len(releases) else ""
+        return releases[last[project] + 1] if last[project] + 1 < len(releases) and not moved else ""
 
     def _is_published_late(self, project: AtlasProject, path: str, first: int) -> bool:
         return any(
@@ -233,33 +288,48 @@ class MessageAtlas:
             for folder, release in project.opened.items()
         )
 
-    def _rank_place(self, place: MessagePlace) -> tuple[object, ...]:
-        releases = next(project.releases for project in self.projects if project.name == place.project)
-        return (
-            not place.is_named,
-            -place.share,
-            -LEVELS.index(place.level),
-            -releases.index(place.until),
-            place.project,
-            place.path,
-            place.function,
-        )
+    def _rank_occurrence(self, occurrence: _Occurrence) -> tuple[object, ...]:
+        """Return what sorts places: sure ones first, then graver ones, libraries, and what has been there longest."""
+        path = self._files[occurrence.file][1]
+        aside = path.startswith(_ASIDE)
+        return -occurrence.share, -occurrence.level, aside, -len(occurrence.lines), path, occurrence.function
 
-    def _releases(self, occurrences: Iterable[_Occurrence], source_line: int) -> dict[str, int]:
+    def _releases(self, groups: Sequence[Sequence[_Occurrence]], source_line: int) -> dict[str, int]:
         """Return the releases that can print the line, by project; where it names its source line, with that line."""
+        masks: dict[str, int] = {}
+        for group in groups:
+            for name, mask in self._group_releases(group, source_line).items():
+                masks[name] = masks.get(name, mask) & mask or mask
+        return masks
+
+    def _group_releases(self, group: Sequence[_Occurrence], source_line: int) -> dict[str, int]:
         masks: dict[str, int] = defaultdict(int)
         exact: dict[str, int] = defaultdict(int)
-        for occurrence in occurrences:
-            row = self._files[occurrence.file]
-            project = self.projects[int(row[0])]
+        for occurrence in group:
+            project, path = self._project(occurrence), self._files[occurrence.file][1]
             first = min(occurrence.lines)
-            if self._is_published_late(project, row[1], first):
+            if self._is_published_late(project, path, first):
                 masks[project.name] |= (1 << first) - 1
             for release, line in occurrence.lines.items():
                 masks[project.name] |= 1 << release
-                if source_line and line <= source_line <= line + 6:
+                if occurrence.is_named and line and line <= source_line <= line + LINES_BELOW:
                     exact[project.name] |= 1 << release
         return dict(masks) | dict(exact)
+
+
+class _Candidate(NamedTuple):
+    """A message that a line may be: how much of it stands there, and between which grams of the line."""
+
+    message: int
+    weight: float
+    share: float
+    first: int
+    last: int
+    is_cut: bool
+
+    @property
+    def rank(self) -> float:
+        return self.weight * self.share
 
 
 class _Occurrence(NamedTuple):
@@ -270,6 +340,17 @@ class _Occurrence(NamedTuple):
     lines: dict[int, int]
     share: float
     is_named: bool = False
+
+
+def _nest_messages(candidates: Sequence[_Candidate]) -> list[list[_Candidate]]:
+    """Return the messages of a line in groups as good as each other, what is quoted before what quotes it."""
+    groups: list[list[_Candidate]] = []
+    rest = list(candidates)
+    while rest:
+        group = [one for one in rest if one.rank >= CLOSE * rest[0].rank]
+        groups.insert(0, group)
+        rest = [one for one in rest if one.first > max(member.last for member in group)]
+    return groups
 
 
 def _source_places_in(line: str) -> list[tuple[str, int]]:

@@ -37,6 +37,10 @@ PLACEHOLDER = "\0"
 LEVELS = ("text", "debug", "info", "warning", "error")
 SCALE = 16
 
+# what loggers put before messages, and before messages that messages quote
+_LOG_TAG = re.compile(
+    r"\[(?:TensorRT-LLM|TRT-LLM|TensorRT|TRT)\](?: ?\[[\w .]{0,24}\]){0,3}|\bNCCL (?:WARN|INFO)\b"
+)
 _WORD = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -60,7 +64,7 @@ class AtlasPlace(NamedTuple):
 
 def split_words(text: str) -> list[str]:
     """Return the words that count: names and words in lower case, no numbers."""
-    return [word.lower() for word in _WORD.findall(text)]
+    return [word.lower() for word in _WORD.findall(_LOG_TAG.sub(" ", text))]
 
 
 def hash_grams(parts: str) -> list[tuple[int, ...]]:
