@@ -17,7 +17,7 @@ from trtdx.diagnose.cause import QUIET_LEVELS
 from trtdx.diagnose.scope import scope_from_sources
 from trtdx.knowledge.atlas import LocatedLine, message_atlas
 from trtdx.knowledge.release_estimate import PROGRAM_STATES, estimate_release, stated_in_line
-from trtdx.knowledge.versions import parsed
+from trtdx.knowledge.versions import parse_release
 from trtdx.model import Evidence, Finding, MessagePlace, ReleaseEstimate
 from trtdx.rule import RuleKind
 
@@ -159,7 +159,7 @@ def release_mismatch(sources: Sequence[SourceFacts], book: RuleBook) -> list[Fin
                 members[jobs[source.name]][member] = event  # the last that it said: it may have been upgraded
     for by_member in members.values():
         events = sorted(
-            by_member.values(), key=lambda event: parsed(stated_in_line(event.text)[0]) or Version("0")
+            by_member.values(), key=lambda event: parse_release(stated_in_line(event.text)[0]) or Version("0")
         )
         releases = [stated_in_line(event.text)[0] for event in events]
         if len(set(releases)) > 1:

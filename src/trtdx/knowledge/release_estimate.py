@@ -6,7 +6,7 @@ import re
 from math import log2
 from typing import TYPE_CHECKING
 
-from trtdx.knowledge.versions import parsed, release_of_image, stated_release, table
+from trtdx.knowledge.versions import parse_release, release_of_image, stated_release, version_table
 from trtdx.model import ReleaseEstimate
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def _vote_of_line(line: LocatedLine, atlas: MessageAtlas, releases: Sequence[str
     if mask:
         return mask, 1.0
     images = _release_names(line, atlas, CONTAINER) if line.source_line else ()
-    inside = {parsed(table().triton.get(image, "")) for image in images}
-    bits = sum(1 << number for number, release in enumerate(releases) if parsed(release) in inside)
+    inside = {parse_release(version_table().triton.get(image, "")) for image in images}
+    bits = sum(1 << number for number, release in enumerate(releases) if parse_release(release) in inside)
     return bits, CONTAINER_TRUST
 
 
@@ -110,9 +110,9 @@ def _release_names(line: LocatedLine, atlas: MessageAtlas, name: str) -> tuple[s
 
 
 def _mask_between(releases: Sequence[str], first: str, last: str) -> int:
-    low, high = parsed(first), parsed(last or releases[-1])
+    low, high = parse_release(first), parse_release(last or releases[-1])
     return sum(
         1 << number
         for number, release in enumerate(releases)
-        if low and high and low <= (parsed(release) or low) <= high
+        if low and high and low <= (parse_release(release) or low) <= high
     )

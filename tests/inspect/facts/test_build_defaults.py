@@ -152,9 +152,9 @@ def test_every_setting_is_explained():
 
 
 def test_the_eras_are_in_order():
-    from trtdx.knowledge.versions import parsed
+    from trtdx.knowledge.versions import parse_release
 
-    since = [parsed(era.since) for era in build_defaults.build_defaults_table().era]
+    since = [parse_release(era.since) for era in build_defaults.build_defaults_table().era]
     assert since == sorted(since)
     assert all(
         name.split(".")[0] in ("build", "plugin")
