@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LEAST_WORDS = 3  # of a text that nothing known reports
 PLACEHOLDER = "\0"  # between constant parts
-CHECK_PREFIX = "Assertion failed: "  # what TensorRT-LLM prints before a check's message or condition
+CHECK_PREFIX = "Assertion failed: "  # what TensorRT-LLM prints before a condition
 CONVERSION = re.compile(
     r"%[-+ #0]*(?:\*|\d+)?(?:\.(?:\*|\d+))?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGaAcsprn](?![A-Za-z])|%\(\w+\)[a-z]|\{[^{}\n]*\}"
 )

@@ -63,10 +63,9 @@ class MessagePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     def __str__(self) -> str:
         function = f", function {self.function}" if self.function else ""
-        since = f"in {self.since}" if self.since else "up"
-        releases = f"in {self.until} only" if self.since == self.until else f"{since} to {self.until}"
+        first = "" if self.since == self.until else f"{self.since} to " if self.since else "up to "
         gone = f"; no release since {self.gone_since} has this wording" if self.gone_since else ""
-        return f"{self.path}{function} ({self.project}, {releases}{gone})"
+        return f"{self.path}{function} ({self.project} {first}{self.until}{gone})"
 
 
 class ReleaseEstimate(msgspec.Struct, frozen=True, kw_only=True):

@@ -304,7 +304,7 @@ class MessageAtlas:
 
     def _group_releases(self, group: Sequence[_Occurrence], source_line: int) -> dict[str, int]:
         masks: dict[str, int] = defaultdict(int)
-        exact: dict[str, int] = defaultdict(int)
+        by_offset: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         for occurrence in group:
             project, path = self._project(occurrence), self._files[occurrence.file][1]
             first = min(occurrence.lines)
@@ -313,8 +313,8 @@ class MessageAtlas:
             for release, line in occurrence.lines.items():
                 masks[project.name] |= 1 << release
                 if occurrence.is_named and line and line <= source_line <= line + LINES_BELOW:
-                    exact[project.name] |= 1 << release
-        return dict(masks) | dict(exact)
+                    by_offset[source_line - line][project.name] |= 1 << release
+        return dict(masks) | dict(by_offset[min(by_offset)] if by_offset else {})
 
 
 class _Candidate(NamedTuple):
