@@ -15,7 +15,9 @@ from packaging.version import Version
 
 from trtdx.diagnose.cause import QUIET_LEVELS
 from trtdx.diagnose.scope import scope_from_sources
-from trtdx.knowledge.atlas import LocatedLine, message_atlas
+from trtdx.diagnose.similar_rules import similarity_index
+from trtdx.diagnose.unknown import UNKNOWN_CODE
+from trtdx.knowledge.atlas import LocatedLine, locate_message, message_atlas
 from trtdx.knowledge.release_estimate import PROGRAM_STATES, estimate_release, stated_in_line
 from trtdx.knowledge.versions import parse_release
 from trtdx.model import Evidence, Finding, MessagePlace, ReleaseEstimate
@@ -32,6 +34,7 @@ MAX_LOOKUPS = 24  # of one kind of line in one source
 MAX_SOURCES = 16
 MAX_PLACES = 2  # shown of one line
 MAX_PAGES = 3
+MAX_SIMILAR_PAGES = 20
 OPEN_PROGRAMS = re.compile(
     r"(?i)tensorrt[_-]?llm|TRT-LLM|nccl|mpi|triton|\.(?:cc|cpp|cu|h|py)\b|error|exception|failed"
 )
@@ -118,7 +121,10 @@ def explain_unknown(finding: Finding, book: RuleBook) -> Finding:
     parts = [f"The line is raised in {places[0]}."]
     names = _condition_names(finding.evidence[0].text)
     parts += [f"Its condition is about {', '.join(names)}."] if names else []
-    pages = [f"{rule.code} {rule.front.message}" for rule in pages_about(places[0], book)[:MAX_PAGES]]
+    pages = [
+        f"{rule.code} {rule.front.message}"
+        for rule in pages_about(places[0], finding.evidence[0].text, book)[:MAX_PAGES]
+    ]
     parts += [f"Pages about the same file: {'; '.join(pages)}."] if pages else []
     return msgspec.structs.replace(finding, why=" ".join([*parts, finding.why]).strip())
 
@@ -131,13 +137,24 @@ def _condition_names(line: str) -> list[str]:
     return list(dict.fromkeys(IDENTIFIER.findall(match["condition"])))[:6]
 
 
-def pages_about(place: MessagePlace, book: RuleBook) -> list[Rule]:
-    """Return the pages that name a file as their source, those about the same function's lines first."""
-    return [
-        rule
-        for rule in book
-        if not rule.front.retired and any(name.partition("@")[0] == place.path for name in rule.front.source)
-    ]
+def pages_about(place: MessagePlace, line: str, book: RuleBook) -> list[Rule]:
+    """Return the pages about the file that a line is raised in: those about its function first.
+
+    A page is about the files that it names as its source and those that raise its own examples. Examples are looked
+    up only on pages in similar words, because there are thousands of them.
+    """
+    about = [rule for rule in book if any(name.partition("@")[0] == place.path for name in rule.front.source)]
+    functions = {rule.code: place.function for rule in about}
+    for near in similarity_index(book).nearest_rules(line, max_rules=MAX_SIMILAR_PAGES):
+        for example in near.rule.fires_on[:2]:
+            raised = locate_message(example)[:1]
+            if raised and raised[0].path == place.path and near.rule.code not in functions:
+                about.append(near.rule)
+                functions[near.rule.code] = raised[0].function
+    return sorted(
+        (rule for rule in about if rule.code != UNKNOWN_CODE and not rule.front.retired),
+        key=lambda rule: functions[rule.code] != place.function,
+    )
 
 
 class _Member(NamedTuple):
