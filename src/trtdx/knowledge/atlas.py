@@ -41,9 +41,10 @@ LINES_BELOW = 6  # how far below its first line a statement may be said to stand
 
 LEAST_SHARE, LEAST_WEIGHT = 0.7, 22.0  # of a message's weight that must stand in the line, and bits in all
 CUT_SHARE, CUT_WEIGHT, CUT_GRAMS = 0.15, 40.0, 3  # for a message that goes on where the line ends, or nearly
-HINTED_SHARE, HINTED_WEIGHT = 0.9, 11.0  # where the line shows which program printed it
+HINTED_SHARE, HINTED_WEIGHT = 0.9, 14.5  # where the line shows which program printed it
 NAMED_SHARE, NAMED_WEIGHT = 0.6, 5.0  # where the line names the file
 CLOSE = 0.93  # of the best candidate's rank: as good an answer
+UNREPORTED = 0.8  # of its rank is what a text counts that nothing is seen to report
 MOST_CANDIDATES, MOST_PLACES = 24, 6
 
 # A line of TensorRT's own core, whose sources are not public; plugins say some of it in the same words.
@@ -126,7 +127,9 @@ class MessageAtlas:
             return None
         hints = frozenset(name for pattern, names in _HINTS if pattern.search(line) for name in names)
         candidates = self._candidates(line)
-        nested = _nest_messages([one for one in candidates if self._is_strong(one, hints)])
+        nested = _nest_messages(
+            self._reported_first([one for one in candidates if self._is_strong(one, hints)])
+        )
         groups = [
             [place for one in group for place in self._occurrences(one.message, one.share)]
             for group in nested
@@ -169,6 +172,15 @@ class MessageAtlas:
         if candidate.share < HINTED_SHARE or candidate.weight < HINTED_WEIGHT:
             return False
         return any(self._project(one).name in hints for one in self._occurrences(candidate.message, 0.0))
+
+    def _reported_first(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+        """Return the candidates best first, where texts that nothing reports count less."""
+
+        def rank(candidate: _Candidate) -> tuple[float, int]:
+            is_reported = any(place.level for place in self._occurrences(candidate.message, 0.0))
+            return candidate.rank * (1.0 if is_reported else UNREPORTED), -candidate.message
+
+        return sorted(candidates, key=rank, reverse=True)
 
     def _prefer_named(
         self,
@@ -299,7 +311,7 @@ class MessageAtlas:
         masks: dict[str, int] = {}
         for group in groups:
             for name, mask in self._group_releases(group, source_line).items():
-                masks[name] = masks.get(name, mask) & mask or mask
+                masks.setdefault(name, mask)  # what is quoted was raised first
         return masks
 
     def _group_releases(self, group: Sequence[_Occurrence], source_line: int) -> dict[str, int]:
@@ -308,6 +320,8 @@ class MessageAtlas:
         for occurrence in group:
             project, path = self._project(occurrence), self._files[occurrence.file][1]
             first = min(occurrence.lines)
+            if not occurrence.level and not occurrence.is_named:
+                continue  # a text that nothing reports may be there to recognise another program's message
             if self._is_published_late(project, path, first):
                 masks[project.name] |= (1 << first) - 1
             for release, line in occurrence.lines.items():
@@ -369,7 +383,7 @@ def _common_tail(path: str, other: str) -> list[str]:
 @cache
 def message_atlas() -> MessageAtlas:
     """Return the atlas that comes with trtdx."""
-    return MessageAtlas((resources.files("trtdx") / "data" / "atlas.bin").read_bytes())
+    return MessageAtlas(resources.files("trtdx").joinpath("data/atlas.bin").read_bytes())
 
 
 def locate_message(line: str) -> tuple[MessagePlace, ...]:

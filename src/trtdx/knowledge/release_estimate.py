@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PROJECT = "TensorRT-LLM"
 BACKEND = "tensorrtllm_backend"  # has the same numbers
 CONTAINER = "Triton core"  # its releases are those of images, which hold a release of TensorRT-LLM
-LEAST_EVIDENCE = 1.0  # bits in all; less says nothing
+LEAST_EVIDENCE = 0.4  # bits in all; less says nothing
 PROGRAM_STATES, PACKAGE_STATES, IMAGE_STATES = 3, 2, 1  # how much a stated release counts
 CONTAINER_TRUST = 0.6  # an image may hold another TensorRT-LLM than it came with
 
