@@ -48,7 +48,7 @@ UNREPORTED = 0.8  # of its rank is what a text counts that nothing is seen to re
 MOST_CANDIDATES, MOST_PLACES = 24, 6
 
 # A line of TensorRT's own core, whose sources are not public; plugins say some of it in the same words.
-_CLOSED = re.compile(r"\[\w+\.(?:cpp|h)::\w+::\d+\]|\bError Code \d+: ")
+_CLOSED = re.compile(r"\[\w+\.(?:cpp|h)::\w+::\d+\]|\bError Code \d+: |\[(?:ERROR|WARNING|[EW])\] \d{1,2}: ")
 _HINTS = (
     (re.compile(r"\[TensorRT-LLM\]|\[TRT-LLM\]|\btensorrt_llm\b"), ("TensorRT-LLM", "tensorrtllm_backend")),
     (re.compile(r"\bNCCL (?:WARN|INFO)\b"), ("NCCL",)),
