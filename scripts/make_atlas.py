@@ -34,7 +34,7 @@ MOST_SOURCE_BYTES = 600_000  # larger ones are generated
 LEAST_WEIGHT = 6.0  # bits; a message that weighs less says too little even beside the name of its file
 SOURCE_NAME = re.compile(r"\.(?:py|c|cc|cpp|h|hpp|cu|cuh)$|/help-[^/]*\.txt$")
 NOT_SHIPPED = re.compile(
-    r"(?:^|/)(?:tests?|unittest|3rdparty|third_party|contrib/build|jenkins|docker|\.github|qa|docs?|cubins?|man)/|[._]cubin[._]"
+    r"(?:^|/)(?:tests?|unittest|3rdparty|third_party|contrib/build|jenkins|docker|\.github|qa|docs?|docstrings|cubins?|man)/|[._]cubin[._]"
     r"|(?:^|/)test_|_test\.|(?:^|/)\.claude/"
 )
 

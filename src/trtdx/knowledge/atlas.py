@@ -48,7 +48,11 @@ UNREPORTED = 0.8  # of its rank is what a text counts that nothing is seen to re
 MOST_CANDIDATES, MOST_PLACES = 24, 6
 
 # A line of TensorRT's own core, whose sources are not public; plugins say some of it in the same words.
-_CLOSED = re.compile(r"\[\w+\.(?:cpp|h)::\w+::\d+\]|\bError Code \d+: |\[(?:ERROR|WARNING|[EW])\] \d{1,2}: ")
+# Nor are Python's words for its own types anybody else's.
+_CLOSED = re.compile(
+    r"\[\w+\.(?:cpp|h)::\w+::\d+\]|\bError Code \d+: |\[(?:ERROR|WARNING|[EW])\] \d{1,2}: "
+    r"|'(?:NoneType|dict|list|str|int|float|tuple|set|bool|bytes|function|method|module)' object has no attribute"
+)
 _HINTS = (
     (re.compile(r"\[TensorRT-LLM\]|\[TRT-LLM\]|\btensorrt_llm\b"), ("TensorRT-LLM", "tensorrtllm_backend")),
     (re.compile(r"\bNCCL (?:WARN|INFO)\b"), ("NCCL",)),
@@ -166,7 +170,8 @@ class MessageAtlas:
     def _is_strong(self, candidate: _Candidate, hints: frozenset[str]) -> bool:
         """Whether a line says enough of a message to be taken for it."""
         if candidate.is_cut:
-            return candidate.weight >= CUT_WEIGHT
+            places = self._occurrences(candidate.message, 0.0)
+            return candidate.weight >= CUT_WEIGHT and any(place.level for place in places)
         if candidate.share >= LEAST_SHARE and candidate.weight >= LEAST_WEIGHT:
             return True
         if candidate.share < HINTED_SHARE or candidate.weight < HINTED_WEIGHT:
@@ -364,6 +369,9 @@ def _nest_messages(candidates: Sequence[_Candidate]) -> list[list[_Candidate]]:
         group = [one for one in rest if one.rank >= CLOSE * rest[0].rank]
         groups.insert(0, group)
         rest = [one for one in rest if one.first > max(member.last for member in group)]
+    if len(groups) == 1:  # what begins before it and goes on behind it quotes it
+        first, last = min(one.first for one in groups[0]), max(one.last for one in groups[0])
+        groups += [[one] for one in candidates if one.first < first and one.last > last][:1]
     return groups
 
 
