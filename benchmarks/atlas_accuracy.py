@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from trtdx.diagnose.prefixes import peel_line
-from trtdx.diagnose.raised_in import MAX_PLACES
+from trtdx.diagnose.raised_in import places_to_show
 from trtdx.knowledge.atlas import LocatedLine, message_atlas
 from trtdx.knowledge.release_estimate import estimate_release, stated_in_line
 from trtdx.knowledge.versions import parse_release
@@ -67,9 +67,7 @@ def measure_places(rows: list[dict[str, str]], show: str | None) -> None:
             or (show == "wrong" and "path" in row and not _is_right(row, line))
         )
         if is_shown:
-            places = (
-                "; ".join(f"{place} {place.share}" for place in line.places[:MAX_PLACES]) if line else "-"
-            )
+            places = "; ".join(f"{place} {place.share}" for place in places_to_show(line)) if line else "-"
             print(f"  {row['line'][:160]}\n    {places}")
 
 
@@ -110,7 +108,7 @@ def _minor_number(version: str) -> int:
 def _is_right(row: dict[str, str], line: LocatedLine | None) -> bool:
     if not row["path"]:
         return line is None
-    return bool(line) and any(place.path == row["path"] for place in line.places[:MAX_PLACES])
+    return bool(line) and any(place.path == row["path"] for place in places_to_show(line))
 
 
 def _share(count: int, total: int) -> str:

@@ -62,11 +62,19 @@ def trace_origins(sources: Sequence[SourceFacts]) -> LogOrigins:
         return NO_ORIGINS
     release = estimate_release(stated, list(located.values()), message_atlas())
     loud = {
-        where: line.places[:MAX_PLACES]
+        where: places_to_show(line)
         for where, line in located.items()
         if events[where].peeled.level not in QUIET_LEVELS
     }
     return LogOrigins(loud, release)
+
+
+def places_to_show(line: LocatedLine) -> tuple[MessagePlace, ...]:
+    """Return the likeliest places of a line, one of each file."""
+    by_path: dict[str, MessagePlace] = {}
+    for place in line.places:
+        by_path.setdefault(place.path, place)
+    return tuple(by_path.values())[:MAX_PLACES]
 
 
 def _locate_events(events: Sequence[LogEvent]) -> dict[str, LocatedLine]:
