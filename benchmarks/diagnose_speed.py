@@ -268,10 +268,10 @@ def main() -> None:
             "from trtdx.rule import RuleBook, parse_rule\n"
             "more = [parse_rule(page.read_text(), str(page)) for folder in sys.argv[2:] for page in Path(folder).glob('*.md')]\n"
             "book = RuleBook([*load_book(RealHost()), *more])\n"
-            "matcher, source, times = Matcher(book, redacted), sources(RealHost(), [sys.argv[1]])[0][0], []\n"
+            "matcher, source, times = Matcher(book, redact_secrets), open_sources(RealHost(), [sys.argv[1]])[0][0], []\n"
             "for _ in range(5):\n"
             "    start = time.perf_counter()\n"
-            "    matcher.facts(source.name, source.blocks())\n"
+            "    matcher.collect_facts(source.name, source.blocks())\n"
             "    times.append(time.perf_counter() - start)\n"
             "print(len(book), min(times))"
         )
