@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 MISMATCH_CODE = "DX1000"
 MAX_LOOKUPS = 24  # of one kind of line in one source
+MAX_LOOKUPS_IN_ALL = 160
 MAX_SOURCES = 16
+MAX_CHARACTERS = 2000  # of a line that may state a release
 MAX_PLACES = 2  # shown of one line
 MAX_PAGES = 3
 MAX_SIMILAR_PAGES = 20
@@ -55,7 +58,8 @@ NO_ORIGINS = LogOrigins({}, None)
 
 def trace_origins(sources: Sequence[SourceFacts]) -> LogOrigins:
     """Return where the lines that matter were raised, and the release of TensorRT-LLM they come from."""
-    events = {event.where: event for source in sources[:MAX_SOURCES] for event in _events_to_locate(source)}
+    worth = (event for source in sources[:MAX_SOURCES] for event in _events_to_locate(source))
+    events = {event.where: event for event in islice(worth, MAX_LOOKUPS_IN_ALL)}
     located = _locate_events(list(events.values()))
     stated = [(event.where, event.text) for source in sources for event in _stating_events(source)]
     if not (located or stated):
@@ -78,7 +82,7 @@ def places_to_show(line: LocatedLine) -> tuple[MessagePlace, ...]:
 
 
 def _locate_events(events: Sequence[LogEvent]) -> dict[str, LocatedLine]:
-    lines = [event for event in events if OPEN_PROGRAMS.search(event.text)]
+    lines = [event for event in events if OPEN_PROGRAMS.search(event.text[:MAX_CHARACTERS])]
     if not lines:
         return {}  # the atlas is not even read
     atlas = message_atlas()
@@ -98,7 +102,7 @@ def _events_to_locate(source: SourceFacts) -> Iterator[LogEvent]:
     for events in kinds:
         kept = 0
         for event in events:
-            shape = re.sub(r"\d+", "0", event.peeled.message)
+            shape = re.sub(r"\d+", "0", event.peeled.message[:MAX_CHARACTERS])
             if shape not in shapes and kept < MAX_LOOKUPS:
                 shapes.add(shape)
                 kept += 1
@@ -107,7 +111,7 @@ def _events_to_locate(source: SourceFacts) -> Iterator[LogEvent]:
 
 def _stating_events(source: SourceFacts) -> Iterator[LogEvent]:
     for event in (*source.memory_events, *source.salient_events, *source.last_events):
-        if stated_in_line(event.text)[0]:
+        if stated_in_line(event.text[:MAX_CHARACTERS])[0]:
             yield event
 
 

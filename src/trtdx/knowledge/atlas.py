@@ -36,7 +36,7 @@ from trtdx.model import MessagePlace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MOST_WORDS = 300  # of a line; more are a dump
+MOST_WORDS, MOST_CHARACTERS = 300, 8000  # of a line; more are a dump
 LINES_BELOW = 6  # how far below its first line a statement may be said to stand
 
 LEAST_SHARE, LEAST_WEIGHT = 0.7, 22.0  # of a message's weight that must stand in the line, and bits in all
@@ -127,6 +127,7 @@ class MessageAtlas:
 
     def locate(self, line: str) -> LocatedLine | None:
         """Return where a line was raised; None where too few of its words are known to say so."""
+        line = line[:MOST_CHARACTERS]
         if _CLOSED.search(line):
             return None
         hints = frozenset(name for pattern, names in _HINTS if pattern.search(line) for name in names)
