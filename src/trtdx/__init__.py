@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from trtdx.model import Evidence as Evidence
     from trtdx.model import Finding as Finding
     from trtdx.model import Fix as Fix
+    from trtdx.model import MessagePlace as MessagePlace
+    from trtdx.model import ReleaseEstimate as ReleaseEstimate
     from trtdx.model import Report as Report
     from trtdx.model import Section as Section
     from trtdx.model import Severity as Severity
@@ -33,6 +35,8 @@ __all__ = [
     "Evidence",
     "Finding",
     "Fix",
+    "MessagePlace",
+    "ReleaseEstimate",
     "Report",
     "Section",
     "Severity",

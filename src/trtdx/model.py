@@ -39,11 +39,65 @@ class Stage(str, Enum):
     SERVE = "serve"
 
 
-class Evidence(msgspec.Struct, frozen=True):
-    """One observed fact, and where anyone can see it again."""
+class MessagePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where in a program's sources a line of a log was raised.
+
+    Attributes:
+        since: the first release that is known to have it here; empty where the sources of older ones are not public.
+        until: the last release that has it here.
+        gone_since: the first release that has the wording nowhere any more; empty where the newest still has it.
+        share: the share of the message's constant words, by weight, that the line holds; 0 where only the file is
+            known.
+        is_named: whether the line itself names the file.
+    """
+
+    project: str
+    path: str
+    function: str = ""
+    level: str = "text"
+    since: str = ""
+    until: str = ""
+    gone_since: str = ""
+    share: float = 0.0
+    is_named: bool = False
+
+    def __str__(self) -> str:
+        function = f", function {self.function}" if self.function else ""
+        first = "" if self.since == self.until else f"{self.since} to " if self.since else "up to "
+        gone = f"; no release since {self.gone_since} has this wording" if self.gone_since else ""
+        return f"{self.path}{function} ({self.project} {first}{self.until}{gone})"
+
+
+class ReleaseEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """The release that a log comes from, as far as it tells.
+
+    Attributes:
+        first: the oldest release that fits.
+        last: the newest one; the same as `first` where the release is known.
+        where: the line that states it; empty where it is inferred.
+        lines: the lines it is inferred from.
+    """
+
+    project: str
+    first: str
+    last: str
+    where: str = ""
+    lines: int = 0
+
+    @property
+    def is_stated(self) -> bool:
+        return bool(self.where)
+
+    def __str__(self) -> str:
+        return f"{self.project} {self.first}" + (f" to {self.last}" if self.last != self.first else "")
+
+
+class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One observed fact, where anyone can see it again, and for a line of a log where it was raised."""
 
     where: str
     text: str
+    raised_in: tuple[MessagePlace, ...] = ()
 
 
 class Fix(msgspec.Struct, frozen=True):
@@ -144,6 +198,7 @@ class Summary(msgspec.Struct, frozen=True):
     partial: tuple[str, ...] = ()
     unjudged: tuple[Unjudged, ...] = ()
     ignored: tuple[IgnoredFinding, ...] = ()
+    release: ReleaseEstimate | None = None  # of TensorRT-LLM, where a log tells it
 
 
 class Section(msgspec.Struct, frozen=True):

@@ -12,9 +12,11 @@ import msgspec
 from trtdx.diagnose.calibrate import calibrated_confidence
 from trtdx.diagnose.cause import findings_from
 from trtdx.diagnose.matcher import Matcher
+from trtdx.diagnose.raised_in import NO_ORIGINS, add_origins, explain_unknown, release_mismatch, trace_origins
 from trtdx.diagnose.sources import LogSource
 from trtdx.diagnose.unknown import (
     DESCRIPTION_BYTES,
+    UNKNOWN_CODE,
     extract_description,
     findings_from_description,
     not_enough_evidence,
@@ -78,6 +80,7 @@ def report_from_facts(
 ) -> Report:
     """Return the report on what the sources told; `text` is the whole input where it is short."""
     findings, harmless = findings_from(facts, book)
+    findings += release_mismatch(facts, book)
     if not _has_confident_finding(findings, SURE_CONFIDENCE):
         words = extract_description(short_text, facts)
         known_codes = {finding.code for finding in findings}
@@ -95,13 +98,17 @@ def report_from_facts(
     else:
         findings += unexplained_errors(facts, book)
     findings = refine(findings, facts) if refine else findings
+    origins = trace_origins(facts) if findings else NO_ORIGINS
+    findings = [add_origins(finding, origins) for finding in findings]
+    findings = [
+        explain_unknown(finding, book) if finding.code == UNKNOWN_CODE else finding for finding in findings
+    ]
     calibrated_findings = [
         msgspec.structs.replace(finding, confidence=calibrated_confidence(finding.confidence))
         for finding in findings
     ]
-    return Report(
-        _summarize_findings(facts, calibrated_findings, harmless, partial), tuple(calibrated_findings)
-    )
+    summary = _summarize_findings(facts, calibrated_findings, harmless, partial)
+    return Report(msgspec.structs.replace(summary, release=origins.release), tuple(calibrated_findings))
 
 
 def _has_confident_finding(findings: Sequence[Finding], min_confidence: float) -> bool:

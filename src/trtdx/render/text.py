@@ -12,7 +12,7 @@ from trtdx.words import abbreviate_list, format_bytes, format_count
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.model import Finding, Fix, Report, Section, Summary
+    from trtdx.model import Finding, Fix, ReleaseEstimate, Report, Section, Summary
 
 WIDTH = 100
 _SPOKEN = {
@@ -82,6 +82,8 @@ def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[s
     evidence = finding.evidence if details else finding.evidence[:_SHOWN_EVIDENCE]
     for item in evidence:
         yield f"  {paint('-->', 'dim')} {printable_text(item.where)}: {printable_text(item.text) if details else _clip_text(item.text)}"
+        for place in item.raised_in if details else ():
+            yield paint(f"      raised in {printable_text(str(place))}", "dim")
     yield from _wrap_label("why", finding.why, paint.width)
     fixes = finding.fixes if details else finding.fixes[:_SHOWN_FIXES]
     for number, fix in enumerate(fixes):
@@ -129,6 +131,7 @@ def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str
         yield paint(printable_text(summary.text), "bold")
     else:
         yield paint(read, "dim") if report.findings else f"{paint(summary.text, 'bold')}: {read}"
+    yield from _release_lines(summary, paint, details)
     if summary.harmless and report.findings and not details:
         total = sum(harmless.count for harmless in summary.harmless)
         least = "at least " if any(harmless.at_least for harmless in summary.harmless) else ""
@@ -154,6 +157,11 @@ def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str
             yield paint(line, "warning" if is_complete else "dim")
 
 
+def _release_lines(summary: Summary, paint: _Paint, details: bool) -> Iterator[str]:
+    if summary.release and (details or not summary.release.is_stated):
+        yield paint(f"   = {release_in_words(summary.release)}", "dim")
+
+
 def unjudged_in_words(summary: Summary, *, all_codes: bool) -> Iterator[tuple[str, bool]]:
     """Yield why agreements could not be judged, and whether all they are between was given.
 
@@ -172,6 +180,13 @@ def unjudged_in_words(summary: Summary, *, all_codes: bool) -> Iterator[tuple[st
     if lacked and not all_codes:
         total = sum(len(gap.codes) for gap in summary.unjudged if not gap.given)
         yield f"{format_count(total, 'agreement')}, for lack of {', '.join(lacked)}", False
+
+
+def release_in_words(release: ReleaseEstimate) -> str:
+    """Return what a log tells of the release it comes from, and how."""
+    if release.is_stated:
+        return f"{release}, says {printable_text(release.where)}"
+    return f"looks like {release}, by {format_count(release.lines, 'line')} that other releases do not print"
 
 
 def read_in_words(summary: Summary) -> list[str]:
